@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -15,7 +16,7 @@ from rich.cells import cell_len
 from inferlens.analysis.runs import CaseRuns
 from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
-from inferlens.views.traced.trace_views import COMPARED, VIEWS
+from inferlens.views.trace import COMPARED, VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import SHARED
 
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
 NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
-OF_RECORDS = ("show", "notes", "plot --output picture.svg", "compare {} {}")
+OF_RECORDS = ("show", "notes", "plot --output svg", "compare {} {}")
 OF_PROFILES = ("findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
 TRACES = EXAMPLES / "h200" / "traces"
 ROWS: dict[object, rows.Row] = {}
@@ -50,7 +51,7 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     worked_out = rows._row
     monkeypatch.setattr(rows, "_row", row)
-    monkeypatch.setattr(picture, "drawn", lambda *_, **__: "<svg/>")
+    monkeypatch.setattr(picture, "converter", lambda: SimpleNamespace(vegalite_to_svg=lambda _: "<svg/>"))
 
 
 def lines() -> Iterator[str]:

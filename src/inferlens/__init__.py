@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from inferlens.record.store import load_profiles
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Duration, Numbers, Plan, Texts
-    from inferlens.views.python import Records, Tuning, load_records
+    from inferlens.views.results import Records, Tuning, load_records
 
 __version__ = "0.1.0"
 __all__ = [
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'inferlens' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(f"inferlens.{_HOMES.get(name, 'views.notebook')}"), name)
+    return getattr(import_module(f"inferlens.{_HOMES.get(name, 'views.results')}"), name)
 
 
 def __dir__() -> list[str]:
@@ -112,7 +112,7 @@ def bench(
     Raises InferlensError if the model or the keywords mean nothing. A case that fails is a record, not an error.
     """
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
-    from inferlens.views.notebook import Records
+    from inferlens.views.results import Records
 
     records = _measure(model, example_inputs, words, observer)
     return Records(records, reference=reference, where=str(output))
@@ -183,7 +183,7 @@ def tune(
     words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
     from inferlens.execution.protocol import Observer as Silent
     from inferlens.execution.tuning.several import tuned
-    from inferlens.views.notebook import Tuning
+    from inferlens.views.results import Tuning
 
     return Tuning(tuned(model, example_inputs, words, observer or Silent()), (model, example_inputs))
 
@@ -203,8 +203,8 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
 
     Raises InferlensError if it did not run or was wrong, or cannot run here as it was measured.
     """
-    from inferlens.views.notebook import load as loaded
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
+    from inferlens.views.results import load as loaded
 
     record, folder = best_case(results)
     return loaded(record, folder, rebuild=rebuild, trust=trust, copy=copy)
@@ -231,7 +231,7 @@ def export(
     from pathlib import Path
 
     from inferlens.execution.deploy.files import write
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
 
     folder = Path(output)
     write(*best_case(results), folder, rebuild=rebuild, trust=trust)

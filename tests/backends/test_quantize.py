@@ -14,9 +14,8 @@ import inferlens
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.precision import precisions
 from inferlens.record.record import Record
-from inferlens.views import answer
-from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.findings import precision_line
+from inferlens.views.answer import doubts
+from inferlens.views.profiles import ProfiledCase, precision_line
 from inferlens.views.rows import rows
 from tests.backends.quantized import quantized_file
 
@@ -181,7 +180,7 @@ def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
 def test_noise_is_for_speed_alone_and_the_row_says_so(digits: tuple[Digits, Path], tmp_path: Path) -> None:
     records = measured(digits, tmp_path, backend="onnxruntime:cpu", calibration="random")
     (row,) = rows(records)
-    assert "accuracy meaningless" in answer.doubts(row)
+    assert "accuracy meaningless" in doubts(row)
 
 
 class NoProduct(torch.nn.Module):
@@ -204,7 +203,7 @@ def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Pa
     words = {"precision": "int8", "calibration": "random", "backend": "openvino", **QUICK}
     (record,) = inferlens.bench(small, torch.zeros(8, 32), output=str(tmp_path), **words)
     assert record.facts["quantized_share"] in (None, 1.0)
-    assert "accuracy meaningless" in answer.doubts(*rows([record]))
+    assert "accuracy meaningless" in doubts(*rows([record]))
 
 
 def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:

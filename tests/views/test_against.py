@@ -10,9 +10,8 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Agreement, Memory
+from inferlens.views.chart import pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
-from inferlens.views.raced.against import chart_of, render
-from inferlens.views.raced.scatter import front
 from inferlens.views.rows import rows
 from tests.commands import inferlens
 
@@ -46,7 +45,7 @@ def texts(drawn: str) -> list[str]:
 
 
 def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
-    said = texts(render(ways(), "error", "svg"))
+    said = texts(render_points(ways(), "error", "svg"))
     for text in (
         "openvino int8 (likely fastest)", "pytorch fp32 (reference)", "openvino fp32",
         "error of the outputs (relative L2, log scale)",
@@ -59,7 +58,7 @@ def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
 
 
 def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
-    chart = chart_of(rows(ways()), "error", THEMES["light"])
+    chart = points_chart(rows(ways()), "error", THEMES["light"])
     (panel,) = chart["vconcat"][0]["vconcat"]
     line = panel["layer"][0]["data"]["values"]
     assert [point["label"] for point in line] == [
@@ -69,13 +68,13 @@ def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
 
 def test_where_more_is_better_the_line_rises():
     points = [{"x": x, "up": up, "filled": True} for x, up in ((1, 0.7), (2, 0.9), (3, 0.8), (4, 0.95))]
-    assert [item["x"] for item in front(points, "up", less=True, also=False)] == [1, 2, 4]
+    assert [item["x"] for item in pareto_front(points, "up", less=True, up_less=False)] == [1, 2, 4]
 
 
 def test_no_label_lies_on_another_one():
     streams = [case("openvino", options={"streams": number}) for number in range(12)]
     near = [record(of, median=10.1e-3, agreement=with_error(6e-7)) for of in streams]
-    drawn = xml.dom.minidom.parseString(render([*ways(), *near], "error", "svg")).documentElement
+    drawn = xml.dom.minidom.parseString(render_points([*ways(), *near], "error", "svg")).documentElement
     boxes = [box for box in boxes_of(drawn) if "fp32" in box[-1] or "int8" in box[-1]]
     for number, (left, top, right, bottom, text) in enumerate(boxes):
         for box in boxes[number + 1 :]:
@@ -86,10 +85,10 @@ def test_no_label_lies_on_another_one():
 def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():
     memory = Memory(host_peak=2**30, device_peak=100 * 2**20, device_basis="NVML")
     on_gpu = record(case(device="cuda"), median=1e-3, memory=memory)
-    chart = chart_of(rows([on_gpu]), "memory", THEMES["dark"])
+    chart = points_chart(rows([on_gpu]), "memory", THEMES["dark"])
     assert '"memory": 100.0' in str(chart).replace("'", '"')
     with pytest.raises(InferlensError, match="no case has both a latency and its peak memory"):
-        render([record(memory=Memory())], "memory", "svg")
+        render_points([record(memory=Memory())], "memory", "svg")
 
 
 def test_the_command_draws_it(tmp_path):

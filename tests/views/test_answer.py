@@ -17,9 +17,10 @@ from inferlens.record.record import IN_TURNS, Environment, ModelFacts, Record
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
-from inferlens.views.records import document
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from inferlens.views.table import Screen, render
+from inferlens.views.table import Screen
 
 from .samples import WRONG, case, failure, on_busy_machine, record, shown
 
@@ -51,8 +52,8 @@ def told(*records, reference=None):
 
 def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next():
     (answer,) = answers(rows(rounds(6, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3})))
-    assert (answer.head, answer.who.split()[0], answer.decide) == ("FASTEST", "openvino", "")
-    assert answer.than.startswith("1.5")
+    assert (answer.head, answer.winner.split()[0], answer.decide) == ("FASTEST", "openvino", "")
+    assert answer.speedup.startswith("1.5")
     assert "x onnxruntime (1.0" in answer.rival
 
 
@@ -67,7 +68,11 @@ def test_that_nothing_is_known_of_the_speed_is_not_called_wrong():
 def test_equals_are_told_together():
     found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
     (answer,) = answers(found)
-    assert (answer.head, answer.who, answer.rival) == ("FASTEST", "openvino  15.9 ms", "as fast: onnxruntime 15.9 ms")
+    assert (answer.head, answer.winner, answer.rival) == (
+        "FASTEST",
+        "openvino  15.9 ms",
+        "as fast: onnxruntime 15.9 ms",
+    )
     assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 
@@ -76,7 +81,9 @@ def test_another_way_with_a_shorter_p95_is_named(tail, said):
     """One call in ten of the fastest takes longer."""
     fast = tuple(10e-3 * (tail if place % 10 == 0 else 1.0) * (1 + 1e-3 * (place % 7)) for place in range(400))
     even = tuple(12e-3 * (1 + 1e-3 * (place % 7)) for place in range(400))
-    screen = render(document([record(case("pytorch"), samples=fast), record(case("openvino:cpu"), samples=even)]))
+    screen = render(
+        records_document([record(case("pytorch"), samples=fast), record(case("openvino:cpu"), samples=even)])
+    )
     assert ("Shortest p95: openvino:cpu, 12.1 ms (pytorch 30.1 ms)." in screen) is said
 
 
@@ -91,7 +98,7 @@ def test_what_was_calibrated_with_noise_says_so_among_equals():
     ]
     (answer,) = answers(rows(made))
     assert answer.head == "FASTEST"
-    assert f"{answer.who} {answer.rival}".count("accuracy meaningless") == 1
+    assert f"{answer.winner} {answer.rival}".count("accuracy meaningless") == 1
 
 
 def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
@@ -136,7 +143,7 @@ def test_one_command_decides_all_that_is_open():
     text = " ".join(shown(once).replace("\\\n", "").split())
     command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
     assert f"To decide all 2: {command}" in text
-    short = document(once).fitted(Screen(lines=4, width=100))
+    short = records_document(once).fit(Screen(lines=4, width=100))
     assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 
@@ -189,12 +196,14 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
 
 def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
     race = open_race()
-    text = render(document(race, where="other place/resnet18", into="other place"), "markdown").replace("\\", "")
+    text = render(records_document(race, where="other place/resnet18", into="other place"), "markdown").replace(
+        "\\", ""
+    )
     commands = [line for line in text.splitlines() if re.search("inferlens (ab|profile) ", line)]
     assert len(commands) == 2
     assert all("--output 'other place'" in line for line in commands)
     assert "inferlens plot 'other place/resnet18'" in text
-    assert "inferlens plot one 'and two'" in render(document(race, where=["one", "and two"]), "markdown")
+    assert "inferlens plot one 'and two'" in render(records_document(race, where=["one", "and two"]), "markdown")
 
 
 def measured_once(seconds):
@@ -270,14 +279,14 @@ def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them() -> No
         for batch in (1, 8, 32)
         for name, seconds in ways.items()
     ]
-    found = render(document(made, where="results/resnet18"))
+    found = render(records_document(made, where="results/resnet18"))
     assert len(re.findall(r"^ *(?:\d )? *(?:pytorch|openvino) +(?:1|8|32) ", found, re.M)) == 6
     assert len(found.splitlines()) <= 24
 
 
 def test_a_higher_terminal_shows_more_rows() -> None:
     made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 31)]
-    low, high = (render(document(made), lines=lines) for lines in (24, 60))
+    low, high = (render(records_document(made), lines=lines) for lines in (24, 60))
     assert len(low.splitlines()) <= 24
     assert "pytorch 29 threads" in high
     assert "more rows" in low
@@ -290,7 +299,7 @@ def test_rows_that_are_left_out_are_named_with_their_reasons() -> None:
     made += [record(case(precision="int8", threads=count), agreement=noise, id=f"8 {count}") for count in (1, 2, 3)]
     reason = "OpenVINO has no operator for this layer, and none that could be put together from the others here."
     made += [failure(case("openvino"), "unsupported", reason)]
-    text = " ".join(render(document(made, top=3)).split())
+    text = " ".join(render(records_document(made, top=3)).split())
     assert "int8: wrong in 3 of 3: relative L2 error 0.52 is above 0.0001." in text
     assert f"openvino: unsupported: {reason}" in text
 
@@ -306,7 +315,9 @@ def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
         record(case(batch=batch, threads=threads), samples=(0.01 * batch / threads,) * 100, id=f"{batch} {threads}")
         for batch, threads in every
     ]
-    assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(document(made, top=1))
+    assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(
+        records_document(made, top=1)
+    )
 
 
 def test_rates_of_a_busy_machine_have_an_answer_and_stand_in_the_table():

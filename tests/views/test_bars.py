@@ -8,9 +8,10 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.units import number
-from inferlens.views.records import document
-from inferlens.views.renderers.terminal import EIGHTHS, bar, barred
-from inferlens.views.table import Column, Document, Line, Table, render
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
+from inferlens.views.renderers.terminal import EIGHTHS, bar, with_bars
+from inferlens.views.table import Column, Document, Line, Table
 from tests.commands import inferlens
 
 from .samples import case, cpu_records, failure, gpu_records, record
@@ -19,7 +20,7 @@ BAR = re.compile(f"[{EIGHTHS[1:]}]+")
 
 
 def drawn(records, width=100, **options) -> list[str]:
-    text = render(barred(document(records), width, **options), width=width)
+    text = render(with_bars(records_document(records), width, **options), width=width)
     return [line for line in text.splitlines() if BAR.search(line)]
 
 
@@ -47,7 +48,7 @@ def test_bars_are_as_long_as_the_times_beside_them():
 
 
 def test_each_batch_size_has_its_own_scale_and_what_failed_no_bar():
-    lines = render(barred(document(gpu_records(), top=9), 100)).splitlines()
+    lines = render(with_bars(records_document(gpu_records(), top=9), 100)).splitlines()
     longest = max(map(length, lines))
     assert sum(length(line) == longest for line in lines) == len({record.case.batch for record in gpu_records()})
     assert drawn([record(), failure(case("openvino"))])[0].split()[:2] == ["1", "pytorch"]
@@ -55,7 +56,7 @@ def test_each_batch_size_has_its_own_scale_and_what_failed_no_bar():
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_bars_keep_to_the_width(width):
-    text = render(barred(document([*cpu_records(), *gpu_records((1,))]), width), width=width)
+    text = render(with_bars(records_document([*cpu_records(), *gpu_records((1,))]), width), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert BAR.search(text)
 
@@ -70,7 +71,7 @@ def test_what_others_add_up_to_is_no_bar():
     columns = (Column("", "time", "ms", bars="drawn"),)
     lines = [Line("a", ("1.00",)), Line("b", ("2.00",)), Line("whole run", ("300",), sums=True)]
     document = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
-    text = render(barred(document, 100))
+    text = render(with_bars(document, 100))
     assert [length(line) for line in text.splitlines() if BAR.search(line)] == [24, 48]
 
 

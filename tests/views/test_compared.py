@@ -13,7 +13,14 @@ from markdown_it import MarkdownIt
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.spec.case import Case
-from inferlens.views.compared import FORMATS, answer, command, lines, render, sentences
+from inferlens.views.comparison import (
+    COMPARISON_FORMATS,
+    case_lines,
+    comparison_answer,
+    github_command,
+    render_comparison,
+    sentences,
+)
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 
@@ -66,18 +73,18 @@ torchvision:resnet18 torchscript:script     –          –              –  D
 MADE = {"everything": EVERYTHING, "hostile": hostile(), "empty": compare([broken()], [broken(run="new")])}
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", COMPARISON_FORMATS)
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_every_format_draws_the_same_again_and_steers_no_terminal(format, compared):
-    drawn = render(compared, format)
+    drawn = render_comparison(compared, format)
     assert drawn.endswith("\n")
-    assert drawn == render(compared, format)
+    assert drawn == render_comparison(compared, format)
     assert format in ("json", "csv") or not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ufffe]", drawn)
 
 
 def test_what_is_said():
     """The table, all of it: the answer first, the worst first, a word where there is no number, what to do next."""
-    assert render(EVERYTHING) == (
+    assert render_comparison(EVERYTHING) == (
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
         "2 models · Intel Xeon Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
     ) + TABLE + (
@@ -97,7 +104,7 @@ def test_what_changed_is_the_users_code_where_that_is_the_model():
 
     def said(of: Case) -> str:
         slow = ran(of, seconds=11e-3, run="new", environment=new)
-        return " ".join(render(compare(ran(of, environment=old), slow), width=200).split())
+        return " ".join(render_comparison(compare(ran(of, environment=old), slow), width=200).split())
 
     mine = said(case(model="factory:mine:net"))
     assert "What else differs: git revision abc123 / def456+." in mine
@@ -115,10 +122,10 @@ def test_what_changed_is_the_users_code_where_that_is_the_model():
 
 
 def test_the_answer_counts_and_says_how_much_at_most():
-    assert answer(compare(ran(), ran(run="new"))) == "None slower, 1 the same within 2 %."
-    assert answer(compare([broken()], [broken(run="new")])) == "Nothing could be compared."
+    assert comparison_answer(compare(ran(), ran(run="new"))) == "None slower, 1 the same within 2 %."
+    assert comparison_answer(compare([broken()], [broken(run="new")])) == "Nothing could be compared."
     slow = [*ran(seconds=11e-3, run="new"), *ran(case("openvino"), 12e-3, run="new")]
-    assert answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
+    assert comparison_answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
 
 
 def many(count: int) -> Compared:
@@ -132,59 +139,59 @@ def test_the_worst_come_first_and_the_rest_by_asking():
     assert re.findall(r"n=(\d)", said) == ["4", "3", "2"]
     assert said.endswith("; and 2 more.")
     twenty = many(20)
-    drawn = render(twenty)
+    drawn = render_comparison(twenty)
     assert re.findall(r" n=(\d+)", drawn)[:10] == [str(n) for n in range(19, 9, -1)]
     assert "10 more rows: --top 20, or --format csv" in drawn
     assert len(drawn.splitlines()) <= 24
-    assert len(re.findall(r"^pytorch n=", render(twenty, top=20), re.M)) == 20
+    assert len(re.findall(r"^pytorch n=", render_comparison(twenty, top=20), re.M)) == 20
 
 
 def test_a_case_measured_once_says_what_is_likeliest():
     compared = compare(ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new"))
-    (line,) = lines(compared)
-    assert (line.of.verdict, line.why) == ("UNDECIDED", "likely slower")
-    assert "each side measured once" in " ".join(render(compared).split())
-    assert answer(compared) == "1 undecided (1 likely slower)."
-    assert "--repeats 5" in render(compared)
+    (line,) = case_lines(compared)
+    assert (line.compared_case.verdict, line.remark) == ("UNDECIDED", "likely slower")
+    assert "each side measured once" in " ".join(render_comparison(compared).split())
+    assert comparison_answer(compared) == "1 undecided (1 likely slower)."
+    assert "--repeats 5" in render_comparison(compared)
     other = case("openvino")
     slow = [*ran(seconds=10.3e-3, processes=1, run="new"), *ran(other, noise=20, run="new")]
     mixed = compare([*ran(processes=1), *ran(other, noise=20)], slow)
-    assert "UNDECIDED: likely slower, measured once" in " ".join(render(mixed).split())
+    assert "UNDECIDED: likely slower, measured once" in " ".join(render_comparison(mixed).split())
 
 
 def test_that_a_side_has_several_runs_is_said():
     old = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
     compared = compare([*old, *ran()], ran(run="new"))
-    assert "1 case measured several times: the newest run counts." in render(compared)
+    assert "1 case measured several times: the newest run counts." in render_comparison(compared)
     assert compared.of("SAME")
 
 
 def test_what_else_differs_is_one_note_however_much_it_is():
     environment = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
-    drawn = render(compare(ran(), ran(run="new", environment=environment)))
+    drawn = render_comparison(compare(ran(), ran(run="new", environment=environment)))
     assert re.search(r"more:\s--format json", drawn)
     assert len(drawn.splitlines()) <= 12
 
 
 def test_names_tell_cases_apart():
     ways = [case(), case(batch=8), case(options={"a": 1}), case(threads=2), case(seed=3), case(weights="w.pth")]
-    found = lines(compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new"))))
+    found = case_lines(compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new"))))
     names = [line.name for line in found]
     assert len(set(names)) == len(ways)
     assert (names[1], names[3]) == ("pytorch fp32 batch 8", "pytorch fp32 batch 1 2 threads")
-    assert [line.name for line in lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
+    assert [line.name for line in case_lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
 
 
 @pytest.mark.parametrize("width", [60, 85, 160])
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_the_table_keeps_to_its_width(width, compared):
-    drawn = render(compared, "table", width=width)
+    drawn = render_comparison(compared, "table", width=width)
     assert max(map(len, drawn.splitlines())) <= width
 
 
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_markdown_tables_stay_tables(compared):
-    drawn = render(compared, "markdown")
+    drawn = render_comparison(compared, "markdown")
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(drawn)
     inline = [child for token in tokens for child in token.children or []]
     kinds = {token.type for token in [*tokens, *inline]}
@@ -196,18 +203,23 @@ def test_markdown_tables_stay_tables(compared):
 
 
 def test_annotations_of_github():
-    found = [re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", line) for line in render(EVERYTHING, "github").splitlines()]
+    found = [
+        re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", line)
+        for line in render_comparison(EVERYTHING, "github").splitlines()
+    ]
     assert [item[1] for item in found] == ["notice", "error", "warning", "error"]
     assert found[1][2] == "SLOWER%3A torchvision%3Aresnet18 pytorch fp32"
     assert found[1][3] == "Median latency: 10.0 to 11.0 ms, +10.0 ± 0.4 %25."
     assert found[2][2].startswith("UNDECIDED")
     assert found[3][3] == "Candidate: crashed. Signal 11, that is 100 %25 dead."
-    assert command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
+    assert (
+        github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
+    )
 
 
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_junit_counts_what_is_in_it(compared):
-    root = Xml.fromstring(render(compared, "junit").encode())
+    root = Xml.fromstring(render_comparison(compared, "junit").encode())
     assert len(list(root.iter("testcase"))) == len(compared.cases)
     for element in (root, *root.iter("testsuite")):
         for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -215,7 +227,7 @@ def test_junit_counts_what_is_in_it(compared):
 
 
 def test_junit_outcomes():
-    root = Xml.fromstring(render(EVERYTHING, "junit"))
+    root = Xml.fromstring(render_comparison(EVERYTHING, "junit"))
     found = {
         case.attrib["name"]: [child.tag for child in case]
         for case in root.iter("testcase")
@@ -232,7 +244,7 @@ def test_junit_outcomes():
 
 
 def test_json_has_all_of_it():
-    data = json.loads(render(EVERYTHING, "json"))
+    data = json.loads(render_comparison(EVERYTHING, "json"))
     assert (data["schema"], data["exit_code"]) == ("inferlens.comparison/1", EVERYTHING.exit_code)
     assert data["sentences"] == sentences(EVERYTHING)
     first = EVERYTHING.cases[0]
@@ -240,4 +252,4 @@ def test_json_has_all_of_it():
     assert [set(item) for item in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
     assert (data["cases"][0]["change"], data["cases"][0]["digest"]) == (first.change, first.case.digest)
     assert data["differences"][0]["field"] == "torch"
-    assert json.loads(render(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY
+    assert json.loads(render_comparison(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY

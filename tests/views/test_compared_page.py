@@ -13,10 +13,9 @@ import pytest
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record, decode
-from inferlens.views.compared import render
-from inferlens.views.compared.page import MOST, report, spec
-from inferlens.views.picture import THEMES, data_of
-from inferlens.views.renderers import html, markdown
+from inferlens.views.comparison import MAX_CASES, comparison_chart, comparison_report, render_comparison
+from inferlens.views.picture import THEMES, chart_data
+from inferlens.views.renderers import html, render_markdown_report
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
 
@@ -35,18 +34,18 @@ def sides() -> tuple[list[Record], list[Record]]:
 
 
 def drawn(compared: Compared) -> list[dict[str, object]]:
-    return [*max(data_of(spec(compared)(THEMES["light"])), key=len)]
+    return [*max(chart_data(comparison_chart(compared)(THEMES["light"])), key=len)]
 
 
 def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:
     base, new = sides()
     compared = compare(base, new)
-    page = html.render_report(report(compared, base, new, ("old", "new")))
+    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
     assert re.findall(r"<h2>(.*?)</h2>", page) == [
         "Answer", "Changes", "Samples", "What else differs", "How it was measured",
     ]  # fmt: skip
     assert "1 slower by 10 %, 1 faster by 50 %, 1 undecided, 1 did not run." in page[: page.index("Changes</h2>")]
-    for figure in re.findall(r"\S+ ± \S+ %|DID NOT RUN[^(]*", render(compared)):
+    for figure in re.findall(r"\S+ ± \S+ %|DID NOT RUN[^(]*", render_comparison(compared)):
         assert " ".join(figure.split()) in page
     assert re.search(r"OMP_PROC_BIND</th><td[^>]*>not there</td><td[^>]*>close</td>", page)
     assert re.search(r'<p class="command">Why slower: inferlens profile', page)
@@ -54,7 +53,7 @@ def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> Non
 
 def test_the_records_of_both_sides_are_inside() -> None:
     base, new = sides()
-    page = html.render_report(report(compare(base, new), base, new, ("old", "new")))
+    page = html.render_report(comparison_report(compare(base, new), base, new, ("old", "new")))
     for name, records in (("base", base), ("candidate", new)):
         link = re.search(rf'download="{name}.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
         assert link
@@ -76,29 +75,29 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
 
 
 def test_of_many_cases_those_that_changed_most_are_drawn() -> None:
-    ratios = [item["ratio"] for item in drawn(many(MOST + 10))]
-    assert len(ratios) == MOST
+    ratios = [item["ratio"] for item in drawn(many(MAX_CASES + 10))]
+    assert len(ratios) == MAX_CASES
     assert ratios == sorted(ratios, reverse=True)
 
 
 def test_hostile_names_are_inert() -> None:
     of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
-    made = report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
+    made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
     page = html.render_report(made)
     assert re.findall(r"<(script|img|b )", page) == ["script"]
-    text, pictures = markdown.render_report(made, "pictures")
+    text, pictures = render_markdown_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
 def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart() -> None:
     base, new = [broken()], [broken(run="new")]
     compared = compare(base, new)
-    page = html.render_report(report(compared, base, new, ("old", "new")))
+    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
     assert "Nothing could be compared." in page
     assert "<figure>" not in page
     with pytest.raises(InferlensError, match="nothing to draw"):
-        spec(compared)
+        comparison_chart(compared)
 
 
 def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path: Path) -> None:

@@ -165,10 +165,11 @@ import sys
 sys.path.insert(0, {folder!r})
 from samples import cpu_records
 from inferlens.views import VIEWS
-from inferlens.views.records import document
-from inferlens.views.table import FORMATS, render
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS
 for name in FORMATS:
-    render(document(cpu_records()), name)
+    render(records_document(cpu_records()), name)
 for name in VIEWS.names():
     VIEWS.get(name)().render(cpu_records())
 frameworks = {{"torch", "torchvision", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "timm"}}

@@ -11,12 +11,12 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
+from inferlens.views.chart import points_chart
+from inferlens.views.crosstab import crosstab_document, crosstabs
 from inferlens.views.picture import THEMES
-from inferlens.views.raced.against import chart_of
-from inferlens.views.raced.crossed import crossed, document
-from inferlens.views.records import document as records_document
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from inferlens.views.table import render
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
 
@@ -45,12 +45,12 @@ def quantized():
 
 
 def lines_of(records, axis, **how):
-    (table,) = crossed(records, axis, **how)
+    (table,) = crosstabs(records, axis, **how)
     return {line.name: line.cells for line in table.lines}
 
 
 def shown(records, axis, format="table", **how) -> str:
-    return render(document(records, axis), format, **how)
+    return render(crosstab_document(records, axis), format, **how)
 
 
 def test_few_samples_are_marked_and_the_table_is_named_where_precisions_raced():
@@ -85,7 +85,7 @@ def test_what_a_precision_costs_is_its_drop_in_accuracy_where_that_was_measured(
     assert "drop" in text
     assert "error" not in text
     assert text.count("5.0 % ±") >= 2
-    drawn = chart_of(rows(list(rated())), "accuracy", THEMES["light"])
+    drawn = points_chart(rows(list(rated())), "accuracy", THEMES["light"])
     assert '"accuracy": 95.0' in str(drawn).replace("'", '"')
 
 
@@ -118,7 +118,7 @@ def test_noise_is_said_where_the_fastest_is_not_of_it():
 
 
 def test_two_sentences_tell_the_precision_from_the_runtime():
-    (table,) = crossed(quantized(), "precision")
+    (table,) = crosstabs(quantized(), "precision")
     of_precision, of_runtime = (re.sub(r" ±0.0\d", "", sentence) for sentence in table.sentences)
     assert of_precision.startswith("int8 against fp32: 3.00x")
     assert of_precision.endswith("1.25x in pytorch, wrong in torch_compile:default.")
@@ -138,7 +138,7 @@ def test_of_batch_sizes_the_time_of_one_item_counts():
 def test_environments_stand_beside_each_other_by_their_short_names():
     cases = [case("openvino", python=f"/envs/{name}/bin/python") for name in ("old", "new")]
     records = [record for item, seconds in zip(cases, (10e-3, 20e-3), strict=True) for record in ran(item, seconds)]
-    (table,) = crossed(records, "python")
+    (table,) = crosstabs(records, "python")
     ((cells),) = (line.cells for line in table.lines)
     assert [*table.names.values()] == ["old", "new"]
     assert cells[cases[1].python].speedup == pytest.approx(0.5)
@@ -225,4 +225,4 @@ def test_many_models_fit_on_a_screen():
     assert len(text.splitlines()) <= 24
     assert "more rows" in text
     with pytest.raises(InferlensError, match="nothing to show by threads"):
-        crossed(records, "threads")
+        crosstabs(records, "threads")

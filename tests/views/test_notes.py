@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from inferlens.record.record import Record, Warning, encode
-from inferlens.views.notes import document
-from inferlens.views.table import render
+from inferlens.views.records import notes_document
+from inferlens.views.renderers import render
 from tests.commands import inferlens
 from tests.views.samples import WRONG, case, record, sample_records
 
@@ -48,12 +48,12 @@ def many() -> list[Record]:
 
 
 def test_the_screen() -> None:
-    assert render(document(three()), width=100) == SCREEN
+    assert render(notes_document(three()), width=100) == SCREEN
 
 
 @pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
 def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> None:
-    lines = render(document(records, paths="there"), width=100).splitlines()
+    lines = render(notes_document(records, paths="there"), width=100).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     shown = sum("→" in line for line in lines)
@@ -62,9 +62,9 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> No
 
 
 def test_all_of_it_case_by_case_and_nothing() -> None:
-    drawn = render(document(many(), every=True), width=100)
+    drawn = render(notes_document(many(), all_cases=True), width=100)
     assert all(f"resnet18 backend{place} " in drawn for place in range(12))
-    assert render(document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
+    assert render(notes_document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
 
 
 def test_as_data(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
-from inferlens.views.profiled import perfetto
+from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
 from tests.analysis.profile.kernel_profiles import of_kernels
 from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, profile, saved
 from tests.commands import inferlens
@@ -62,7 +62,7 @@ def kernels() -> Profile:
 def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
     """The trace of profiles that were stored, checked."""
     saved(folder, *profiles)
-    return checked(perfetto.render(load_profiles([folder]))[0])
+    return checked(render_timeline(load_profiles([folder]))[0])
 
 
 def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, float, float]]:
@@ -142,7 +142,7 @@ def test_each_profile_is_a_process(tmp_path: Path) -> None:
 def test_names_are_escaped_and_long_ones_shortened(tmp_path: Path) -> None:
     trace = traced(tmp_path, nasty())
     (row,) = [events for name, events in trace["rows"].items() if name.startswith("host · layers")]
-    assert all(len(event["name"]) <= perfetto.LONGEST_NAME for event in trace["traceEvents"])
+    assert all(len(event["name"]) <= LONGEST_NAME for event in trace["traceEvents"])
     assert all(len(json.dumps(event)) < 2000 for event in row)
 
 
@@ -151,7 +151,7 @@ def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path
     undated = placed_profile(placed("a", 0, 1), begun=(), label="openvino")
     endless = placed_profile(placed("a", 0, 1e9), label="pytorch")
     with pytest.raises(InferlensError) as refused:
-        perfetto.render(load_profiles([saved(tmp_path, short, undated, endless)]))
+        render_timeline(load_profiles([saved(tmp_path, short, undated, endless)]))
     for reason in ("not as many as there were runs", "openvino", "more than a day"):
         assert reason in str(refused.value)
 

@@ -8,8 +8,9 @@ import pytest
 
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
 from inferlens.spec.case import Case
-from inferlens.views.profiled.quantized import document
-from inferlens.views.table import SCREEN, render
+from inferlens.views.profiles.quantization import quantization_document
+from inferlens.views.renderers import render
+from inferlens.views.table import SCREEN
 
 
 def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewhere: bool = False) -> Quantization:
@@ -32,7 +33,7 @@ def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewher
 def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, reached: bool) -> None:
     for elsewhere in (True, False):
         quantization = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
-        lines = render(document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
+        lines = render(quantization_document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
         assert len(lines) <= SCREEN.lines, "\n".join(lines)
         assert max(map(len, lines)) <= SCREEN.width
         shown = "\n".join(lines)
@@ -41,13 +42,13 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
         assert known == (reached and kept > 0)
         assert ("Not run by" in shown) == elsewhere
         assert "0.50" in shown  # the worst output of the first attempt
-        told = json.loads(render(document(quantization, "model.onnx", "cpu"), "json"))
+        told = json.loads(render(quantization_document(quantization, "model.onnx", "cpu"), "json"))
         assert (len(told["layers"]), len(told["best"]["outputs"])) == (layers, outputs)
 
 
 def test_as_many_layers_are_shown_as_there_is_room_for() -> None:
-    few = render(document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
-    none_kept = render(document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    few = render(quantization_document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    none_kept = render(quantization_document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
     assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few
     assert 3 <= few.count(" Conv ") < none_kept.count(" Conv ")
     assert len(none_kept.splitlines()) == SCREEN.lines

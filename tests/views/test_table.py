@@ -9,8 +9,8 @@ import pytest
 
 from inferlens.cli import screen
 from inferlens.errors import InferlensError
-from inferlens.views.renderers import terminal
-from inferlens.views.table import Column, Document, Line, Table, render
+from inferlens.views.renderers import render, terminal
+from inferlens.views.table import Column, Document, Line, Table
 
 COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
 TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])
@@ -34,7 +34,7 @@ def test_columns_are_those_asked_for(words: dict[str, object], heads: str) -> No
 
 
 def test_columns_that_were_asked_for_and_do_not_fit_stand_beneath() -> None:
-    columns = [Column(f"c{place}", f"a title of {place}", most=20) for place in range(9)]
+    columns = [Column(f"c{place}", f"a title of {place}", max_width=20) for place in range(9)]
     table = Table("a model", "row", columns, [Line("one", [f"{place}.25" for place in range(9)])])
     document = Document(lambda: [table], dict)
     usual, whole = (render(document, width=60, wide=wide) for wide in (False, True))

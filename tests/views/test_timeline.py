@@ -9,13 +9,13 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.views.report.found import BINS, timeline
+from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline
 from tests.trace.samples import event, kernel, launch, step, text, training
 
 
 def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
     """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
-    picture = timeline(Analysis(read(data)), "timeline-1")
+    picture = step_timeline(Analysis(read(data)), "timeline-1")
     assert picture
     root = ET.fromstring(picture.svg(False))
     wide = float(root.attrib["width"])
@@ -42,10 +42,10 @@ def test_host_threads_nest_and_streams_stand_beneath() -> None:
 def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
     calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
     events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
-    picture = timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
+    picture = step_timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
     assert picture
     boxes = re.findall(r'data-tip="(.*?);', picture.svg(False))
-    assert len(boxes) <= 3 * BINS
+    assert len(boxes) <= 3 * TIMELINE_BINS
     told = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
     assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
 
@@ -53,7 +53,7 @@ def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
 def test_events_without_length_and_those_that_began_before_the_step() -> None:
     early = [launch(1, 90, 5), kernel(1, 150, 100)]
     events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
-    picture = timeline(Analysis(read(text(*events, *early))), "timeline-1")
+    picture = step_timeline(Analysis(read(text(*events, *early))), "timeline-1")
     assert picture
     tops = [float(item) for item in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
     assert min(tops) >= 26  # beneath the title
@@ -61,4 +61,4 @@ def test_events_without_length_and_those_that_began_before_the_step() -> None:
 
 
 def test_a_trace_in_which_nothing_happened_has_none() -> None:
-    assert timeline(Analysis(read(text())), "timeline-1") is None
+    assert step_timeline(Analysis(read(text())), "timeline-1") is None

@@ -111,15 +111,15 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
 
 def show(found: ABResult | ABSteps, file: Path | None, as_json: bool) -> None:
     """Prints the answer, and what to do next; and writes the file that was asked for."""
-    from inferlens.views.raced.ab import document
+    from inferlens.views.comparison import ab_document
 
     last = next_step(found, sys.argv[1:])
     if file:
-        screen.document(document(found, last), output=file)
+        screen.document(ab_document(found, last), output=file)
     if as_json:
-        screen.document(document(found), "json")
+        screen.document(ab_document(found), "json")
     else:
-        screen.document(document(found, last))
+        screen.document(ab_document(found, last))
 
 
 def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:

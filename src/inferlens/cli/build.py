@@ -145,7 +145,7 @@ def quantize(
     no file keeps the limit.
     """
     from inferlens.execution.deploy.quantize import quantize as quantized
-    from inferlens.views.profiled.quantized import document
+    from inferlens.views.profiles.quantization import quantization_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
@@ -158,7 +158,7 @@ def quantize(
             errors=errors, within=within, accuracy=accuracy, batch=batch, option=option, input=input, dim=dim,
             weights=weights, trust=bool(trust), rebuild=rebuild, seed=seed or 0, timeout=timeout, phase=phase,
         )  # fmt: skip
-    screen.document(document(found, model, device or "", layers=errors), format)
+    screen.document(quantization_document(found, model, device or "", layers=errors), format)
     if not found.path:
         raise typer.Exit(1)
 
@@ -222,7 +222,7 @@ def export(
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     """Writes the fastest case of ``results``, and says what was written."""
     from inferlens.execution.deploy.files import write
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
 
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
@@ -266,8 +266,8 @@ def partition(
     from inferlens.execution.deploy.build import able
     from inferlens.execution.deploy.build import cases as cases_of
     from inferlens.execution.deploy.build import partition as divide
-    from inferlens.views.partition import Answer
-    from inferlens.views.partition import document as of_partitions
+    from inferlens.views.graph import PartitionResult
+    from inferlens.views.graph import partition_document as of_partitions
 
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
@@ -283,9 +283,9 @@ def partition(
             try:
                 done = divide(case, trust=bool(trust), phase=phase)
                 assert done.found
-                answers.append(Answer(case, done.found, done.warnings))
+                answers.append(PartitionResult(case, done.found, done.warnings))
             except InferlensError as error:
-                answers.append(Answer(case, error))
+                answers.append(PartitionResult(case, error))
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]

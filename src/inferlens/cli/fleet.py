@@ -64,7 +64,7 @@ def show(of: Fleet) -> None:
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
-    from inferlens.views.raced.crossed import document
+    from inferlens.views.crosstab import crosstab_document
     from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
@@ -79,9 +79,9 @@ def show(of: Fleet) -> None:
             screen.text(f"{objective.capitalize()}\n")
         several = len({machine_name(each.environment) for each in records}) > 1
         if several:
-            screen.document(document(records, "machine", where=str(where), top=most))
+            screen.document(crosstab_document(records, "machine", where=str(where), top=most))
         else:
-            screen.text("\n".join(each.within(WIDTH) for each in answers(rows(records, notes=False))[:most]))
+            screen.text("\n".join(each.fit(WIDTH) for each in answers(rows(records, notes=False))[:most]))
         screen.text(f"\nMore: inferlens show {where}{' --by machine' * several}\n\n")
 
 
@@ -105,7 +105,7 @@ def listed(of: Fleet) -> Document:
         data.append({"machine": part.machine, "objectives": objectives, "cases": cases, "able": able, "reason": why})
     columns = [
         Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
-        Column("", "out of reach, because", numeric=False, most=50),
+        Column("", "out of reach, because", numeric=False, max_width=50),
     ]  # fmt: skip
     done = f", {len(of.done)} of them done" if of.done else ""
     said = f"{plural(len(of.parts), 'part')}, each of one machine and objective{done}."

@@ -14,8 +14,7 @@ from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
-from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Screen, Table, count, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, count, plain, text
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
@@ -139,20 +138,20 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     """Profiles every case and shows of it what fits on a screen; the table of modules, all of it, goes to the file."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import RUNS, levels_of, run
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.findings import document as found_in
-    from inferlens.views.profiled.findings import judged, precision_lines
-    from inferlens.views.profiled.modules import document as modules_of
-    from inferlens.views.renderers.terminal import fitting
+    from inferlens.views.profiles import group_profiles, precision_lines
+    from inferlens.views.profiles.findings import findings_document as found_in
+    from inferlens.views.profiles.findings import judge_cases
+    from inferlens.views.profiles.modules import modules_document as modules_of
+    from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    shown, above = groups(loaded), folders[0].parent
+    shown, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    found = found_in(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    found = found_in(judge_cases(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     found = [*found, *precision_lines([case for group in shown for case in group])[:PRECISIONS]]
     others = listing([*(f"{each}s" for each in levels), "modules", "roofline"])
     more = f"More, and likewise with {others}: inferlens findings {shlex.quote(str(above))}"
@@ -164,11 +163,11 @@ def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> Non
     def fitted(size: Screen) -> list[Table | str]:
         least = {True: MODULES, False: 1}
         tries = (blocks(lines, told=told) for told in least for lines in range(size.lines, least[told] - 1, -1))
-        return fitting(tries, size) or blocks(1, told=False)
+        return first_fitting(tries, size) or blocks(1, told=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:
-        screen.document(modules_of(groups(loaded)), output=file)
+        screen.document(modules_of(group_profiles(loaded)), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)
 
@@ -218,7 +217,7 @@ def table(every: Sequence[Traced]) -> Table:
         Column("", "trace", "", lambda made: text(" ".join(map(str, made.files)) or made.status), 1, numeric=False,
                fold=True),
     )  # fmt: skip
-    lines = [Line.of(plain(f"{made.model} {made.case.label}"), columns, made) for made in every]
+    lines = [Line.from_row(plain(f"{made.model} {made.case.label}"), columns, made) for made in every]
     return Table("", "case", columns, lines, notes=notes(every))
 
 
@@ -250,12 +249,12 @@ def findings(
 
     Findings come from a fixed list of rules. Those with the largest possible gain come first.
     """
-    from inferlens.views.profiled.findings import document, judged
+    from inferlens.views.profiles.findings import findings_document, judge_cases
 
     rows = measured(paths)
     notes = f", or of records: inferlens notes {' '.join(shlex.quote(str(path)) for path in paths)}" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    found = document(judged(loaded, rows), top=top, whole=every, measured=rows)
+    found = findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows)
     screen.document(found, format, output=output)
 
 
@@ -286,11 +285,11 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. Time of no known
     module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.modules import document
+    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.modules import modules_document
 
-    loaded = groups(screen.profiles(paths, format))
-    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    loaded = group_profiles(screen.profiles(paths, format))
+    shown = modules_document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
     screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
@@ -310,32 +309,32 @@ def layers(
 
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
-    from inferlens.views.profiled import perfetto
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document, shown
+    from inferlens.views.profiles import cases_of_level
+    from inferlens.views.profiles.layers import part_tables, parts_document
+    from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
-        perfetto.check_file(trace)
+        check_file(trace)
     drawn_as = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
-    cases = of_level(loaded, "layer")
+    cases = cases_of_level(loaded, "layer")
     if plot:
-        from inferlens.views.profiled.plots import boxes
+        from inferlens.views.profiles.roofline import boxes
 
-        written(plot, boxes(shown("layer", cases, sort), drawn_as, top), "--plot")
+        written(plot, boxes(part_tables("layer", cases, sort), drawn_as, top), "--plot")
     if trace:
-        written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        written(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        shown_as = document("layer", cases, sort=sort, top=top)
+        shown_as = parts_document("layer", cases, sort=sort, top=top)
         screen.document(shown_as, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
     """The format of a picture by its file's name, if it has one."""
-    from inferlens.views import picture
+    from inferlens.views.picture import check_picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(format, f"--plot {example}")
+    check_picture(format, f"--plot {example}")
     return format
 
 
@@ -360,11 +359,11 @@ def kernels(
 
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document
+    from inferlens.views.profiles import cases_of_level
+    from inferlens.views.profiles.layers import parts_document
 
-    cases = of_level(screen.profiles(paths, format), "kernel")
-    shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    cases = cases_of_level(screen.profiles(paths, format), "kernel")
+    shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
     screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
@@ -386,18 +385,18 @@ def roofline(
     bandwidth of copies, both measured on the same device. Several cases have a row each. One case has a row for each
     layer; layers that repeat share a row.
     """
-    from inferlens.views.profiled.roofline import document, roofed
+    from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
     drawn_as = picture_format(plot, "roofline.svg")
-    cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
+    cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
-        from inferlens.views.profiled.plots import rooflines
+        from inferlens.views.profiles.roofline import rooflines
 
         written(plot, rooflines(cases, drawn_as), "--plot")
     else:
-        shown = document(cases, top=top, results=str(paths[0]))
+        shown = roofline_document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, wide=wide, columns=columns, output=output)
 
 
@@ -423,9 +422,9 @@ def trace(
 
     drawn_as = picture_format(plot, "steps.svg")
     if plot:
-        from inferlens.views.traced.step_chart import render
+        from inferlens.views.trace_documents import render_steps
 
-        written(plot, (render(path, drawn_as, step=step), []), "--plot")
+        written(plot, (render_steps(path, drawn_as, step=step), []), "--plot")
         return
     show_trace(
         path, view=view, against=against, step=step, by=by, top=top, depth=depth,

@@ -84,7 +84,7 @@ def show(
     where = [*map(str, paths)]
     every_run = runs == "all"
     if axis:
-        from inferlens.views.raced.crossed import document as by_axis
+        from inferlens.views.crosstab import crosstab_document as by_axis
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
@@ -104,8 +104,8 @@ def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Do
     from inferlens.analysis.tuned import load_tuned, tunings_in
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
-    from inferlens.views.profiled.quantized import document as of_quantization
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.profiles.quantization import quantization_document as of_quantization
+    from inferlens.views.tuning import tunings_document
 
     if tunings := tunings_in(paths):
         return tunings_document(list(map(load_tuned, tunings)), reference, top)
@@ -131,30 +131,30 @@ def plot(
     from inferlens.analysis.runs import latest
     from inferlens.analysis.tuned import load_tuned, tunings_in
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart, lacking
-    from inferlens.views.records import measured_again
+    from inferlens.views.chart import Chart, missing_rate_note
+    from inferlens.views.records import rerun_notes
 
     format = output.suffix.lower().removeprefix(".")
     if tunings := tunings_in(paths):
-        from inferlens.views.raced.tuned_chart import render
+        from inferlens.views.tuning import render_tuning
 
         if len(tunings) > 1:
             raise InferlensError(
                 f"There are {len(tunings)} tunings, a picture each.", hint=f"inferlens plot {tunings[0]}"
             )
-        screen.save(output, render(load_tuned(tunings[0]), format, theme or "auto", reference))
+        screen.save(output, render_tuning(load_tuned(tunings[0]), format, theme or "auto", reference))
         return
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if against:
-        from inferlens.views.raced.against import render as points
+        from inferlens.views.chart import render_points as points
 
         drawn = points(loaded.records, against, format, reference=reference, theme=theme or "auto")
     else:
         drawn = chart.render(loaded.records)
-        screen.notes(lacking(loaded.records))
-    screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
+        screen.notes(missing_rate_note(loaded.records))
+    screen.notes(rerun_notes([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
     screen.save(output, drawn)
 
 
@@ -181,9 +181,9 @@ def compare(
     """
     from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.record.store import load_records
-    from inferlens.views import compared as view
+    from inferlens.views.comparison import COMPARISON_FORMATS, render_comparison
 
-    check_choice("format", format, view.FORMATS)
+    check_choice("format", format, COMPARISON_FORMATS)
     written = screen.format_of(format, output, {".xml": "junit", ".svg": "svg", ".png": "png"})
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
     before, after = load_records([base]), load_records([candidate])
@@ -191,15 +191,19 @@ def compare(
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output and written in screen.PAGES:
-        from inferlens.views.compared.page import report as page_of
+        from inferlens.views.comparison import comparison_report as page_of
 
         screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
-        from inferlens.views.compared.page import drawn
+        from inferlens.views.comparison import draw_comparison
 
-        made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
+        made = (
+            draw_comparison(compared, written)
+            if written in ("svg", "png")
+            else render_comparison(compared, written, **how)
+        )
         screen.save(output, made, written)
-    screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
+    screen.text(render_comparison(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 
 
@@ -236,13 +240,13 @@ def notes(
     Notes are computed from the latest run of each case; nothing is measured.
     """
     from inferlens.record.store import load_records
-    from inferlens.views.notes import document
+    from inferlens.views.records import notes_document
 
     format = "json" if json else format
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     given = " ".join(shlex.quote(str(path)) for path in paths)
-    screen.document(document(loaded.records, every=all, paths=given), format, output=output)
+    screen.document(notes_document(loaded.records, all_cases=all, paths=given), format, output=output)
 
 
 def report(
@@ -254,15 +258,15 @@ def report(
 
     Nothing is measured, and no framework is needed. The page loads nothing: it can be sent, and read without a network.
     """
-    from inferlens.views import picture
-    from inferlens.views.report.found import found_in
-    from inferlens.views.report.page import report as made
+    from inferlens.views.picture import converter
+    from inferlens.views.report import load_inputs
+    from inferlens.views.report import report as made
 
     check_choice("file ending", output.suffix.lower(), REPORT_ENDINGS)
     format = screen.format_of("table", output)
-    picture.converter()
+    converter()
     with screen.busy("Drawing"):
-        found = found_in(paths)
+        found = load_inputs(paths)
         screen.notes(found.problems)
         screen.report(made(found), output, format)
     if open:

@@ -82,7 +82,7 @@ def tune(
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.execution.tuning.several import requested, run_each
     from inferlens.execution.tuning.space import tried
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.tuning import tunings_document
 
     format = _format_of_tables("json" if json else format)
     if study is not None:
@@ -132,7 +132,7 @@ def studied(
     """Measures one option alone, and shows what it does; ``others`` are options that do nothing then."""
     from inferlens.execution.tuning import study
     from inferlens.record.store import safe_name
-    from inferlens.views.raced.study import document, picture
+    from inferlens.views.tuning import study_document, study_picture
 
     drawing = file is not None and file.suffix.lower() in PICTURES
     screen.format_of("svg" if drawing else "table", file)
@@ -142,9 +142,9 @@ def studied(
         raise InferlensError(f"With --study, {listing(needless)} would do nothing.")
     found = _run(lambda bar: study.run(request, bar))
     where = Path(request.plan.output) / safe_name(found.values[0].records[0].model.name)
-    screen.document(document(found, str(where)), format, file=None if drawing else file)
+    screen.document(study_document(found, str(where)), format, file=None if drawing else file)
     if file and drawing:
-        screen.save(file, picture(found, file.suffix.lower()[1:]))
+        screen.save(file, study_picture(found, file.suffix.lower()[1:]))
     if not any(record.status == "ok" for value in found.values for record in value.records):
         raise typer.Exit(1)
 
@@ -161,7 +161,11 @@ def listed(plan: Plan, what: Tried) -> Document:
     families = [(kind, space, each) for kind, space in every.items() for each in space.families]
     left = [(kind, each) for kind, space in every.items() for each in space.refused]
     seconds = estimator([each.found.name for _, _, each in families], plan)
-    columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
+    columns = [
+        Column("", "candidates"),
+        Column("", "each"),
+        Column("", "cannot run, because", numeric=False, max_width=50),
+    ]
     several = len({each.case.model for _, _, each in families}) > 1
 
     def name(kind: str, each: Planned) -> str:

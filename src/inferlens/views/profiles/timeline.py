@@ -29,14 +29,13 @@ from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
-from inferlens.views.plain import plain, without_middle
-from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short
+from inferlens.views.profiles import THE_MODEL, cases_of_level, cut_name, tensor_shapes
+from inferlens.views.table import cut_middle, plain
 
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")
 LONGEST_NAME = 120
-LAID_OUT = "laid out in order, when each began is not known"
+IN_ORDER = "laid out in order, when each began is not known"
 _ENCODER = msgspec.json.Encoder()
 _FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
 
@@ -44,62 +43,62 @@ Moments = NDArray[np.int64]
 
 
 class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
-    """A run, ``of`` a layer or kernel by its index, or of a module (``path``, so many layers that took ``time``)."""
+    """A run, a layer or kernel (``part`` is its index), or a module (``path``, with ``layers`` that took ``time``)."""
 
     begin: int
     end: int
     run: int
-    of: int | None = None
+    part: int | None = None
     path: modules.Path | None = None
     layers: int = 0
     time: int = 0
 
 
 class TimelineRow(NamedTuple):
-    """Slices in order, whose times they are, with the stream, and how they were laid out, if not as they were."""
+    """Slices in order, their kind and stream, and a note on estimated positions."""
 
-    what: str
+    kind: str
     where: str
     slices: Sequence[Slice]
     note: str = ""
 
     @property
     def title(self) -> str:
-        """``GPU stream 7 · kernels (laid out in order, when each began is not known)``."""
-        words = " · ".join(filter(None, (self.where, self.what)))
+        """Return ``GPU stream 7 · kernels (laid out in order, when each began is not known)``."""
+        words = " · ".join(filter(None, (self.where, self.kind)))
         return f"{words} ({self.note})" if self.note else words
 
 
 def check_file(path: Path) -> None:
-    """Refuses a file name whose ending is none of ``FORMATS``, with an InferlensError."""
+    """Raise InferlensError for an unknown file ending."""
     if not path.name.lower().endswith(FORMATS):
         raise InferlensError(
             f"A trace cannot be written as '{path.name}'.", expected=" or ".join(FORMATS), hint="--trace trace.json.gz"
         )
 
 
-def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, list[str]]:
-    """The trace of the latest profile of each case at each level, and a sentence on each that is not in it.
+def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, list[str]]:
+    """Return the trace of the latest profiles at each level, and a sentence per omitted case.
 
-    ``compressed``: with gzip, which Perfetto opens as it is.
+    ``compressed`` uses gzip, which Perfetto reads directly.
 
     Raises:
         InferlensError: if there is nothing to draw.
     """
     levels = dict.fromkeys(one.level for one in loaded.profiles)
     parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
-    found = [(case, timeline(case.profile)) for part in parts for case in of_level(part, None)]
-    drawn = [(case, rows) for case, rows in found if not isinstance(rows, str)]
-    missing = [plain(f"Not drawn: {case.name}. {why}") for case, why in found if isinstance(why, str)]
+    result = [(case, timeline(case.profile)) for part in parts for case in cases_of_level(part, None)]
+    drawn = [(case, rows) for case, rows in result if not isinstance(rows, str)]
+    missing = [plain(f"Not drawn: {case.name}. {why}") for case, why in result if isinstance(why, str)]
     if not drawn:
         raise InferlensError(f"There is nothing to trace. {' '.join(missing)}".strip(), hint="inferlens profile MODEL")
     events: list[bytes] = []
     thread = _FIRST_THREAD
     for process, (case, rows) in enumerate(drawn, start=1):
         name = f"{case.headline[:200]} · {case.name[:200]} · {case.profile.level}s"
-        events += _named("process", process, 0, name, process)
+        events += _name_events("process", process, 0, name, process)
         for number, row in enumerate(rows, start=1):
-            events += _named("thread", process, thread, row.title, number)
+            events += _name_events("thread", process, thread, row.title, number)
             events += _slices(row, case.profile, process, thread)
             thread += 1
     other = {"schema": SCHEMA, "profiles": [_about(case.profile) for case, _ in drawn]}
@@ -112,19 +111,19 @@ def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, 
 
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
-    """The runs of a profile, their modules, and their layers or kernels; or the sentence that says why not."""
-    runs, found, parts = runs_of(profile), profile.found, profile.parts
-    if isinstance(runs, str) or found is None:
+    """Return rows of runs, modules, and layers or kernels; or the reason for none."""
+    runs, result, parts = runs_of(profile), profile.found, profile.parts
+    if isinstance(runs, str) or result is None:
         return str(runs)
-    known = [found.begun, *(part.begins for part in parts if part.begins)]
-    if any(len(values) != runs.count or not are_times(values) for values in known):
+    available = [result.begun, *(part.begins for part in parts if part.begins)]
+    if any(len(values) != runs.count or not are_times(values) for values in available):
         return "Its begins are no times, or not as many as there were runs."
     timed = [index for index, part in enumerate(parts) if part.times]
     begins, after = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
     for index, part in enumerate(parts):
         begins[index] = part.begins or after  # what has no begin follows on the one before that has none
         after = after if part.begins else after + runs.layers[index]
-    starts = np.array(found.begun)
+    starts = np.array(result.begun)
     begin, end = _nanoseconds(starts + begins), _nanoseconds(starts + begins + runs.layers)
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
@@ -132,7 +131,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
         laid_out = any(not parts[index].begins for index in timed)
-        note = f"from their {profile.level}s" + f", {LAID_OUT}" * laid_out
+        note = f"from their {profile.level}s" + f", {IN_ORDER}" * laid_out
         rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
     places: dict[tuple[bool, int], list[int]] = {}
     for index in timed:
@@ -145,7 +144,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
             for index in members
             for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
         ]
-        note = LAID_OUT if any(not parts[index].begins for index in members) else ""
+        note = IN_ORDER if any(not parts[index].begins for index in members) else ""
         lanes = _lanes(sorted(slices, key=lambda one: (one.begin, one.run)))
         for number, lane in enumerate(lanes, start=1):
             notes = [note, f"{number} of {len(lanes)} side by side" if len(lanes) > 1 else ""]
@@ -154,29 +153,29 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
 
 
 def _nanoseconds(seconds: Array) -> Moments:
-    """Begins and ends are rounded each by itself, so that what follows on another does so in nanoseconds too."""
+    """Round each time by itself, so that adjacent slices stay adjacent."""
     return np.rint(seconds * 1e9).astype(np.int64)
 
 
 def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
-    """Slices in order of their begins, each in the first lane that is free; a nanosecond of overlap is a rounding."""
-    found: list[list[Slice]] = []
+    """Put slices, sorted by begin, into the first free lane. An overlap of a nanosecond is rounding."""
+    result: list[list[Slice]] = []
     for item in slices:
-        lane = next((lane for lane in found if lane[-1].end <= item.begin + 1), None)
+        lane = next((lane for lane in result if lane[-1].end <= item.begin + 1), None)
         if lane is None:
-            found.append(lane := [])
+            result.append(lane := [])
         item.begin = max(item.begin, lane[-1].end) if lane else item.begin
         item.end = max(item.end, item.begin)
         lane.append(item)
-    return found
+    return result
 
 
 def _modules(
     timed: Sequence[int], paths: dict[int, modules.Path], begin: Moments, end: Moments, starts: Array
 ) -> Iterator[Slice]:
-    """The slices of the modules in all runs, in the order of their begins, each before those within it."""
+    """Yield the slices of modules in all runs by begin, parents first."""
     for run, next_run in enumerate([*_nanoseconds(starts[1:]).tolist(), None]):
-        found: list[Slice] = []
+        result: list[Slice] = []
         open_: list[Slice] = []
         begun, over = begin[:, run].tolist(), end[:, run].tolist()
         for index in sorted(timed, key=begun.__getitem__):
@@ -189,12 +188,12 @@ def _modules(
             del open_[keep:]
             for depth in range(keep, -1 if path is None else len(path) + 1):
                 open_.append(Slice(begun[index], over[index], run, path=(path or ())[:depth]))
-                found.append(open_[-1])
+                result.append(open_[-1])
             for item in open_:
                 item.end = max(item.end, over[index])
                 item.layers += 1
                 item.time += over[index] - begun[index]
-        for item in found:
+        for item in result:
             if next_run is not None:
                 item.begin, item.end = min(item.begin, next_run), min(item.end, next_run)
             yield item
@@ -203,53 +202,51 @@ def _modules(
 # From rows to events
 
 
-def _named(what: str, process: int, thread: int, name: str, place: int) -> Iterator[bytes]:
-    """The name of a process or a thread, and its place among its like."""
-    for key, value in ((f"{what}_name", {"name": name}), (f"{what}_sort_index", {"sort_index": place})):
+def _name_events(kind: str, process: int, thread: int, name: str, place: int) -> Iterator[bytes]:
+    """Yield the name and the sort index of a process or thread."""
+    for key, value in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
         yield msgspec.json.encode({"ph": "M", "pid": process, "tid": thread, "name": key, "args": value})
 
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
-    """The slices of a row; long texts are shortened."""
     texts: dict[object, tuple[str, dict[str, Any]]] = {}
     for item in row.slices:
-        key = item.of if item.path is None else item.path
+        key = item.part if item.path is None else item.path
         if key not in texts:
-            texts[key] = _named_slice(item, profile)
-        name, told = texts[key]
+            texts[key] = _describe_slice(item, profile)
+        name, labels = texts[key]
         inside = {} if item.path is None else {"layers": item.layers, "in layers, ms": item.time // 1000 / 1000}
         yield _ENCODER.encode(
             {
-                "ph": "X", "pid": process, "tid": thread, "cat": row.what, "ts": item.begin / 1000,
-                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **inside, **told},
+                "ph": "X", "pid": process, "tid": thread, "cat": row.kind, "ts": item.begin / 1000,
+                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **inside, **labels},
                 "name": name or f"run {item.run + 1}",
             }
         )  # fmt: skip
 
 
-def _named_slice(each: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
-    """The name of a slice, none of a run, and its arguments that are the same in every run."""
-    told: dict[str, Any]
-    if each.path is not None:
-        name, told = each.path[-1] if each.path else THE_MODEL, {"module": ".".join(each.path)}
-    elif each.of is None:
+def _describe_slice(piece: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
+    """Return the name of a slice, and the arguments that all runs share."""
+    texts: dict[str, Any]
+    if piece.path is not None:
+        name, texts = piece.path[-1] if piece.path else THE_MODEL, {"module": ".".join(piece.path)}
+    elif piece.part is None:
         return "", {}
     else:
-        part = profile.parts[each.of]
-        name, told = part.name, {"place": each.of + 1, **_told(part)}
-    known = {key: value for key, value in told.items() if value not in ("", None)}
-    return short(name, LONGEST_NAME), {
-        key: without_middle(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in known.items()
+        part = profile.parts[piece.part]
+        name, texts = part.name, {"place": piece.part + 1, **_describe_part(part)}
+    available = {key: value for key, value in texts.items() if value not in ("", None)}
+    return cut_name(name, LONGEST_NAME), {
+        key: cut_middle(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in available.items()
     }
 
 
-def _told(part: Layer | Kernel) -> dict[str, Any]:
-    """What the profile says of a layer or a kernel."""
+def _describe_part(part: Layer | Kernel) -> dict[str, Any]:
     modules = ", ".join(path or THE_MODEL for path in part.modules)
     both = {"kind": part.kind, "calls": part.calls, "modules": modules}
     if isinstance(part, Layer):
         tensors = {"input": part.inputs, "output": part.outputs}
-        drawn = {key: shapes(item) for key, item in tensors.items() if item}
+        drawn = {key: tensor_shapes(item) for key, item in tensors.items() if item}
         return {**both, "operators": ", ".join(part.operators), **drawn}
     return {
         **both, "layer": part.layer, "operator": part.operator, "grid": "x".join(map(str, part.grid)),
@@ -260,7 +257,6 @@ def _told(part: Layer | Kernel) -> dict[str, Any]:
 
 
 def _about(profile: Profile) -> dict[str, Any]:
-    """Where a process of the trace comes from."""
     return {
         "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
         "created": profile.created, "first run began": profile.found.started if profile.found else "",

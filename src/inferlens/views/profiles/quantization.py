@@ -12,7 +12,7 @@ from inferlens.record.quantization import Quantization, Written, name_of
 from inferlens.spec.case import bare
 from inferlens.spec.keep import kept
 from inferlens.spec.plan import bench_words, command
-from inferlens.views.renderers.terminal import fitting
+from inferlens.views.renderers.terminal import first_fitting
 from inferlens.views.table import Column, Document, Line, Screen, Table, share
 
 NAMED = 2  # layers in a sentence
@@ -20,7 +20,6 @@ LEAST = 3  # layers in the table on a screen
 
 
 def _exact(value: float | None) -> str:
-    """A share close to one."""
     return "–" if value is None else f"{value:.5f}"
 
 
@@ -31,28 +30,29 @@ LAYERS = (
 )
 
 
-def document(quantization: Quantization, name: str = "", device: str = "", *, layers: bool = True) -> Document:
-    """All of it; ``name`` is the model's as it was asked for, ``device`` what cases run on if nobody says.
-
-    ``layers``: whether people are shown what each layer loses, if that is known.
+def quantization_document(
+    quantization: Quantization, name: str = "", device: str = "", *, layers: bool = True
+) -> Document:
+    """Return the document. ``name`` is the model's, ``device`` the default device; ``layers`` shows the error per
+    layer.
     """
     name, device = name or bare(quantization.case.model), device or quantization.case.device
     shown = len(quantization.layers) if layers else 0
 
     def blocks(rows: int, outputs: int | None = None, *, brief: bool = False) -> Sequence[Table | str]:
         return [
-            _compared(quantization, name, outputs),
+            _attempts_table(quantization, name, outputs),
             *([_layers(quantization, rows)] if rows else []),
-            *_next(quantization, name, device, brief=brief),
+            *_next_steps(quantization, name, device, brief=brief),
         ]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
-        """As much as fits: fewer layers, then the worst outputs alone, then no command as long as its layers."""
+        """Reduce layers, then outputs, then drop the long command."""
         lines, most = screen.lines, len(quantization.best.outputs)
         few = range(min(shown, lines), min(shown, LEAST) - 1, -1)
         fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, lines), 0, -1))]
         tries = (blocks(*item, brief=brief) for brief in (False, True) for item in fewer)
-        return fitting(tries, screen) or blocks(few[-1], 1, brief=True)
+        return first_fitting(tries, screen) or blocks(few[-1], 1, brief=True)
 
     return Document(
         lambda: blocks(shown),
@@ -66,8 +66,8 @@ def document(quantization: Quantization, name: str = "", device: str = "", *, la
     )
 
 
-def _compared(quantization: Quantization, name: str, most: int | None) -> Table:
-    """fp32, all layers quantized, and what was written, a row for each output, or for so many of the worst."""
+def _attempts_table(quantization: Quantization, name: str, most: int | None) -> Table:
+    """Return fp32, full quantization and the best attempt, one row per output or for the worst ``most``."""
     precision, best = quantization.case.precision, quantization.best
     columns = (
         Column("", f"in {precision}"),
@@ -80,8 +80,8 @@ def _compared(quantization: Quantization, name: str, most: int | None) -> Table:
     )
     size = units.byte_count(quantization.size_before)
     lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
-    tried = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
-    for attempt in tried:
+    attempts = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
+    for attempt in attempts:
         number = len(kept(replace(quantization.case, keep=attempt.keep)))
         label = f"{precision}, {units.plural(number, 'layer')} kept" if number else precision
         size = units.byte_count(quantization.size) if attempt == best and quantization.path else ""
@@ -113,7 +113,7 @@ def _percent(value: float | None) -> str:
 
 
 def _layers(quantization: Quantization, rows: int) -> Table:
-    lines = [Line.of(layer.name, LAYERS, layer) for layer in quantization.layers[:rows]]
+    lines = [Line.from_row(layer.name, LAYERS, layer) for layer in quantization.layers[:rows]]
     more = (
         f" ({len(lines)} of {len(quantization.layers)}; --format json has all)"
         if len(lines) < len(quantization.layers)
@@ -122,40 +122,40 @@ def _layers(quantization: Quantization, rows: int) -> Table:
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
 
 
-def _next(quantization: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
-    """What came of a limit, where the file is, and the commands that go on: ``brief``: without the layers that stay."""
+def _next_steps(quantization: Quantization, name: str, device: str, *, brief: bool) -> list[str]:
+    """Return the result of a limit, the file, and commands to go on; ``brief`` omits the kept layers."""
     best, case = quantization.best, replace(quantization.case, keep=quantization.best.keep)
-    said = []
+    sentences = []
     if quantization.limit:
-        said.append(_limit(quantization, best, brief=brief))
+        sentences.append(_limit(quantization, best, brief=brief))
     words = bench_words(replace(case, model=name), device, [f"--precision fp32,{case.precision}"])
     if quantization.not_run:
-        said.append(
+        sentences.append(
             f"Not run by {case.backend_label}, as {quantization.not_run.rstrip('.')}: {quantization.run_by} ran it."
         )
     if quantization.path:
         where = f" where {case.backend} runs" if quantization.not_run else ""
         run = shlex.join(["inferlens", "bench", quantization.path, "-b", case.backend])
-        said.append(f"Wrote {quantization.path} in {units.duration(quantization.seconds)}. Run it{where}: {run}")
+        sentences.append(f"Wrote {quantization.path} in {units.duration(quantization.seconds)}. Run it{where}: {run}")
     if quantization.path and not brief:
-        said.append(f"Is it faster? {command('bench', words)}")
-    return said
+        sentences.append(f"Is it faster? {command('bench', words)}")
+    return sentences
 
 
 def _limit(quantization: Quantization, best: Written, *, brief: bool) -> str:
     layers = list(kept(replace(quantization.case, keep=best.keep)))
     named = layers[:NAMED]
     shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
-    tried = units.plural(len(quantization.attempts), "attempt")
+    attempts = units.plural(len(quantization.attempts), "attempt")
     if not quantization.path:
         value = _drop(best) if "accuracy" in quantization.limit else units.error_size(best.error)
         return (
-            f"{quantization.limit} cannot be reached: the nearest of {tried} has {value}, with "
+            f"{quantization.limit} cannot be reached: the nearest of {attempts} has {value}, with "
             f"{units.plural(len(layers), 'layer')} kept. Nothing was written."
         )
     if not layers:
         return f"{quantization.limit} holds with all layers quantized."
     if brief:
         number = units.plural(len(layers), "layer")
-        return f"The --keep of {number} for {quantization.limit} ({tried}): best.keep in {name_of(quantization)}."
-    return f"Layers kept for {quantization.limit}, found in {tried}: {shown}."
+        return f"The --keep of {number} for {quantization.limit} ({attempts}): best.keep in {name_of(quantization)}."
+    return f"Layers kept for {quantization.limit}, found in {attempts}: {shown}."

@@ -7,27 +7,50 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints, overload
 
 import msgspec
 
+from inferlens.analysis.compare.ab_result import ABResult
+from inferlens.analysis.compare.ab_steps import ABSteps
+from inferlens.analysis.compare.cases import Compared, compare
+from inferlens.analysis.findings import Finding, Findings, findings
+from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.runs import case_and_machine, each_run
+from inferlens.analysis.tuned import Tuned
 from inferlens.errors import InferlensError, library
-from inferlens.record.display import Displayed
+from inferlens.execution.ab import ab, ab_steps
+from inferlens.execution.deploy.call import Deployed, load
+from inferlens.execution.deploy.quantize import quantize
+from inferlens.execution.profile import profile
+from inferlens.record.display import Displayed, Struct, draw, short
+from inferlens.record.layer_profile import Profile
+from inferlens.record.quantization import Quantization
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import BEST, RECORD, Paths, given_paths
+from inferlens.record.store import BEST, RECORD, LoadedProfiles, Paths, given_paths, load_profiles
 from inferlens.record.store import load_records as loaded
 from inferlens.spec.case import bare
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
-from inferlens.views.raced.tuned import finals_of, tunings_document
-from inferlens.views.records import document, fields_of
-from inferlens.views.rows import Row, by, rows
+from inferlens.views.comparison import ab_document, comparison_document
+from inferlens.views.profiles import group_profiles
+from inferlens.views.profiles.findings import findings_document, findings_table, judge_cases
+from inferlens.views.profiles.modules import modules_document
+from inferlens.views.profiles.quantization import quantization_document
+from inferlens.views.records import records_document, row_fields
+from inferlens.views.renderers import render
+from inferlens.views.renderers.html import notebook_html
+from inferlens.views.report import MAX_DEPTH
+from inferlens.views.rows import Row, group_rows, rows
+from inferlens.views.table import Column, Document, Line, Table, plain, select_columns
+from inferlens.views.trace import Selection
+from inferlens.views.trace_documents import show_trace, traces_document
+from inferlens.views.tuning import finals_rows, tunings_document
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class Records(Displayed, Sequence[Record]):
-    """Records, failed cases included, in the order they were made; ``print`` shows their table.
+    """Hold records, failed ones included, in order; ``print`` shows their table.
 
     Attributes:
         records: the same as a list.
@@ -90,23 +113,22 @@ class Records(Displayed, Sequence[Record]):
 
     @property
     def document(self) -> table.Document:
-        """What is shown of them."""
-        return document(self, self.reference, where=self.where)
+        return records_document(self, self.reference, where=self.where)
 
     def render(self, format: str = "table", *, wide: bool = False, columns: str | None = None, width: int = 100) -> str:
-        """The table as text of a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page.
+        """Return the table in a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page.
 
-        ``wide`` shows all columns, ``columns`` those of these titles, with commas.
+        ``wide`` shows all columns; ``columns`` selects some by title, with commas.
         """
-        return table.render(self.document, format, width=width, wide=wide, columns=columns)
+        return render(self.document, format, width=width, wide=wide, columns=columns)
 
     def against(self, reference: str) -> Records:
-        """The same, with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
+        """Return the same records with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
         return self._with(self.records, reference)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The numbers of the table, a row for each case in its order; seconds and bytes.
+        """Return a row per case in seconds and bytes.
 
         Raises:
             InferlensError: if the reference is no row.
@@ -115,24 +137,24 @@ class Records(Displayed, Sequence[Record]):
 
     @property
     def answer(self) -> str:
-        """Which case is fastest, by how much, and how sure that is: a line for each comparison."""
+        """Return a line per comparison: the fastest case, the speed-up and its certainty."""
         return "\n".join(map(str, answers(self.rows)))
 
     @property
     def comparisons(self) -> list[Records]:
-        """The records that are compared with each other: those of one model, batch, machine, and so on."""
-        found, groups = self._by_row(), by(self.rows, "comparison")
-        places = [{case_and_machine(found[row.id, row.machine]) for row in group} for group in groups]
+        """Return the records of each comparison: one model, batch, machine, and so on."""
+        result, groups = self._by_row(), group_rows(self.rows, "comparison")
+        places = [{case_and_machine(result[row.id, row.machine]) for row in group} for group in groups]
         return [self._with(record for record in self if case_and_machine(record) in place) for place in places]
 
     @property
     def runs(self) -> list[Records]:
-        """The records of each run, the oldest run first; of several runs of a case the table shows the newest."""
+        """Return the records of each run, the oldest first. The table shows the newest run of a case."""
         return [self._with(item) for item in each_run(self.records)]
 
     @property
     def fastest(self) -> Record:
-        """The record of the fastest case, or of the likeliest where that is not known: of its first process.
+        """Return the first record of the fastest case, or of the likeliest.
 
         Raises:
             InferlensError: if none ran with right outputs, or there are several comparisons, such as batches.
@@ -141,12 +163,12 @@ class Records(Displayed, Sequence[Record]):
 
     @property
     def equally_fast(self) -> tuple[Record, ...]:
-        """The record of the fastest case, and those of cases that are equally fast.
+        """Return the record of the fastest case and those of equally fast cases.
 
         Raises:
             InferlensError: as :attr:`fastest`.
         """
-        groups = by(self.rows, "comparison")
+        groups = group_rows(self.rows, "comparison")
         if len(groups) > 1:
             what = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
             raise InferlensError(what, hint="[each.fastest for each in records.comparisons]")
@@ -156,28 +178,28 @@ class Records(Displayed, Sequence[Record]):
         return tuple(self._by_row()[row.id, row.machine] for row in first)
 
     def to_polars(self) -> polars.DataFrame:
-        """The table as a polars data frame: all columns of ``--format csv``, in seconds and bytes, null for unknown.
+        """Return the table as a polars data frame with all CSV columns in seconds and bytes, null for unknown.
 
         Raises:
             MissingLibrary: if polars is not installed.
         """
         frames = library("polars", extra="frames")
         of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
-        names, lines = fields_of(self.rows)
-        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _kinds(names).items()}
+        names, lines = row_fields(self.rows)
+        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _column_types(names).items()}
         frame: polars.DataFrame = frames.DataFrame(lines, schema=schema, orient="row")
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
-        """The table as a pandas data frame, with the columns of :meth:`to_polars`.
+        """Return the table as a pandas data frame with the columns of :meth:`to_polars`.
 
         Raises:
             MissingLibrary: if pandas is not installed.
         """
         frames = library("pandas", extra="frames")
         of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
-        names, lines = fields_of(self.rows)
-        kinds = {name: of.get(kind, "object") for name, kind in _kinds(names).items()}
+        names, lines = row_fields(self.rows)
+        kinds = {name: of.get(kind, "object") for name, kind in _column_types(names).items()}
         frame: pandas.DataFrame = frames.DataFrame(lines, columns=names).astype(kinds)
         return frame
 
@@ -190,7 +212,7 @@ class Records(Displayed, Sequence[Record]):
 
 
 class Tuning(Records):
-    """What a tuning came to: the records of its last rounds, in which the fastest few met; ``print`` shows its answer.
+    """Hold the records of a tuning's final rounds; ``print`` shows the answer.
 
     Attributes:
         tuned: how it ended, for each model and batch size.
@@ -204,27 +226,26 @@ class Tuning(Records):
 
     @property
     def document(self) -> table.Document:
-        """What is shown of it."""
         return tunings_document(self.tuned)
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The numbers of the table, compared by what was to be best; seconds and bytes."""
-        return [row for tuned in self.tuned for row in finals_of(tuned)]
+        """Return a row per finalist by the tuning's objective, in seconds and bytes."""
+        return [row for tuned in self.tuned for row in finals_rows(tuned)]
 
     @property
     def comparisons(self) -> list[Records]:
-        """One of each model and batch size."""
+        """Return one tuning per model and batch size."""
         return [Tuning([tuned], self.model) for tuned in self.tuned]
 
     @property
     def equally_fast(self) -> tuple[Record, ...]:
-        """The record of the winner, and those of cases that are equally fast.
+        """Return the record of the winner and those of equally fast cases.
 
         Raises:
             InferlensError: if nothing ran with right outputs, or there are several models or batch sizes.
         """
-        tuned = self._only
+        tuned = self._single
         if not tuned.best:
             raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
         first = {record.case.digest: record for record in reversed(tuned.finals)}
@@ -233,17 +254,17 @@ class Tuning(Records):
 
     @property
     def effects(self) -> tuple[Effect, ...]:
-        """What each setting does beside the winner's others: how many times faster it is with it, ``low`` to ``high``.
+        """Return how many times faster each setting is at the winner, from ``low`` to ``high``.
 
-        These are ``None`` where too few rounds tell it; ``chosen`` are the winner's own.
+        These are ``None`` with too few rounds; ``chosen`` marks the winner's settings.
 
         Raises:
             InferlensError: if there are several models or batch sizes.
         """
-        return self._only.effects
+        return self._single.effects
 
     def load(self, *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
-        """The winner as a callable, as of :func:`inferlens.load`; of a live module too, while it has these weights.
+        """Return the winner as a callable like :func:`inferlens.load`; a live module must keep its weights.
 
         Raises:
             InferlensError: if there is no winner, or several, or it cannot run here as it was measured.
@@ -252,53 +273,53 @@ class Tuning(Records):
         from inferlens.execution.survey import named
 
         record = self.fastest
-        found = load_records(self._only.folder)[0]
+        result = load_records(self._single.folder)[0]
         with named(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
-            return load(found, Path(self._only.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
+            return load(result, Path(self._single.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property
-    def _only(self) -> Tuned:
+    def _single(self) -> Tuned:
         if len(self.tuned) > 1:
             what = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
             raise InferlensError(what, hint="[each.fastest for each in tuning.comparisons]")
         return self.tuned[0]
 
 
-def _kinds(names: Iterable[str]) -> dict[str, object]:
-    """The plain type of each column; those that are no fields are sizes."""
+def _column_types(names: Iterable[str]) -> dict[str, object]:
+    """Return the type of each column; other columns are sizes."""
     hints = get_type_hints(Row)
-    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
-    kinds = {name: known.get(name, int) for name in names}
+    available = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
+    kinds = {name: available.get(name, int) for name in names}
     return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
 
 
 def load_records(*paths: Paths) -> Records:
-    """Every record under ``paths``: record files, or folders at any height above them, one or several.
+    """Load every record under ``paths``, which are record files or folders above them.
 
-    Their samples stay in the files and are read when they are asked for. A file that is no record is one of the
-    ``problems``. Raises InferlensError where a path or any record is missing.
+    Samples stay in the files until needed. Unreadable files become ``problems``. Raises InferlensError where a path or
+    any record is missing.
     """
-    found = loaded(*paths)
-    given = given_paths(paths)
-    return Records(found.records, folders=found.folders, problems=found.problems, where=[*map(str, given)])
+    result = loaded(*paths)
+    values = given_paths(paths)
+    return Records(result.records, folders=result.folders, problems=result.problems, where=[*map(str, values)])
 
 
 def best_case(path: Paths) -> tuple[Record, Path]:
-    """The record of the fastest case under ``path``, or of the only one there, and the folder that it lies in.
+    """Return the record of the fastest or only case under ``path``, and its folder.
 
-    Where a tuning left the best case in a folder ``best``, that is the one.
+    A folder ``best``, which a tuning leaves, has priority.
 
     Raises:
-        InferlensError: if there is none, or there are several, such as one for each model or batch.
+        InferlensError: if there is none, or there are several, such as one for each batch.
     """
-    (given,) = given_paths([path])
-    records = load_records(given)
-    best = load_records(given / BEST) if (given / BEST / RECORD).is_file() else records
-    _refuse_several_models(best + records, given)
+    (values,) = given_paths([path])
+    records = load_records(values)
+    best = load_records(values / BEST) if (values / BEST / RECORD).is_file() else records
+    _refuse_several_models(best + records, values)
     if len({record.case.digest for record in best}) == 1:
         return best[0], best.folders[best[0].id]
     if len(comparisons := best.comparisons) > 1:
-        what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
+        what = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
         folder = best.folders[comparisons[0].fastest.id]
         raise InferlensError(what, hint=f"the folder of one case, such as {folder}")
     return best.fastest, best.folders[best.fastest.id]
@@ -313,3 +334,70 @@ def _refuse_several_models(records: Records, given: Path) -> None:
         first, *_ = folders.values()
         shared = Path(os.path.commonpath(first))
         raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")
+
+
+# What results print, and show in a notebook: what the command line shows, as text and as HTML.
+#
+# Python's functions come from here, for what they return knows no view.
+
+__all__ = [
+    "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
+    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
+    "load_records", "load_trace", "profile", "quantize",
+]  # fmt: skip
+
+
+def _trace_document(trace: LoadedTrace) -> Document:
+    shown = show_trace(trace.analysis, Path("trace"), ("overview",), Selection())
+    return traces_document([shown], ("overview",), next_step=False)
+
+
+def _profiles_document(loaded: LoadedProfiles) -> Document:
+    """Return what could be won in each case, and the modules of all of them."""
+
+    def blocks(depth: int | None) -> list[Table | str]:
+        tables = findings_document(judge_cases(loaded), brief=True).blocks()
+        return [*tables, *modules_document(group_profiles(loaded), depth=depth, brief=True).blocks()]
+
+    return Document(lambda: blocks(MAX_DEPTH), dict, screen=lambda _: blocks(None))
+
+
+def _fields_document(result: Struct) -> Document:
+    """Return the fields of a result that differ from their defaults."""
+    lines = [
+        Line(name, (plain(str(value) if isinstance(value, str) else short(value)),))
+        for name, value in result.__rich_repr__()
+    ]
+    return Document(lambda: [Table(type(result).__name__, "", [Column("", "", numeric=False, fold=True)], lines)], dict)
+
+
+DOCUMENTS: dict[type, Callable[[Any], Document]] = {
+    Records: lambda records: records.document,
+    Record: lambda record: Records([record]).document,
+    Deployed: lambda deployed: Records([deployed.record]).document,
+    Tuned: lambda tuned: tunings_document([tuned]),
+    Compared: comparison_document,
+    ABResult: ab_document,
+    ABSteps: ab_document,
+    LoadedProfiles: _profiles_document,
+    Profile: lambda one: _profiles_document(LoadedProfiles([one])),
+    Findings: lambda several: Document(lambda: [findings_table(several)], dict),
+    Finding: lambda one: Document(lambda: [findings_table([one])], dict),
+    Quantization: quantization_document,
+    LoadedTrace: _trace_document,
+}
+
+
+def _draw(document: Document, format: Literal["table", "html"]) -> str:
+    if format == "table":
+        return render(document).rstrip("\n")
+    return notebook_html(select_columns(document.blocks(), None))
+
+
+@draw.register
+def _struct(result: Struct, format: Literal["table", "html"]) -> str:
+    return repr(result) if format == "table" else _draw(_fields_document(result), format)
+
+
+for kind, document in DOCUMENTS.items():
+    draw.register(kind, lambda result, format, of=document: _draw(of(result), format))

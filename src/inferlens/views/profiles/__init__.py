@@ -1,0 +1,407 @@
+"""Profiles with what is beside them, named, and in groups that can be compared: one model, its inputs, one machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from inferlens.analysis.findings.thresholds import COST, FASTER
+from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
+from inferlens.analysis.profile.modules import ancestor, path_of
+from inferlens.analysis.profile.precision import precisions
+from inferlens.record.layer_profile import Level, Profile, Tensor
+from inferlens.record.record import Record, card_name, machine_name
+from inferlens.record.store import LoadedProfiles, latest_profiles
+from inferlens.spec.case import QUANTIZED, shown_together
+from inferlens.spec.plan import plainness, unknown, words
+from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, percent, plural, ratio
+from inferlens.views.table import Column, Document, Table, cut_middle, plain
+
+
+@dataclass(frozen=True)
+class ProfiledCase:
+    """A profile, the record of the same case without profiling, and a distinct name."""
+
+    profile: Profile
+    record: Record | None = None
+    name: str = ""
+
+    @property
+    def unprofiled(self) -> Sequence[float]:
+        """Return latency samples without profiling in seconds, if any."""
+        return latencies(self.record).samples if self.record else ()
+
+    @property
+    def outputs_right(self) -> bool:
+        return not (self.record and self.record.agreement and self.record.agreement.agrees is False)
+
+    @property
+    def device(self) -> str:
+        """Return the name of the GPU or CPU."""
+        environment = self.profile.environment
+        gpu = environment.gpus[0].name if environment.gpus else "GPU"
+        return environment.cpu or "CPU" if self.profile.case.device == "cpu" else gpu
+
+    @property
+    def inputs(self) -> str:
+        """Return names and sizes of the inputs: ``x=1x3x224x224``."""
+        specs = self.profile.model.inputs or self.profile.case.inputs
+        return ", ".join(f"{spec.name}={'x'.join(map(str, spec.shape))}" for spec in specs)
+
+    @property
+    def headline(self) -> str:
+        words = self.profile.case.model, self.inputs, self.device
+        return " · ".join(plain(word)[:200] for word in words if word)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Return the identity of a case for JSON."""
+        profile = self.profile
+        return {
+            "name": self.name, "case": profile.case, "digest": profile.case.digest,
+            "profile": profile.id, "record": profile.record,
+        }  # fmt: skip
+
+    @property
+    def fields(self) -> list[object]:
+        """Return the first CSV fields: model, case, digest and profile."""
+        return [self.profile.case.model, self.profile.case.label, self.profile.case.digest, self.profile.id]
+
+    def matches(self, phrase: str) -> bool:
+        """Return whether label, name or backend contain all words of ``phrase``."""
+        case = self.profile.case
+        return words(phrase) <= words(case.label) | words(self.name) | {case.backend}
+
+
+def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
+    """Return what all cases share in one line, and a distinct name per case, if wanted with the backend."""
+    every = {
+        "model": [one.profile.case.model for one in cases],
+        "inputs": [one.inputs for one in cases],
+        "precision": [one.profile.case.precision for one in cases],
+        "device": [one.device for one in cases],
+    }
+    shared = {key for key, words in every.items() if len(set(words)) == 1}
+    models = [model.partition(":")[2] or model for model in every["model"]]
+    if "model" not in shared and len(set(models)) == len(set(every["model"])):
+        every["model"] = models  # without where they are from
+    devices = {one.profile.case.device for one in cases}
+    names = []
+    for place, one in enumerate(cases):
+        name = one.name if "precision" not in shared else one.name.replace(f" {one.profile.case.precision}", "", 1)
+        words = {
+            "model": every["model"][place], "name": name if backends else "",
+            "inputs": one.profile.case.sizes_label or one.inputs,
+            "device": one.profile.case.device if len(devices) > 1 else one.device,
+        }  # fmt: skip
+        names.append(" · ".join(plain(word)[:80] for key, word in words.items() if word and key not in shared))
+    counts = Counter(names)
+    cards = [
+        card_name(one.profile.environment) if counts[name] > 1 else "" for one, name in zip(cases, names, strict=True)
+    ]
+    names = [" · ".join(filter(None, both)) for both in zip(cards, names, strict=True)]
+    return " · ".join(plain(words[0])[:200] for key, words in every.items() if key in shared and words[0]), names
+
+
+def group_profiles(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:
+    """Return the latest profiles, named, in comparable groups: of every level, or one profile per case.
+
+    A case without a profile of ``level`` keeps another one, which says what exists instead.
+    """
+    latest: dict[tuple[object, ...], Profile] = {}
+    for one in latest_profiles(loaded.profiles):
+        key = one.case.digest, machine_name(one.environment), None if level else one.level
+        if key not in latest or one.level == level:
+            latest[key] = one
+    groups: dict[tuple[object, ...], list[ProfiledCase]] = {}
+    for one in latest.values():
+        case, inputs, machine = one.case, one.model.inputs or one.case.inputs, machine_name(one.environment)
+        group = case.model, case.batch, inputs, case.weights, case.seed, machine
+        groups.setdefault(group, []).append(ProfiledCase(one, loaded.records.get(one.id)))
+    return [name_cases(group) for group in groups.values()]
+
+
+def cases_of_level(loaded: LoadedProfiles, level: Level | None) -> list[ProfiledCase]:
+    return [case for group in group_profiles(loaded, level) for case in group]
+
+
+def reference_first(group: Sequence[ProfiledCase], named: str | None) -> list[ProfiledCase]:
+    """Put the reference first: the plainest of the cases that match ``reference``, or that ran."""
+    able = [one for one in group if one.profile.status == "ok"] or list(group)
+    checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
+    usual = {reference.partition(" ")[0] for reference in checked}
+
+    def place(one: ProfiledCase) -> tuple[object, ...]:
+        case = one.profile.case
+        return named not in (one.name, case.label), *plainness(case, case.device, usual)
+
+    first = min([one for one in group if named and one.matches(named)] or able, key=place)
+    return [first, *(one for one in group if one is not first)]
+
+
+def check_profile_reference(cases: Sequence[ProfiledCase], reference: str | None) -> None:
+    """Raise InferlensError if ``reference`` matches no profile."""
+    if reference and not any(one.matches(reference) for one in cases):
+        raise unknown(reference, [one.profile.case.label for one in cases])
+
+
+def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> list[ProfiledCase]:
+    """Name cases by what they do not share, and number equal names.
+
+    ``with_level`` marks profiles of kernels in a mixed group.
+    """
+    one_device = len({one.profile.case.device for one in group}) == 1
+    omitted = ["batch", *group[0].profile.case.sizes, *["device"] * one_device]
+    with_level = with_level and len({one.profile.level for one in group}) > 1
+    counts: dict[str, int] = {}
+    cases = []
+    for one, case in zip(group, shown_together([one.profile.case for one in group]), strict=True):
+        words = [*case.words(*omitted), *["kernels"] * (with_level and one.profile.level == "kernel")]
+        name = plain(" ".join(words))
+        number = counts[name] = counts.get(name, 0) + 1
+        cases.append(ProfiledCase(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
+    return cases
+
+
+# What the tables of layers, kernels and floors share: which rows are shown, sums, names, and what their times are.
+
+MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
+CASE_FIELDS = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
+TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
+LONGEST_NAME = 60
+MAX_SUMMED = 5  # rows that a sentence adds up
+THE_MODEL = "the model"
+CALL, PROFILED_CALL = "call", "profiled call"  # the row of a whole call; of what is known while it is profiled alone
+MOST_MODULES = 3  # that are named
+LONG_CALL = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
+
+
+def three_digits(seconds: float | None) -> str:
+    """Return microseconds with three significant digits: ``14,700`` rather than ``14,683``."""
+    return microseconds(seconds and float(f"{seconds:.3g}"))
+
+
+TIME_WRITERS: dict[str, Callable[[float | None], str]] = {"ms": milliseconds, "µs": three_digits}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ShownCase(Generic[T]):
+    """A case with its table or a reason, and its ``ranked`` rows, of which ``top`` are shown."""
+
+    case: ProfiledCase
+    table: T | str
+    ranked: Sequence[Any] = ()
+    top: int | None = None
+    in_order: bool = False
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        rows = self.ranked[: self.top]
+        return sorted(rows, key=lambda row: row.place) if self.in_order else rows
+
+    @property
+    def rest(self) -> Sequence[Any]:
+        """Return the hidden rows in order of execution."""
+        return [] if self.top is None else sorted(self.ranked[self.top :], key=lambda row: row.place)
+
+
+def case_document(
+    noun: str,
+    cases: Sequence[ShownCase[T]],
+    top: int | None,
+    *,
+    blocks: Callable[[], Sequence[Table | str]],
+    data: Callable[[ShownCase[T], T], dict[str, Any]],
+    names: Sequence[str],
+    lines: Callable[[ShownCase[T], T], Iterable[Sequence[object]]],
+) -> Document:
+    """Return the document of tables per case.
+
+    ``data`` returns more JSON per case; ``names`` and ``lines`` are the CSV fields after those of the case.
+    """
+
+    def case_data(of: ShownCase[T]) -> dict[str, Any]:
+        shown, reason = replace(of, top=top), of.table if isinstance(of.table, str) else ""
+        about = {**of.case.data, "status": of.case.profile.status, "reason": reason, "rows": shown.rows}
+        about |= {} if noun == "roofline" else {"warnings": of.case.profile.warnings}
+        return about if isinstance(of.table, str) else {**about, **data(shown, of.table)}
+
+    def fields() -> Iterable[Sequence[object]]:
+        for of in cases:
+            for line in () if isinstance(of.table, str) else lines(replace(of, top=top), of.table):
+                yield [*of.case.fields, *line]
+
+    return Document(
+        blocks=blocks,
+        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": [case_data(case) for case in cases]},
+        csv=lambda: ((*CASE_FIELDS, *names), fields()),
+    )
+
+
+def few_names(names: Sequence[str]) -> str:
+    """Return ``a, b and 6 others``."""
+    return listing(names if len(names) < 4 else [*names[:2], plural(len(names) - 2, "other")])
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, cut to two lines, and the number of others."""
+    more = len(notes) - MAX_NOTES
+    return [
+        *(cut_middle(note, LONGEST_NOTE) for note in notes[:MAX_NOTES]),
+        *([f"({plural(more, 'more note')}: --format json)"] if more > 0 else []),
+    ]
+
+
+def rank_cases(
+    tables: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
+) -> list[ShownCase[T]]:
+    """Rank the rows of each case; ``order`` sorts them by execution."""
+    return [
+        ShownCase(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
+        for case, table in tables
+    ]
+
+
+def by_time(rows: Iterable[RowT]) -> list[RowT]:
+    """Sort rows by time; those without one come last."""
+    return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
+
+
+def time_fields(times: RunTimes | None) -> list[object]:
+    """Return the fields of :data:`TIMES` in seconds."""
+    return [getattr(times, name, None) for name in TIMES]
+
+
+def hide_constant(columns: Sequence[Column], rows: Sequence[Any], key: str) -> list[Column]:
+    """Empty the column ``key`` if all rows have the same value."""
+    same = len({getattr(row, key, "") for row in rows} - {""}) < 2
+    return [replace(column, write=lambda _: "") if same and column.key == key else column for column in columns]
+
+
+# Names
+
+
+def display_name(name: str) -> str:
+    """Return a name on one line, never empty."""
+    return plain(name) or "(no name)"
+
+
+def cut_name(name: str, length: int = LONGEST_NAME) -> str:
+    return cut_middle(display_name(name), length)
+
+
+def module_names(paths: Sequence[str]) -> str:
+    """Return module paths with a common prefix once: ``layer1.0.conv1 + bn1``; of many, the number."""
+    if not any(paths):
+        return THE_MODEL if paths else ABSENT
+    above = ancestor([path_of(path)[:-1] for path in paths])
+    names = [display_name(".".join(path_of(path)[len(above) :])) if path else THE_MODEL for path in paths]
+    if len(names) > MOST_MODULES:
+        return f"{len(names):,} in {display_name('.'.join(above))}" if above else plural(len(names), "module")
+    return " + ".join([display_name(".".join((*above, names[0]))), *names[1:]])
+
+
+def tensor_shapes(tensors: Sequence[Tensor]) -> str:
+    """Return known tensor dimensions: ``1x64x56x56``."""
+    return ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape) or ABSENT
+
+
+def half_interval(times: RunTimes | None) -> str:
+    """Return half of the median's interval in percent."""
+    return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
+
+
+# Units and sentences
+
+
+def unit_of(profiles: Iterable[Profile]) -> str:
+    """Return ``µs`` if all times are the GPU's and calls are short, else ``ms``."""
+    short = [
+        profile.timed == "GPU" and min(profile.found.whole, default=0.0) < LONG_CALL
+        for profile in profiles
+        if profile.found
+    ]
+    return "µs" if short and all(short) else "ms"
+
+
+def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
+    """Return the columns with milliseconds converted to ``unit``."""
+    return [
+        replace(column, unit=unit, write=TIME_WRITERS[unit]) if column.unit == "ms" else column for column in columns
+    ]
+
+
+def includes_waiting(profile: Profile) -> bool:
+    """Return whether layer times lie between GPU events and so include waiting for the host."""
+    return profile.level == "layer" and profile.timed == "GPU" and not kernels_alone(profile)
+
+
+def scaling_notes(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
+    """Return a note if profiling lengthened calls much."""
+    runs = runs_of(profile)
+    cost = None if isinstance(runs, str) or kernels_alone(profile) else profiling_cost(runs, unprofiled).cost
+    if cost is None or FASTER < cost < COST:
+        return []
+    return [f"Times are scaled from profiled calls that took {ratio(cost)} as long: small differences mean nothing."]
+
+
+def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
+    """Return the clock of the times and the call that they refer to."""
+    clock = " or ".join(dict.fromkeys(str(case.profile.timed) for case in cases))
+    text = f"{clock[:1].upper()}{clock[1:]} time of {parts}"
+    text += ", gaps included" * any(includes_waiting(case.profile) for case in cases)
+    if not all(case.unprofiled for case in cases):
+        return f"{text} in a profiled call"
+    kernels_only = all(kernels_alone(case.profile) for case in cases)
+    return text if kernels_only else f"{text}, scaled to a call without profiling"
+
+
+# Whether a quantized case is really computed in what it says: one line for each.
+
+NAMED, LITTLE = 2, 0.005  # layers that are named; a share of the time that is not told
+
+
+def precision_lines(cases: Sequence[ProfiledCase]) -> list[str]:
+    """Return a line for each quantized case: ``onnxruntime:cpu int8: int8 71 % of the time ...``."""
+    lines = [(case, line) for case in cases if (line := precision_line(case))]
+    _, names = distinguish([case for case, _ in lines]) if lines else ("", [])
+    return [f"{name}: {line}" if name else line for name, (_, line) in zip(names, lines, strict=True)]
+
+
+def precision_line(case: ProfiledCase) -> str:
+    """Return the shares of time and multiply-adds per precision; empty if unknown.
+
+    Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
+    """
+    profile, precision = case.profile, case.profile.case.precision
+    runs = runs_of(profile, None, case.unprofiled)
+    result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
+    if result is None or isinstance(runs, str):
+        return ""
+    base = runs if profile.layers else runs.of_kernels()
+    parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
+    parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
+    shares = [base.share(base.layers[place]) or 0.0 for place in result.stayed]
+    for name in dict.fromkeys(getattr(profile.parts[place], "precision", "") for place in result.stayed):
+        stayed = [
+            at for at, place in enumerate(result.stayed) if getattr(profile.parts[place], "precision", "") == name
+        ]
+        words = [f"{_part_name(case, result.stayed[at])} {percent(shares[at])}" for at in stayed[:NAMED]]
+        if rest := stayed[NAMED:]:
+            words.append(f"{plural(len(rest), 'other')} {percent(sum(shares[at] for at in rest))}")
+        parts.append(f"stayed in {name}: {', '.join(words)}")
+        result.time[name] = result.time.get(name, 0.0) - sum(shares[at] for at in stayed)
+    others = {name: item for name, item in result.time.items() if name != precision and item >= LITTLE}
+    parts += [f"{name or 'unknown'} {percent(item)}" for name, item in others.items()]
+    if result.conversions:
+        parts.append(f"{plural(len(result.conversions), 'conversion')} {percent(result.converting)}")
+    return "; ".join(parts)
+
+
+def _part_name(case: ProfiledCase, place: int) -> str:
+    part = case.profile.parts[place]
+    return module_names(part.modules) if part.modules else display_name(part.name)
