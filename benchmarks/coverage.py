@@ -24,10 +24,9 @@ from inferlens.stats.comparison import (
     look_error,
     paired_difference,
 )
-from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval
 from inferlens.stats.race_rule import LEAST_ROUNDS
-from inferlens.stats.steady import steady
+from inferlens.stats.steady import diagnostics, steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 
 SEED = 20260

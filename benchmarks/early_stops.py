@@ -29,9 +29,8 @@ from inferlens.backends.clocks import Timings
 from inferlens.measure import series
 from inferlens.measure.stopping import StoppingRule, sampling_rule
 from inferlens.spec.case import Budget
-from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import median_interval
-from inferlens.stats.steady import steady
+from inferlens.stats.steady import diagnostics, steady
 from tests.stats.series import Array, autoregressive
 
 SEED = 20260

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.side_by_side import run_side_by_side
 from inferlens.analysis.race import race
-from inferlens.analysis.runs import latest
+from inferlens.analysis.samples import latest
 from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records
 

@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planted import installed
-from inferlens.analysis.interference import samples
+from inferlens.analysis import samples
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read
+from inferlens.trace.reader import read
 from inferlens.views.table import FORMATS
 from inferlens.views.trace import VIEWS, Selection
 from tests.trace.samples import drawn, mutated, of_torch, training

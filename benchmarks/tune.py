@@ -39,8 +39,8 @@ from inferlens.execution.tuning.search import Candidates, Search
 from inferlens.execution.tuning.space import Space, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
-from inferlens.stats.gaussian_process import Observed, Point, setting_effects
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
+from inferlens.stats.search_model import Observed, Point, setting_effects
 from inferlens.units import duration, percent
 
 CONFIRMING = 10  # rounds at most

@@ -21,7 +21,7 @@ from benchmarks.side_by_side import BUILD, run_side_by_side
 from inferlens.execution.launching.local import cards, shares
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 
 BACKENDS = "pytorch,torchscript:trace,torch_compile:reduce-overhead,torch_tensorrt:dynamo,tensorrt:rtx"
 CACHED = ("torch_compile", "tensorrt")

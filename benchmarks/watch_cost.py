@@ -32,7 +32,7 @@ from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.stats.intervals import fractional_rank
-from inferlens.stats.quantiles import quantile
+from inferlens.stats.samples import quantile
 
 PAIRS = 12
 SECONDS = 0.7

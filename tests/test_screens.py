@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
 
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
 from inferlens.views.trace import COMPARED, VIEWS
@@ -24,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
 NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
-OF_RECORDS = ("show", "notes", "plot --output svg", "compare {} {}")
-OF_PROFILES = ("findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
+OF_RECORDS = ("show", "show --view notes", "show --plot chart.svg", "compare {} {}")
+OF_PROFILES = ("show --view findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
 TRACES = EXAMPLES / "h200" / "traces"
 ROWS: dict[object, rows.Row] = {}
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
@@ -51,7 +50,7 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     worked_out = rows._row
     monkeypatch.setattr(rows, "_row", row)
-    monkeypatch.setattr(picture, "converter", lambda: SimpleNamespace(vegalite_to_svg=lambda _: "<svg/>"))
+    monkeypatch.setattr(picture, "drawn", lambda *_, **__: "<svg/>")
 
 
 def lines() -> Iterator[str]:

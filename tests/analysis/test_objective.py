@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inferlens.analysis.objective import build_seconds, miss, value, violations
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.measures import build_seconds, measure_value, violation_factors, violations
+from inferlens.analysis.samples import CaseRuns
 from inferlens.record.machine import Energy
 from inferlens.record.record import Memory, Phase, Record
 from inferlens.spec.objective import MEASURES, Constraint
@@ -41,24 +41,24 @@ def processes(**fields: Any) -> CaseRuns:
 def test_values_are_those_of_the_tables(name: str) -> None:
     for run in (processes(), CaseRuns((record(ON_GPU, rate=80.0),))):
         (row,) = rows(run.records)
-        assert value(run, name) == getattr(row, FIELDS[name])
+        assert measure_value(run, name) == getattr(row, FIELDS[name])
 
 
 def test_values_by_hand() -> None:
     run = processes(agreement=RIGHT)
-    assert value(run, "throughput") == pytest.approx(8 * 50.0)
-    assert value(run, "energy") == pytest.approx(0.07 / 3)
-    assert value(run, "memory") == 300 * 2**20
-    assert value(processes(of=case(), phases=()), "memory") == 2**30
-    assert (value(run, "build"), value(run, "error")) == (pytest.approx(4.3), 3e-7)
+    assert measure_value(run, "throughput") == pytest.approx(8 * 50.0)
+    assert measure_value(run, "energy") == pytest.approx(0.07 / 3)
+    assert measure_value(run, "memory") == 300 * 2**20
+    assert measure_value(processes(of=case(), phases=()), "memory") == 2**30
+    assert (measure_value(run, "build"), measure_value(run, "error")) == (pytest.approx(4.3), 3e-7)
 
 
 def test_the_worst_process_counts_for_build_and_error() -> None:
     slow = record(ON_GPU, id="slow", phases=(Phase("load", 99.0), Phase("export", 2.0), Phase("build", 30.0)))
     run = CaseRuns((record(ON_GPU, phases=(Phase("build", 0.1, "cached"),)), slow))
-    assert value(run, "build") == 32.0
+    assert measure_value(run, "build") == 32.0
     assert build_seconds(record(phases=(Phase("load", 1.0),))) is None
-    assert value(CaseRuns((record(), record(agreement=WRONG))), "error") == 0.52
+    assert measure_value(CaseRuns((record(), record(agreement=WRONG))), "error") == 0.52
 
 
 def test_memory_is_that_of_processes_that_did_not_export() -> None:
@@ -66,8 +66,8 @@ def test_memory_is_that_of_processes_that_did_not_export() -> None:
         record(memory=Memory(host_peak=size), phases=(Phase("export", 2.0, note),))
         for size, note in ((2**31, ""), (2**28, "cached"))
     )
-    assert value(CaseRuns((exports, finds)), "memory") == 2**28
-    assert value(exports, "memory") is None
+    assert measure_value(CaseRuns((exports, finds)), "memory") == 2**28
+    assert measure_value(exports, "memory") is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_memory_is_that_of_processes_that_did_not_export() -> None:
     ],
 )
 def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str) -> None:
-    assert value(of, name) is None
+    assert measure_value(of, name) is None
     (violation,) = violations(of, [Constraint(name, 1e12)])
     assert violation.factor == math.inf
     assert "is not known" in violation.sentence
@@ -103,7 +103,7 @@ def test_violations_are_sorted_and_the_nearest_miss_is_the_least() -> None:
     small = record(samples=(10e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
     faster = record(samples=(9e-3,) * 200, phases=())
     fits = record(samples=(8e-3,) * 200, memory=Memory(host_peak=2**20), phases=())
-    nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda item: miss(item, limits))
+    nearest = sorted([failure(case()), ten, faster, fits, small], key=lambda item: violation_factors(item, limits))
     assert nearest[:2] == [fits, small]
     assert nearest[2:4] == [faster, ten], "the worst is alike, the next decides"
-    assert miss(fits, limits) == miss(failure(case()), []) == ()
+    assert violation_factors(fits, limits) == violation_factors(failure(case()), []) == ()

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from inferlens.analysis.compare.cases import METRICS, Verdict
+from inferlens.analysis.comparison import METRICS, Verdict
 from inferlens.record.record import Environment
 from inferlens.views.comparison import COMPARISON_FORMATS
 from tests.analysis.compare.sides import broken, ran, saved

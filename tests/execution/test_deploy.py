@@ -16,8 +16,7 @@ import torch
 
 import inferlens
 from inferlens import InferlensError, Record, load_records
-from inferlens.backends.abilities import Deployer
-from inferlens.backends.base import TOLERANCES
+from inferlens.backends.base import TOLERANCES, Deployer
 from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
 from inferlens.record.record import Agreement

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABSteps, InferlensError
-from inferlens.analysis.compare.environment_diff import Difference
+from inferlens.analysis.comparison import Difference
 from inferlens.execution import child_process, survey
 from inferlens.measure import interpreter
 from inferlens.measure.environment import collect

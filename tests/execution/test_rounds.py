@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import inferlens
-from inferlens.analysis.findings.notes import notes_of
-from inferlens.analysis.interference.samples import steady_samples
+from inferlens.analysis.notes import case_notes
 from inferlens.analysis.race import race
-from inferlens.analysis.runs import latest
+from inferlens.analysis.samples import latest, steady_samples
 from inferlens.execution import child_process
 from inferlens.execution import rounds as running
 from inferlens.execution.launching.estimate import STARTING, seconds_of
@@ -194,7 +193,7 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     assert [len(each.records) for each in runs] == [2, 2, *[1] * (after - 1)]
     assert [len(each.later) for each in runs] == [1, 0, *[0] * (after - 1)]
     assert race({each.first.id: each for each in runs[:2]}).answer.kind == "fastest"
-    said = [note.message for note in notes_of(runs[0]) if note.code == "cut-short"]
+    said = [note.message for note in case_notes(runs[0]) if note.code == "cut-short"]
     assert said == ["A later run was cut short before its cases had met in two rounds."]
 
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from inferlens.analysis.interference.energy import energy_per_item
-from inferlens.analysis.interference.mark import mark
+from inferlens.analysis.interference import energy_per_item, mark_samples
 from inferlens.measure.environment import collect
 from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
@@ -121,7 +120,7 @@ def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
         with worker() as other:
             tell(other, 2.0)
             begin, end, _ = work(process, 1.5)
-    marks = mark([begin], [end - begin], watch.log(), least=1)
+    marks = mark_samples([begin], [end - begin], watch.log(), least=1)
     assert "foreign process" in marks.touched or {"foreign", "processes"} & watch.log().absent.keys(), (
         watch.log().processes
     )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import inferlens
-from inferlens.analysis.tuned import facts_of
+from inferlens.analysis.tuning import facts_of
 from inferlens.record.record import Accuracy, Record
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES

@@ -142,7 +142,7 @@ def test_records_keep_to_the_published_schema() -> None:
 
 
 def test_numbers_that_are_not_finite_stay_readable() -> None:
-    from inferlens.analysis.interference.samples import latencies
+    from inferlens.analysis.samples import latencies
     from inferlens.record.record import Agreement, Measurement
 
     odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))

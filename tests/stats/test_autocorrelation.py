@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.stats.autocorrelation import autocorrelation, autocorrelations, below, correlated, ranks
+from inferlens.stats.intervals import autocorrelation, autocorrelations, below, correlated, ranks
 from tests.stats.series import autoregressive
 
 

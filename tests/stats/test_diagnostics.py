@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.diagnostics import CODES, SIGNIFICANT_DIP, diagnostics, dip
+from inferlens.stats.steady import CODES, SIGNIFICANT_DIP, diagnostics, dip
 from tests.stats.series import Array, autoregressive, lognormal, normal
 
 AT = np.arange(300) / 300

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from inferlens.stats.gaussian_process import Observed, Point, believe
+from inferlens.stats.search_model import Observed, Point, believe
 
 A, B = Point("a"), Point("b")
 

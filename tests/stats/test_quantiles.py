@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.stats.quantiles import median, quantile, summarise
+from inferlens.stats.samples import median, quantile, summarise
 
 SAMPLES = st.lists(st.floats(min_value=1e-9, max_value=1e3, allow_nan=False), min_size=1, max_size=300)
 

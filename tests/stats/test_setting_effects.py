@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from inferlens.stats.gaussian_process import Observed, Point, setting_effects
+from inferlens.stats.search_model import Observed, Point, setting_effects
 
 EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferlens.stats.shares import difference_of_means, difference_of_shares, share_interval
+from inferlens.stats.intervals import difference_of_means, difference_of_shares, share_interval
 
 
 @pytest.mark.parametrize(

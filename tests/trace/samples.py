@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from inferlens.trace import Trace
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.trace import Trace
 from inferlens.views.renderers import render
 from inferlens.views.trace import VIEWS, Selection
 from inferlens.views.trace_documents import ShownTrace, traces_document

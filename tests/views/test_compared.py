@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from inferlens.analysis.compare.cases import Compared, compare
+from inferlens.analysis.comparison import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.spec.case import Case
 from inferlens.views.comparison import (

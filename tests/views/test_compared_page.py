@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens.analysis.compare.cases import Compared, compare
+from inferlens.analysis.comparison import Compared, compare
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record, decode
 from inferlens.views.comparison import MAX_CASES, comparison_chart, comparison_report, render_comparison

@@ -96,7 +96,7 @@ def test_what_is_wrong_or_did_not_run_is_a_word_and_has_no_speedup():
     ]  # fmt: skip
     assert found["torch_compile:default"]["int8"].speedup is None
     text = shown(quantized(), "precision")
-    assert "Why unsupported and wrong: inferlens notes RESULTS" in text
+    assert "Why unsupported and wrong: inferlens show RESULTS --view notes" in text
     assert "4.44" not in text  # the time of what is wrong
 
 

@@ -11,8 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from inferlens.analysis.profile.graph import Graph
-from inferlens.analysis.profile.graph_fold import graph_of
+from inferlens.analysis.graph import Graph, graph_of
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views import graph as view
 from inferlens.views.graph import BANDS, HEAT, heat, ink, render_graphs

@@ -10,7 +10,7 @@ import pytest
 
 import inferlens
 from inferlens import Records, load_records
-from inferlens.analysis.tuned import load_tuned
+from inferlens.analysis.tuning import load_tuned
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from tests.analysis.profile.samples import eager, fused

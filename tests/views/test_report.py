@@ -14,8 +14,8 @@ from urllib.parse import unquote
 import jsonschema
 import pytest
 
-from inferlens.analysis.numbers import numbers
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.measures import case_numbers
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import decode, encode
 from inferlens.trace.analysis import Analysis
@@ -354,7 +354,7 @@ def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table() -> 
     run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
     _, line = spread([("pytorch", run)], THEMES["light"])["layer"]
     assert line["data"]["values"] == [{"way": "pytorch", "median": pytest.approx(10)}]
-    assert numbers(run, 1)["median"] == pytest.approx(0.01)
+    assert case_numbers(run, 1)["median"] == pytest.approx(0.01)
 
 
 def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:

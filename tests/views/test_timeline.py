@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.reader import read
 from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline
 from tests.trace.samples import event, kernel, launch, step, text, training
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.analysis.findings import Findings, trace_findings
+from inferlens.analysis.evidence import Findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.record.display import Displayed
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns

@@ -1,7 +1,7 @@
-"""Which of several cases is fastest: the one rule for tables, charts, JSON, comparisons, and the race while it runs.
+"""The fastest of several cases, by one rule for tables, charts, JSON, comparisons and the running race.
 
-Cases that do the same work on one machine are a :class:`Race`. Its answer is a winner, with those that may be as fast;
-or the likeliest winner with its probability, while others may still be faster.
+Cases that do the same work on one machine are a :class:`Race`. Its answer is a winner with the cases that may be as
+fast, or the likeliest winner with its probability while others may still be faster.
 """
 
 from __future__ import annotations
@@ -16,35 +16,34 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import steady_samples
-from inferlens.analysis.objective import value
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.measures import measure_value
+from inferlens.analysis.samples import CaseRuns, steady_samples
 from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, LogRatio, conclude, log_median, look_error
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
-# Of the error that a look at a race may use, what a verdict on two cases may: it has two sides, and up to 100 looks.
+# The part of the error of one look at a race for a verdict on two cases, which has two sides and up to 100 looks.
 VERDICT_SHARE = 0.25
-UNSTEADY = 2.0  # times: calls of one process that differ by more say little of its median
+UNSTEADY = 2.0  # ratio of calls of one process from which on its median says little
 Kind = Literal["fastest", "likeliest", "none"]
 
 
 @dataclass(frozen=True)
 class FinalsAim:
-    """What finals are about: an objective, and who breaks a limit (by the digests of their cases) and cannot win."""
+    """The objective of finals, and the digests of cases that violate a constraint and cannot win."""
 
     objective: Objective
-    barred: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
 
 
 class RaceAnswer(Struct, frozen=True, kw_only=True):
-    """Which case is fastest, by the ids of the cases' first records.
+    """The fastest case, by the ids of the cases' first records.
 
     Attributes:
-        kind: ``fastest``: no other case is faster than ``best`` by more than the threshold. ``likeliest``: those of
+        kind: ``fastest``: no other case is faster than ``best`` by more than the threshold. ``likeliest``: those in
             ``open`` may be. ``none``: nothing ran with right outputs.
-        equal: the others that may be as fast, within the threshold; empty unless the race is decided.
+        equal: the other cases that may be as fast, within the threshold; empty unless the race is decided.
         chance: the probability that no other case is faster by more than the threshold; ``None`` without others.
     """
 
@@ -58,7 +57,7 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The winner and those that may be as fast."""
+        """The winner and the cases that may be as fast."""
         return (self.best, *self.equal) if self.best else ()
 
 
@@ -66,30 +65,30 @@ class RaceAnswer(Struct, frozen=True, kw_only=True):
 class Race:
     """Cases that do the same work on one machine, ready to be compared; by the ids of their first records."""
 
-    entries: Mapping[str, Entry]  # the cases that have samples; ``ranked``: those of them that may win
+    entries: Mapping[str, Entry]  # the cases that have samples; ``ranked``: the names of those that may win
     ranked: frozenset[str]
-    level: float = 0.95  # how sure an answer is to be
+    level: float = 0.95  # required confidence
     threshold: float = 0.02
     rounds: int = 0  # the largest number of rounds that two cases share
 
     @cached_property
     def data(self) -> RaceData:
-        """All cases, ready to be compared."""
+        """The data that cases are compared by."""
         return RaceData(self.entries)
 
     @cached_property
     def state(self) -> RaceState | None:
-        """How those that may win stand; ``None`` without any."""
+        """The state of the ranked cases; ``None`` without any."""
         names = [name for name in self.entries if name in self.ranked]
         return self.data.state(names, threshold=self.threshold, level=self.level)
 
     @cached_property
     def answer(self) -> RaceAnswer:
-        """Which one is fastest."""
+        """The fastest case, as far as the race has decided it."""
         state = self.state
         if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)
-        # While a race goes on each look is stricter than this, so that many looks err as seldom as one.
+        # A running race is stricter, so that many looks err as seldom as one.
         sure = state.decided or (state.chance >= (1 + self.level) / 2 and self.rounds != 1)
         return RaceAnswer(
             kind="fastest" if sure else "likeliest",
@@ -115,11 +114,11 @@ class Race:
 def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: FinalsAim | None = None) -> Race:
     """Return the race among cases, by the threshold and the level that they were measured with.
 
-    Compared is latency, or throughput if nobody measured latency, unless ``metric`` or ``aim`` say otherwise.
+    It compares latency, or throughput without any latency, unless ``metric`` or ``aim`` say otherwise.
     """
     metric = metric or ("latency" if any(runs.processes for runs in cases.values()) else "throughput")
     rounds: dict[str, dict[Hashable, float]] = {name: {} for name in cases}
-    alone: dict[str, list[float]] = {name: [] for name in cases}
+    separate: dict[str, list[float]] = {name: [] for name in cases}
     unsteady = dict.fromkeys(cases, 0.0)
     records = [(name, record) for name, runs in cases.items() for record in runs.ran]
     for name, record in sorted(records, key=lambda item: item[1].created):
@@ -129,24 +128,25 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         if key := round_of(record):
             rounds[name][key] = log
         else:
-            alone[name].append(log)
+            separate[name].append(log)
             unsteady[name] = max(unsteady[name], 0.0 if aim else unsteadiness(record, metric))
     entries = {
         name: Entry(
             rounds=rounds[name],
-            alone=alone[name],
+            alone=separate[name],
             usual=CPU_NOISE if cases[name].first.case.device == "cpu" else GPU_NOISE,
             unsteady=unsteady[name],
         )
         for name in cases
-        if rounds[name] or alone[name]
+        if rounds[name] or separate[name]
     }
-    raced = [name for name in entries if rounds[name]]
-    shared = [rounds[one].keys() & rounds[item].keys() for one, item in itertools.combinations(raced, 2)]
+    shared = [rounds[a].keys() & rounds[b].keys() for a, b in itertools.combinations(entries, 2)]
     return Race(
         entries=entries,
         ranked=frozenset(
-            name for name in entries if cases[name].ranked and not (aim and cases[name].first.case.digest in aim.barred)
+            name
+            for name in entries
+            if cases[name].ranked and not (aim and cases[name].first.case.digest in aim.excluded)
         ),
         level=max((record.budget.level for _, record in records), default=0.95),
         threshold=max((record.budget.threshold for _, record in records), default=0.02),
@@ -156,8 +156,7 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
 
 def round_of(record: Record) -> tuple[str, int] | None:
     """Return the round of its run that a record belongs to; ``None`` if each case was measured once."""
-    of_a_round = record.repeats > 1 or record.repeat > 0
-    return (record.run, record.repeat) if of_a_round else None
+    return (record.run, record.repeat) if record.repeats > 1 or record.repeat > 0 else None
 
 
 def log_time(record: Record, metric: Metric) -> float | None:
@@ -177,8 +176,8 @@ def unsteadiness(record: Record, metric: Metric) -> float:
 
 
 def log_cost(objective: Objective, record: Record) -> float | None:
-    """Return the logarithm of what an objective wants to be small, of one record; ``None`` if it is not known."""
+    """Return the logarithm of the cost of one record by an objective; ``None`` if it is unknown."""
     if objective.name == "latency":
         return log_time(record, "latency")
-    known = value(record, objective.name)
-    return math.log(objective.measure.cost(known)) if known else None
+    value = measure_value(record, objective.name)
+    return math.log(objective.measure.cost(value)) if value else None

@@ -14,7 +14,7 @@ from inferlens.units import plural
 from inferlens.views.table import plain
 
 if TYPE_CHECKING:
-    from inferlens.analysis.profile.graph import GraphSource
+    from inferlens.analysis.graph import GraphSource
 
 PATHS = "Folders with profiles, at any depth, profile files, .onnx files, or trt_engine_info.json of an engine."
 OUTPUT = "The file to write; .svg, .png, .html or .json decides the format."
@@ -33,7 +33,7 @@ def graph(
     Several cases are drawn side by side. An .onnx file has nodes and no times. The HTML file can be moved and enlarged,
     and needs no network.
     """
-    from inferlens.analysis.profile import graph_fold
+    from inferlens.analysis import graph as graph_fold
     from inferlens.views.graph import FORMATS, render_graphs
 
     format = output.suffix.lower().removeprefix(".")
@@ -53,7 +53,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
     Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
-    from inferlens.analysis.profile.graph import source_of
+    from inferlens.analysis.graph import source_of
     from inferlens.record.store import LoadedProfiles, load_profiles
     from inferlens.views.profiles import group_profiles
 
@@ -80,8 +80,8 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
 def _file(path: Path) -> GraphSource | None:
     """An ONNX file, or an engine's information; ``None`` for anything else."""
-    from inferlens.analysis.profile.graph import GraphSource
-    from inferlens.backends.onnx.modules import onnx_layers
+    from inferlens.analysis.graph import GraphSource
+    from inferlens.backends.onnx.graph import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
     from inferlens.record.file_kind import FileType, file_kind
 

@@ -19,16 +19,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from inferlens import units
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.interference.samples import latencies, steady_samples
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.views.table import cut_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
@@ -201,7 +200,7 @@ class RoundsBar(Bar):
     foresees = False
     last: ABResult | ABSteps | None = None
 
-    def looked(self, so_far: ABResult | ABSteps) -> None:
+    def update(self, so_far: ABResult | ABSteps) -> None:
         """A round is over."""
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far

@@ -88,7 +88,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
         return None
     check_choice("format", format, (*FORMATS, *VIEWS.names()))
     if not VIEWS.get(format).printable:
-        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens plot")
+        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens show RESULTS --plot FILE.svg")
     return VIEWS.get(format)
 
 

@@ -19,13 +19,10 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from inferlens.analysis.accuracy import accuracy_of, worth_of_two
-from inferlens.analysis.compare.ab_result import ABResult, ABRule, End, notes_of
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
-from inferlens.analysis.compare.environment_diff import differences
-from inferlens.analysis.objective import value
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
+from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
@@ -304,7 +301,7 @@ class ABRun:
             run=self.scheduler.id,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
-            accuracy=worth_of_two(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
+            accuracy=accuracy_pair(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
             revisions=self._revisions,
             odds=odds,
             **self._of_environments(),
@@ -315,7 +312,7 @@ class ABRun:
         a, b = (planned.case.python for planned in self.pair)
         if a == b or not all(self._records):
             return {}
-        costs = [{name: value(CaseRuns(tuple(each)), name) for name in COSTS} for each in self._records]
+        costs = [{name: measure_value(CaseRuns(tuple(each)), name) for name in COSTS} for each in self._records]
         first, second = (records[0] for records in self._records)
         return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
 

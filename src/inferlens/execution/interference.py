@@ -10,8 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.interference.mark import mark
+from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mark_samples
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.measure_case import Measured
@@ -55,11 +54,11 @@ def interference(
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)
-    marks = mark(calls.begins, calls.values, log) if calls else None
+    marks = mark_samples(calls.begins, calls.values, log) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
-        window_marks = mark(windows.begins, seconds, log, least=LEAST_WINDOWS)
+        window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
     energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
     return Interference(

@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from inferlens.analysis.race import FinalsAim, Race, race
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis.samples import CaseRuns
 from inferlens.execution.expand import Planned
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, Scheduler
 from inferlens.limits import memory_left

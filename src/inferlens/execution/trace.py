@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.availability import imported
-from inferlens.backends.profiling.traced_runs import STEP, Tracing, write_steps
+from inferlens.backends.profiling.traces import STEP, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import CaseJob, Observer, TaskResult, refused
@@ -31,7 +31,7 @@ from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, claimed, safe_name
 from inferlens.spec.case import Case, environment_of
 from inferlens.spec.plan import Plan
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.steps import Intervals
 from inferlens.trace.trace import Ints

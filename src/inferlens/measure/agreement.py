@@ -16,13 +16,13 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from inferlens.analysis.accuracy import measured_drop
+from inferlens.analysis.measures import measured_drop
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Runner
 from inferlens.models.model import Model
 from inferlens.models.weights import bits, buffers
 from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Accuracy, Agreement, Behavior
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.output_error import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flat, relative_l2
 from inferlens.units import listing
 
 if TYPE_CHECKING:

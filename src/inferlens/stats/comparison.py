@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.intervals import Interval, median_interval, student_probability, student_quantile
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 

@@ -20,10 +20,20 @@ from xml.etree import ElementTree as Xml
 
 import msgspec
 
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Side, Verdict, matches, notes_of
-from inferlens.analysis.compare.environment_diff import REVISION, Difference, about, sentence
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import (
+    MISSING,
+    REVISION,
+    Compared,
+    ComparedCase,
+    Difference,
+    Side,
+    Verdict,
+    about,
+    matches,
+    notes_of,
+    sentence,
+)
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.record import Metric, Record
 from inferlens.spec import plan

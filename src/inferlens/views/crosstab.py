@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from inferlens.analysis.race import Race, race
-from inferlens.analysis.runs import CaseRuns, latest
+from inferlens.analysis.samples import CaseRuns, latest
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record, machine_name
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, shown_together
@@ -372,7 +372,7 @@ def crosstab_document(
         again = rerun_notes([(row.model, row.runs) for row in every])
         costs = axis in _OUTPUT_AXES and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
-        picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
+        picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
         return [*(_table(crossed, where, most, width, sentences=sentences) for crossed in result), *again, *picture]
 
     def fitted(screen: Screen) -> list[Table | str]:
@@ -401,8 +401,8 @@ def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None
     few = [row for row in crosstab.rows if FEW in doubts(row)]
     notes += [*_caveats(crosstab, answered=single), *table_notes(crosstab.rows, where, few)]
     words = [cell.word for line in crosstab.lines for cell in line.cells.values() if cell.word]
-    if words and not any("inferlens notes" in note for note in notes):
-        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
+    if words and not any("--view notes" in note for note in notes):
+        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
         _title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
         answer=answers(crosstab.rows)[0].fold(WIDTH) if single else (), sentences=crosstab.sentences * sentences,

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from inferlens.analysis.profile.graph import SCHEMA, Graph, Node, Region
-from inferlens.analysis.profile.modules import Path, path_of
+from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
+from inferlens.analysis.modules import Path, path_of
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.layer_profile import Tensor
 from inferlens.record.partition import Break, Choice, Partition, Segment

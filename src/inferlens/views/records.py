@@ -19,9 +19,9 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from inferlens.analysis.findings.notes import LEVELS, OF_THE_END, Note
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.runs import each_run, latest
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.notes import LEVELS, OUTCOME_LEVELS, Note
+from inferlens.analysis.samples import latest, split_runs
 from inferlens.record.record import AGREEMENT, Record, machine_name
 from inferlens.spec.case import bare, short_name
 from inferlens.units import (
@@ -174,7 +174,7 @@ def check_columns(columns: str | None) -> None:
 def _rows_by_run(records: Sequence[Record], reference: str | None) -> tuple[list[Row], list[str]]:
     """Return the rows of each run, and notes on runs without the ``reference``."""
     result, missing = [], []
-    for part in each_run(records):
+    for part in split_runs(records):
         shown, begun = rows(part), part[0].created
         if reference and any(matches_words(row, reference) for row in shown):
             shown = rows(part, reference)
@@ -182,7 +182,7 @@ def _rows_by_run(records: Sequence[Record], reference: str | None) -> tuple[list
             day = begun[:16].replace("T", " ")
             missing.append(f"The run of {day} has no '{reference}', and shows its own reference.")
         result += [msgspec.structs.replace(row, run=begun) for row in shown]
-    if len(missing) == len(each_run(records)):
+    if len(missing) == len(split_runs(records)):
         rows(records, reference)  # refuses what no run has
     return result, missing
 
@@ -410,7 +410,7 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     """
     load = mean_load(row.machine_load for row in table)
     notes = {note.code: note for row in reversed(table) for note in row.notes}
-    silent = {*OF_THE_END, *["busy", "disturbed"] * load.busy}
+    silent = {*OUTCOME_LEVELS, *["busy", "disturbed"] * load.busy}
     codes = dict.fromkeys(note.code for row in table for note in row.notes if note.code not in silent)
     rows_by_code = {code: [row for row in table if code in {note.code for note in row.notes}] for code in codes}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
@@ -438,7 +438,7 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     more = [f"{rest} more"] if rest and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
-        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        text = f"{listing(more)}: inferlens show {where or 'RESULTS'} --view notes"
         if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
             lines[-1] += f" ({text})"
         else:
@@ -456,7 +456,10 @@ def _next_commands(shown: Sequence[Row], where: str | None, *, profile: bool = T
     if best is None or not profile:
         return log
     lines = [*log, f"Where does the time go? {best.profile}"]
-    more = [f"A picture: inferlens plot {where}", f"Precisions side by side: inferlens show {where} --by precision"]
+    more = [
+        f"A chart: inferlens show {where} --plot chart.svg",
+        f"Precisions side by side: inferlens show {where} --by precision",
+    ]
     for command in more[: len({row.precision for row in shown if row.ok})]:
         if len(lines[-1]) + len(command) + 3 <= WIDTH:
             lines[-1] += f" · {command}"
@@ -496,7 +499,7 @@ def _speedup(row: Row) -> str:
 def remark(row: Row, *, builds: bool = True) -> str:
     """Return why a row did not run, what makes it doubtful, or its build time."""
     if not row.ok:
-        why = next(note.message for note in row.notes if note.code in OF_THE_END)
+        why = next(note.message for note in row.notes if note.code in OUTCOME_LEVELS)
         return plain(f"{why} Try: {row.hint}" if row.hint else why)
     words = [note.message for note in row.notes if note.code == "plain-way"]
     words += [word for word in doubts(row) if word != row.outputs]
@@ -644,7 +647,7 @@ def _fit_notes(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table |
     for count in range(len(groups), 0, -1):
         table = _by_level(groups[:count])
         rest = len(groups) - count
-        more = [f"{rest} more: inferlens notes {paths} --all"] if rest else []
+        more = [f"{rest} more: inferlens show {paths} --view notes --all"] if rest else []
         if count <= height and terminal.height([_notes_head(shown), table, *more], width) < height:
             return [table, *more]
     return []

@@ -17,11 +17,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.profile.graph import source_of
-from inferlens.analysis.profile.graph_fold import graph_of
-from inferlens.analysis.runs import CaseRuns, device_name, latest
-from inferlens.analysis.tuned import Tuned, beneath, facts_of, load_tuned, tunings_in
+from inferlens.analysis.graph import graph_of, source_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns, device_name, latest
+from inferlens.analysis.tuning import Tuned, beneath, facts_of, load_tuned, tunings_in
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
@@ -474,7 +473,7 @@ def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
         if number <= MOST_SAMPLES:
             yield from _sample_pictures(table, runs, number, inputs.colours)
     if len(tables) > MOST_CHARTS:
-        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
+        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
     for number, quantization in enumerate(inputs.quantizations, 1):
         quantized = of_quantization(quantization)
         shown = [block for block in quantized.blocks() if isinstance(block, Table)]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints, overlo
 
 import msgspec
 
-from inferlens.analysis.compare.ab_result import ABResult
-from inferlens.analysis.compare.ab_steps import ABSteps
-from inferlens.analysis.compare.cases import Compared, compare
-from inferlens.analysis.findings import Finding, Findings, findings
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.evidence import Finding, Findings
+from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
-from inferlens.analysis.runs import case_and_machine, each_run
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.samples import case_and_machine, split_runs
+from inferlens.analysis.tuning import Tuned
 from inferlens.errors import InferlensError, library
 from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy.call import Deployed, load
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from inferlens.analysis.tuned import Effect, Tuned
+    from inferlens.analysis.tuning import Effect, Tuned
     from inferlens.execution.deploy.call import Deployed
 
 
@@ -150,7 +150,7 @@ class Records(Displayed, Sequence[Record]):
     @property
     def runs(self) -> list[Records]:
         """Return the records of each run, the oldest first. The table shows the newest run of a case."""
-        return [self._with(item) for item in each_run(self.records)]
+        return [self._with(item) for item in split_runs(self.records)]
 
     @property
     def fastest(self) -> Record:

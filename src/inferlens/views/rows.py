@@ -15,14 +15,11 @@ from typing import Any, Literal
 from msgspec import field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.notes import Note, notes_of, ordered, worst_agreement
-from inferlens.analysis.findings.rules.records import share_if_partly
-from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference.load import MachineLoad
-from inferlens.analysis.numbers import numbers
-from inferlens.analysis.objective import build_seconds, device_peak, host_peak
+from inferlens.analysis.interference import MachineLoad
+from inferlens.analysis.measures import bound_by, build_seconds, case_numbers, device_peak, host_peak
+from inferlens.analysis.notes import Note, case_notes, small_quantized_share, sort_notes
 from inferlens.analysis.race import FinalsAim, Race, race
-from inferlens.analysis.runs import CaseRuns, device_name, latest
+from inferlens.analysis.samples import CaseRuns, device_name, latest
 from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
@@ -310,7 +307,7 @@ def rows(
     for (
         comparison
     ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
-        measured = [replace(row, **numbers(of[row.id, row.machine], row.batch)) for row in comparison]
+        measured = [replace(row, **case_numbers(of[row.id, row.machine], row.batch)) for row in comparison]
         ranked = rank_rows(measured, of, reference, aim)
         result += with_notes(ranked, of) if notes else ranked
     return result
@@ -318,7 +315,7 @@ def rows(
 
 def with_notes(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
     """Return the rows with their notes; ``runs`` are by id and machine."""
-    return [replace(row, notes=ordered((*notes_of(runs[row.id, row.machine]), *row.notes))) for row in rows]
+    return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in rows]
 
 
 def _bare_rows(runs: Sequence[CaseRuns]) -> list[Row]:
@@ -387,9 +384,9 @@ def _distinguish_names(rows: Sequence[Row]) -> list[Row]:
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row:
     """Return the row of one run; ``words`` form its name."""
     record = run.first
-    case, agreement = record.case, worst_agreement(run)
+    case, agreement = record.case, run.worst_agreement
     lowered = any(warning.code == "lower-precision" for record in run.records for warning in record.warnings)
-    partly = share_if_partly(record) is not None
+    partly = small_quantized_share(record) is not None
     return Row(
         id=record.id,
         folder=case.folder,

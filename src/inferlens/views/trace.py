@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.findings import trace_findings
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace import memory, several
 from inferlens.trace.analysis import Analysis, GpuUse, Overview
@@ -206,7 +206,7 @@ def dominant_names(
 
 def kernel_label(data: Columns, top: int | None = None) -> Callable[[Row], str]:
     """Return short kernel names; the ``top`` ones stay distinct."""
-    from inferlens.analysis.profile.kernels import short_name, short_names
+    from inferlens.analysis.profile_table import short_name, short_names
 
     names = short_names(dict.fromkeys(data.columns["name"][:top]))
     return lambda row: names.get(row["name"]) or short_name(row["name"])

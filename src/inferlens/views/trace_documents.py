@@ -14,8 +14,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from inferlens.analysis.findings import Finding, trace_findings
-from inferlens.analysis.profile.kernels import short_name
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, Overview, load_analysis

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import structs
 
-from inferlens.analysis.bottleneck import REASONS
-from inferlens.analysis.interference.load import mean_load
-from inferlens.analysis.objective import device_peak, host_peak, value
-from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import WINNER, Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
+from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import WINNER, Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, short_name
@@ -251,7 +250,7 @@ def _tuning_columns(tuned: Tuned) -> list[Column]:
             )
         else:
             columns.append(column)
-    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.barred}
+    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
         return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
@@ -286,7 +285,7 @@ def tuning_answer(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
 
     def measure_text(row: Row) -> str:
         measure = tuned.objective.measure
-        return f"{measure.title} {measure.show(value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
+        return f"{measure.title} {measure.show(measure_value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
 
     lines = []
     for line in answers(finals, figure=latency_text if fast else measure_text):
@@ -367,7 +366,7 @@ def _advice_text(advice: Advice) -> str:
     settings = ", ".join(
         plain(_setting_text(part)) if "=" in part else plain(part) for part in advice.settings.split(", ")
     )
-    return f"{settings}, since {REASONS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
+    return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
 def _has_effect(effect: Effect) -> bool:
@@ -545,7 +544,7 @@ def study_answer(study: Study) -> str:
     interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
     sentence = f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}"
     if not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values()):
-        return f"{sentence}: not decided; more with --budget."
+        return f"{sentence}: not decided; more with --within."
     return (
         f"{sentence}."
         if faster or len(comparisons) == 1
@@ -733,7 +732,7 @@ def _tuning_spec(
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
     available = any(one["accuracy"] is not None for one in values)
-    metrics = [(one.metric, one.accuracy.share) for one in timed if one.accuracy]
+    metrics = [(one.metric, one.accuracy.is_share) for one in timed if one.accuracy]
     up = [
         accuracy_axis(metrics) if available else ERROR,
         replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
@@ -789,8 +788,8 @@ def _candidate_points(
                 "said": measure.show(one.objective),
                 "error": None if one.error is None else max(one.error, least),
                 "error_said": error_size(one.error),
-                "accuracy": real and real.value * (100 if real.share else 1),
-                "accuracy_said": f"{one.metric} {score(real.value, share=real.share)}" if real else "",
+                "accuracy": real and real.value * (100 if real.is_share else 1),
+                "accuracy_said": f"{one.metric} {score(real.value, share=real.is_share)}" if real else "",
                 "memory": None if one.memory is None else one.memory * _MIB,
                 "memory_said": mebibytes(one.memory),
                 "speedup": ratio(one.candidate.speedup),

@@ -8,7 +8,7 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.analysis.compare.cases import compare, matches, pair_of
+from inferlens.analysis.comparison import compare, matches, pair_of
 from inferlens.record.record import Environment, Gpu, Measurement
 from inferlens.stats import comparison as statistics
 from tests.analysis.compare.sides import broken, ran, saved

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError
-from inferlens.analysis.compare.cases import compare
-from inferlens.analysis.compare.environment_diff import differences, sentence
+from inferlens.analysis.comparison import compare, differences, sentence
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Environment, Gpu, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec

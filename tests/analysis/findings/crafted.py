@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, findings
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.findings import findings
 from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers, Profile, Tensor
 from inferlens.record.record import Environment, Gpu, Measurement, Record
 from inferlens.record.work import Ceilings, ModuleWork, Work

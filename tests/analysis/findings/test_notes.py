@@ -11,17 +11,16 @@ import pytest
 from msgspec.structs import replace
 
 import inferlens
-from inferlens.analysis.findings import thresholds
-from inferlens.analysis.findings.notes import LEVEL_OF, LEVELS, note, notes_of
-from inferlens.analysis.findings.rule import rules_of
-from inferlens.analysis.findings.rules.records import OF_THE_SERIES
-from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.interference import mark
-from inferlens.analysis.runs import CaseRuns
+from inferlens.analysis import interference, measures, notes
+from inferlens.analysis.measures import bound_by
+from inferlens.analysis.notes import DIAGNOSTIC_NOTES, LEVEL_BY_CODE, LEVELS, case_notes, note
+from inferlens.analysis.samples import CaseRuns
+from inferlens.record import machine
 from inferlens.record.machine import Marks
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Accuracy, Measurement, Record, Warning
 from inferlens.spec.case import Budget
-from inferlens.stats import diagnostics, host_bound, steady
+from inferlens.stats import host_bound, steady
+from inferlens.stats import steady as diagnostics
 from tests.stats.series import autoregressive
 from tests.views.samples import UNCHECKED, WRONG, case, failure, in_turns, record
 
@@ -46,7 +45,7 @@ def measured(record: Record, metric: Any, samples: Any, **fields: Any) -> Record
 
 
 def said(*records: Record, **fields: Any) -> list[tuple[str, str]]:
-    return [(item.code, item.message) for item in notes_of(CaseRuns(records, **fields))]
+    return [(item.code, item.message) for item in case_notes(CaseRuns(records, **fields))]
 
 
 def codes(*records: Record) -> list[str]:
@@ -119,8 +118,8 @@ def quantized(calibrated: bool) -> Record:
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
-    (note,) = [item for item in notes_of(CaseRuns((record,))) if item.code == code]
-    assert note.level == LEVEL_OF[code]
+    (note,) = [item for item in case_notes(CaseRuns((record,))) if item.code == code]
+    assert note.level == LEVEL_BY_CODE[code]
     assert len(note.message.split()) <= 20, "one sentence, short enough for a screen"
     assert note.hint
 
@@ -181,15 +180,15 @@ def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
 
 
 def test_how_a_case_ended() -> None:
-    (crashed,) = notes_of(CaseRuns((failure(case(), "crashed", "killed by SIGSEGV", hint=""),)))
+    (crashed,) = case_notes(CaseRuns((failure(case(), "crashed", "killed by SIGSEGV", hint=""),)))
     assert (crashed.code, crashed.level, crashed.message) == ("did-not-run", "changes", "Killed by SIGSEGV.")
     assert crashed.hint == "inferlens show --log 'pytorch fp32 batch 1 cpu' RESULTS"
-    (refused,) = notes_of(CaseRuns((failure(case(), "unsupported", "no GPU", hint="a GPU"),)))
+    (refused,) = case_notes(CaseRuns((failure(case(), "unsupported", "no GPU", hint="a GPU"),)))
     assert (refused.code, refused.level, refused.hint) == ("unsupported", "know", "a GPU")
-    (wrong,) = notes_of(CaseRuns((replace(FIT, agreement=WRONG),)))
+    (wrong,) = case_notes(CaseRuns((replace(FIT, agreement=WRONG),)))
     assert (wrong.code, wrong.level) == ("wrong-outputs", "changes")
     for agreement in (None, UNCHECKED):
-        (unchecked,) = notes_of(CaseRuns((replace(FIT, agreement=agreement),)))
+        (unchecked,) = case_notes(CaseRuns((replace(FIT, agreement=agreement),)))
         assert (unchecked.code, unchecked.level) == ("unchecked", "weakens")
 
 
@@ -210,43 +209,45 @@ def test_equal_warnings_of_several_processes_are_said_once() -> None:
     for seed, count in ((1, 12), (2, 15)):
         missed = Warning("not-reached", f"The time was up after {count} of 2,000 samples.", "A longer --max-time.")
         few.append(of(1 + noise(seed)[:count], warnings=(one, two, missed)))
-    notes = notes_of(CaseRuns(tuple(few)))
+    notes = case_notes(CaseRuns(tuple(few)))
     kept = [note(warning.code, warning.message, warning.advice) for warning in (one, two, few[0].warnings[2])]
     assert list(notes[:3]) == kept
     assert kept[0].level == "weakens", "of a backend that nothing is known of"
     assert [item.code for item in notes[3:]] == ["few-samples"]
-    assert kept[0] in notes_of(CaseRuns((failure(case(), warnings=(one,)),))), "also if the process failed"
+    assert kept[0] in case_notes(CaseRuns((failure(case(), warnings=(one,)),))), "also if the process failed"
 
 
 def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| .+ \| .+ \| .+ \|$", PAGE, re.M)
-    assert dict(rows) == LEVEL_OF
-    assert len(rows) == len(LEVEL_OF)
-    assert set(LEVEL_OF.values()) == set(LEVELS)
+    assert dict(rows) == LEVEL_BY_CODE
+    assert len(rows) == len(LEVEL_BY_CODE)
+    assert set(LEVEL_BY_CODE.values()) == set(LEVELS)
     source = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py"))
     made = set(re.findall(r'\b(?:warn|note|Warning)\(\s*"([\w-]+)"', source)) | {
-        item[0] for item in OF_THE_SERIES.values()
+        item[0] for item in DIAGNOSTIC_NOTES.values()
     }
-    made |= {rule.code for rule in rules_of("record") if rule.code} | {code for code, _ in mark.OWN_DOING.values()}
-    assert made <= set(LEVEL_OF)
-    elsewhere = source.replace((ROOT / "analysis" / "findings" / "notes.py").read_text(encoding="utf-8"), "")
-    assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == []
+    made |= {rule.code for rule in notes.RECORD_RULES if rule.code} | {
+        code for code, _ in interference.OWN_EFFECTS.values()
+    }
+    assert made <= set(LEVEL_BY_CODE)
+    elsewhere = source.replace((ROOT / "analysis" / "notes.py").read_text(encoding="utf-8"), "")
+    assert [code for code in set(LEVEL_BY_CODE) - made if f'"{code}"' not in elsewhere] == []
     quiet = {"warm-up", "quantised", "few-independent-samples"}
-    assert set(diagnostics.CODES) - set(OF_THE_SERIES) == quiet
+    assert set(diagnostics.CODES) - set(DIAGNOSTIC_NOTES) == quiet
 
 
 def test_the_page_has_the_numbers_of_the_code() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \| \w+ \| .+? \| (.+?) \|", PAGE, re.M))
     numbers = {
-        "few-samples": f"fewer than {diagnostics.LEAST_SAMPLES} samples",
+        "few-samples": f"fewer than {diagnostics.LEAST_FOR_DIAGNOSTICS} samples",
         "unsteady": f"{steady.TOLERANCE:.1%}",
         "two-modes": f"{diagnostics.LEAST_DISTANCE:.0%}",
-        "slow-throughput": f"{thresholds.SLOW_RATE:.0%}",
+        "slow-throughput": f"{notes.SLOW_RATE:.0%}",
         "host-bound": f"{host_bound.ENQUEUEING:.0%}",
-        "gpu-floor": f"{thresholds.GPU_FLOOR:.0%}",
-        "copy-bound": f"{thresholds.COPY_BOUND:.0%}",
-        "at-chance": f"{thresholds.AT_CHANCE:.0%}",
-        "disturbed": f"{mark.DISCARD_HOT:.0%}",
-        "busy": f"{mark.DISCARD_AT_MOST:.0%}",
+        "gpu-floor": f"{notes.GPU_FLOOR:.0%}",
+        "copy-bound": f"{measures.COPY_BOUND:.0%}",
+        "at-chance": f"{notes.AT_CHANCE:.0%}",
+        "disturbed": f"{machine.DISCARD_HOT:.0%}",
+        "busy": f"{machine.DISCARD_AT_MOST:.0%}",
     }
     assert [code for code, number in numbers.items() if number.replace("%", " %") not in rows[code]] == []

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 import inferlens
-from inferlens.analysis.findings import evidence_of, findings, gain, unseen
-from inferlens.analysis.findings.rule import found, rule, rules_of
-from inferlens.analysis.findings.rules.traces import RULES
-from inferlens.analysis.profile.families import of_kernel
+from inferlens.analysis.evidence import make_finding, rule
+from inferlens.analysis.findings import PROFILE_RULES, evidence_of, findings, gain, missing_evidence
+from inferlens.analysis.profile_table import of_kernel
+from inferlens.analysis.trace_findings import TRACE_RULES
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
@@ -122,7 +122,7 @@ ELSEWHERE = {"int8-not-faster"}  # which needs a second record: tests/analysis/p
 # The rule, a profile, its record, and numbers of what is found: fields, or by their names of the finding's own.
 SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("far-above-floor", FAR, None, {"subject": "conv1", "seconds": 7.8 * MS, "share": 0.8, "distance": 40}),
-    ("near-ceiling", NEAR, None, {"won": None, "share": 0.875, "floor": 7 * MS}),
+    ("near-ceiling", NEAR, None, {"saving": None, "share": 0.875, "floor": 7 * MS}),
     ("bandwidth-bound", DEPTHWISE, None, {"seconds": 1 * MS, "share": 0.3, "layers": 1}),
     ("first-convolution", layered(convolution("conv1", 2.0, 3, 64), *OTHERS), None,
      {"channels": 3, "share": 0.4, "seconds at their rate": 3 / 64 * MS}),
@@ -154,7 +154,7 @@ SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("fp32-layers", layered(layer("conv", 2.0), NORM, CAST, half("fc", 8.0, 8, 8), of=ON_GPU), None,
      {"layers": 1, "of": 4, "share": 0.1}),
     ("host-bound", WAITING, after(5.0),
-     {"seconds": 3.24 * MS, "won": 0.648, "launches": 480, "kernels": 480, "unprofiled": True}),
+     {"seconds": 3.24 * MS, "saving": 0.648, "launches": 480, "kernels": 480, "unprofiled": True}),
     ("host-bound", gpu(layer("conv", 1.0)), after(1.0, enqueue=0.95, gpu=0.9), {"share": 0.95}),
     ("tiny-kernels", launched(kernel("add", 2.0, 200), kernel(TENSOR, 50.0, 10)), None,
      {"tiny": 200, "calls": 210, "mean": 2e-6, "share": 4 / 9}),
@@ -266,7 +266,7 @@ def test_what_wins_little_is_not_the_first() -> None:
     little = launched(kernel(TENSOR, 300.0, grid=(131, 1, 1)), kernel("add", 700.0))
     first, second = findings(little)
     assert (first.code, second.code) == ("near-ceiling", "few-blocks")
-    assert (second.won or 1) < 0.02
+    assert (second.saving or 1) < 0.02
     assert first.hint.endswith("-b pytorch --batch 1 --precision int8 --calibration random")
 
 
@@ -284,9 +284,11 @@ def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
 
 def test_what_could_not_be_looked_at_is_said() -> None:
     of, on_cpu = layered(layer("conv", 1.0), of=ON_GPU), layered(layer("conv", 1.0))
-    words = [item.partition(" (")[0] for item in unseen(evidence_of(of))]
+    words = [item.partition(" (")[0] for item in missing_evidence(evidence_of(of))]
     assert words == ["kernels", "floors", "unprofiled calls"]
-    assert [item.partition(" (")[0] for item in unseen(evidence_of(on_cpu, unprofiled(on_cpu, 1.0)))] == ["floors"]
+    assert [item.partition(" (")[0] for item in missing_evidence(evidence_of(on_cpu, unprofiled(on_cpu, 1.0)))] == [
+        "floors"
+    ]
     for several in ((of, on_cpu), ()):
         with pytest.raises(InferlensError, match="one case"):
             findings(several)
@@ -301,7 +303,7 @@ def test_profiles_without_anything_have_no_findings() -> None:
 
 
 def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
-    finding = found(
+    finding = make_finding(
         "{layers:#layer} {layers:is|are} {times:two} as long: {seconds:duration}, {bytes:bytes} {name}.",
         {"layers": 2, "seconds": 2e-3, "bytes": 2**20}, times=1.234, name="{0} {seconds}",
     )  # fmt: skip
@@ -310,10 +312,10 @@ def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
 
 
 def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> None:
-    added = rule("mine", of="profile", hint="This.")(lambda _: [found("There is one.")])
+    added = rule("mine", hint="This.")(lambda _: [make_finding("There is one.")])
     assert [(finding.code, finding.hint) for finding in added(None)] == [("mine", "This.")]
     page = PAGE.read_text(encoding="utf-8")
-    codes = {item.code for item in rules_of("profile")}
+    codes = {item.code for item in PROFILE_RULES}
     assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
     assert {item[0] for item in SPEAKS} == {item[0] for item in SILENT} == codes - ELSEWHERE
-    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {item.code for item in RULES} | {"host-bound"}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {item.code for item in TRACE_RULES} | {"host-bound"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from inferlens.analysis.findings import Finding, trace_findings
-from inferlens.analysis.findings.rules.traces import RULES
-from inferlens.trace import read
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.trace_findings import TRACE_RULES, trace_findings
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.reader import read
 from inferlens.views.trace import VIEWS, Selection
 from tests.commands import inferlens
 from tests.trace.samples import GPU, H100, event, kernel, launch, of_torch, shared, step, text
@@ -85,7 +85,7 @@ def test_products_of_odd_sizes_say_what_they_are_built_for() -> None:
 def test_a_kernel_that_waits_for_the_host_is_no_time_to_save() -> None:
     """One launched every millisecond leaves the GPU idle in between, whatever the kernels take."""
     moves = [(COPY, 200.0, "aten::copy_")] * 30
-    assert advised(queued(*moves))["moves"].won == pytest.approx(1.0, abs=0.05)
+    assert advised(queued(*moves))["moves"].saving == pytest.approx(1.0, abs=0.05)
     found = advised(queued(*moves, every=900))
     assert next(iter(found)) == "host-bound"
     assert "moves" not in found
@@ -94,7 +94,7 @@ def test_a_kernel_that_waits_for_the_host_is_no_time_to_save() -> None:
 def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little() -> None:
     small = [(SCALE, 2.0, "aten::add")] * 30
     found = advised(queued(*small, (COPY, 300, "aten::copy_"), (SCALE, 300, "aten::mul"), (ALIGNED, 600, "aten::mm")))
-    won = [finding.won or 0.0 for finding in found.values()]
+    won = [finding.saving or 0.0 for finding in found.values()]
     assert won == sorted(won, reverse=True)
     assert min(won) > 0.02
     assert {"small-kernels", "moves", "elementwise"} <= set(found)
@@ -148,14 +148,14 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
 def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention() -> None:
     found = advised(shared(H100))
     assert list(found) == ["data-loader", "attention-not-fused"]
-    assert [finding.won for finding in found.values()] == [
+    assert [finding.saving for finding in found.values()] == [
         pytest.approx(0.511, abs=2e-3),
         pytest.approx(0.383, abs=2e-3),
     ]
 
 
 def test_every_advice_has_a_number_and_something_to_do() -> None:
-    assert len({item.code for item in RULES}) == len(RULES)
+    assert len({item.code for item in TRACE_RULES}) == len(TRACE_RULES)
     for finding in (*advised(queued(*ATTENTION)).values(), *advised(of_torch()).values()):
         assert "% of a step" in finding.sentence
         assert finding.sentence.endswith("to save.")

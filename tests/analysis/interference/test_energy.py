@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferlens.analysis.interference.energy import MOST_RELATIVE, SENSOR, UPDATE, cpu_energy_per_item, energy_per_item
+from inferlens.analysis.interference import MOST_RELATIVE, SENSOR_ERROR, UPDATE, cpu_energy_per_item, energy_per_item
 from inferlens.record.machine import MachineLog
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
 
@@ -13,7 +13,7 @@ def test_energy_of_the_counter() -> None:
     assert energy.joules == pytest.approx(3.0)
     assert energy.low is not None
     assert energy.high is not None
-    assert energy.high - 3.0 == pytest.approx(3.0 - energy.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR))
+    assert energy.high - 3.0 == pytest.approx(3.0 - energy.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR_ERROR))
     assert energy.basis.startswith("NVML: counter")
     assert (energy.seconds, energy.items, energy.reason) == (6.0, 600, "")
 
@@ -54,7 +54,7 @@ def test_energy_of_the_cpus() -> None:
     energy = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
     assert energy.joules == pytest.approx(4.0)
     assert energy.high is not None
-    assert energy.high / 4.0 - 1 < SENSOR + 0.001 < MOST_RELATIVE
+    assert energy.high / 4.0 - 1 < SENSOR_ERROR + 0.001 < MOST_RELATIVE
 
 
 def test_what_others_used_is_not_called_ours() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.load import MachineLoad, mean_load, record_load
+from inferlens.analysis.interference import MachineLoad, mean_load, record_load
 from inferlens.record.machine import Marks
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
 from tests.views.samples import on_busy_machine, record

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.analysis.interference.mark import mark, warnings
+from inferlens.analysis.interference import interference_warnings, mark_samples
 from inferlens.record.machine import MachineLog
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
 
@@ -14,20 +14,20 @@ LATENCIES = [0.009] * len(BEGINS)
 
 def test_a_few_disturbed_samples_are_left_out() -> None:
     log = gpu_log(reasons=during(5.0, 5.0, 0x20, 0))
-    marks = mark(BEGINS, LATENCIES, log)
+    marks = mark_samples(BEGINS, LATENCIES, log)
     assert [round(BEGINS[i], 2) for i in marks.discarded] == [round(4.9 + i / 100, 2) for i in range(20)]
     assert marks.clean
     assert not marks.short
-    assert warnings(marks) == (), "the numbers are of the others, and nothing need be known"
+    assert interference_warnings(marks) == (), "the numbers are of the others, and nothing need be known"
 
 
 def test_many_disturbed_samples_ask_for_another_run_once() -> None:
     log = gpu_log(reasons=during(2.0, 5.0, 0x40, 0))
-    marks = mark(BEGINS, LATENCIES, log)
+    marks = mark_samples(BEGINS, LATENCIES, log)
     assert marks.short
     assert marks.discarded == ()
     assert not marks.clean
-    (warning,) = warnings(marks)
+    (warning,) = interference_warnings(marks)
     assert warning.code == "disturbed"
     assert "cool" in warning.advice
 
@@ -42,17 +42,17 @@ def test_of_other_programs_the_quiet_half_counts_and_what_was_busy_to_the_end_is
 ) -> None:
     log = cpu_log(2, busy=2.0, others=during(1.5, end + 0.5, 1.0, 0.0))
     begins = [1 + 8 * i / count for i in range(count)]
-    marks = mark(begins, [7 / count] * count, log)
+    marks = mark_samples(begins, [7 / count] * count, log)
     assert (len(marks.discarded), marks.short) == (pytest.approx(left_out, abs=2), repeat)
 
 
 def test_the_power_limit_is_the_cases_own_doing() -> None:
     log = gpu_log(reasons=during(2.0, 9.0, 0x04, 0), sm_clock=during(3.0, 5.0, 1_500_000_000, 1_980_000_000))
-    marks = mark(BEGINS, LATENCIES, log)
+    marks = mark_samples(BEGINS, LATENCIES, log)
     assert not marks.short
     assert marks.discarded == ()
     assert marks.touched == {"power cap": 710}
-    (warning,) = warnings(marks)
+    (warning,) = interference_warnings(marks)
     assert warning.code == "power-cap"
     assert warning.message.startswith("88.8 % of the samples")
 
@@ -68,23 +68,23 @@ def test_the_power_limit_is_the_cases_own_doing() -> None:
     ],
 )
 def test_what_disturbs(log: MachineLog, kind: str, words: str, begin: float, end: float) -> None:
-    marks = mark(BEGINS, LATENCIES, log)
+    marks = mark_samples(BEGINS, LATENCIES, log)
     assert set(marks.touched) == {kind}
     assert words in marks.spans[0].why
     assert (marks.spans[0].begin, marks.spans[0].end) == pytest.approx((begin, end))
     assert marks.short is (kind == "clock change"), "half of the series was quiet, and too much to leave out is hot"
-    assert (kind == "cpu quota") is (not marks.disturbed and bool(warnings(marks)))
+    assert (kind == "cpu quota") is (not marks.disturbed and bool(interference_warnings(marks)))
 
 
 def test_one_stolen_tick_is_nothing() -> None:
-    assert mark(BEGINS, LATENCIES, cpu_log(steal=0.02, busy=0.1)).touched == {}
+    assert mark_samples(BEGINS, LATENCIES, cpu_log(steal=0.02, busy=0.1)).touched == {}
 
 
 def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
     silent = gpu_log(processes={"foreign": 2, "foreign_utilisation": 0.0})
-    assert mark(BEGINS, LATENCIES, silent).touched == {}
+    assert mark_samples(BEGINS, LATENCIES, silent).touched == {}
     working = gpu_log(processes={"foreign": 2, "foreign_utilisation": during(4.0, 4.5, 0.3, 0.0)})
-    marks = mark(BEGINS, LATENCIES, working)
+    marks = mark_samples(BEGINS, LATENCIES, working)
     assert set(marks.touched) == {"foreign process"}
     assert "30%" in marks.spans[0].why
     assert (marks.spans[0].begin, marks.spans[0].end) == (3.5, 5.0)
@@ -104,7 +104,7 @@ def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
 )
 def test_others_disturb_when_the_case_lacks_cpus(cpus: int, busy: float, others: float, disturbed: bool) -> None:
     log = cpu_log(cpus, busy=during(4.0, 4.0, busy, 1.0), others=during(4.0, 4.0, others, 0.0))
-    marks = mark(BEGINS, LATENCIES, log)
+    marks = mark_samples(BEGINS, LATENCIES, log)
     assert (set(marks.touched) == {"cpu busy"}) is disturbed
     if disturbed:
         assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.0)]
@@ -115,7 +115,7 @@ def test_exactly_the_samples_that_overlap_are_disturbed(begins: list[float], sta
     begins = sorted(begins)
     latencies = [0.05] * len(begins)
     log = gpu_log(reasons=during(start, start + length, 0x80, 0))
-    marks = mark(begins, latencies, log)
+    marks = mark_samples(begins, latencies, log)
     for i, begin in enumerate(begins):
         touching = any(span.begin < begin + 0.05 and span.end > begin for span in marks.spans)
         touches = any(span.begin <= begin + 0.05 and span.end >= begin for span in marks.spans)
@@ -130,8 +130,8 @@ def test_holes_in_the_log_hide_nothing() -> None:
         seen.append(time)
         return None if len(seen) % 2 else (3 if time < 4 else 5)
 
-    marks = mark(BEGINS, LATENCIES, cpu_log(throttle_events=holed))
+    marks = mark_samples(BEGINS, LATENCIES, cpu_log(throttle_events=holed))
     assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.5)]
     busy = during(4.0, 4.0, 2.0, 1.0)
     loads = cpu_log(2, busy=busy, others=lambda time: None if time == 3.5 else (1.0 if time == 4.0 else 0.0))
-    assert [(span.begin, span.end) for span in mark(BEGINS, LATENCIES, loads).spans] == [(3.0, 4.0)]
+    assert [(span.begin, span.end) for span in mark_samples(BEGINS, LATENCIES, loads).spans] == [(3.0, 4.0)]

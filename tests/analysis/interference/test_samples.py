@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.interference import samples
-from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.runs import CaseRuns, latest
+from inferlens.analysis import samples
+from inferlens.analysis.samples import CaseRuns, latencies, latest
 from inferlens.record.machine import Marks
 from inferlens.record.record import IN_TURNS, Environment, Measurement, Record
 from inferlens.spec.case import Budget
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from tests.views.samples import CPU_MACHINE, case, failure, in_turns, record
 
 FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))

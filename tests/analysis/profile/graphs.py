@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlens.analysis.profile.graph import GraphSource
+from inferlens.analysis.graph import GraphSource
 from inferlens.record.layer_profile import Layer, Tensor
 
 SHAPE = (1, 64, 56, 56)

@@ -6,14 +6,16 @@ import time
 
 import pytest
 
-from inferlens.analysis.profile.graph import (
+from inferlens.analysis.graph import (
+    MOST,
     ORDER_ONLY,
+    READABLE,
     TOO_MANY_EDGES,
     Graph,
+    graph_of,
     precision_of,
     source_of,
 )
-from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of
 from inferlens.record.layer_profile import Layer
 from inferlens.trace.precision import precision_in
 from tests.analysis.profile.graphs import long, reads, residual, source

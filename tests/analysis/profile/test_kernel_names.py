@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from inferlens.analysis.profile.kernels import short_name, short_names
+from inferlens.analysis.profile_table import short_name, short_names
 from inferlens.trace import tensor_cores
 
 CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"

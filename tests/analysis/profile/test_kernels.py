@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.kernels import KernelTable, kernel_table
-from inferlens.analysis.profile.layers import ProfileTable, layer_table, runs_of
-from inferlens.analysis.profile.modules import module_table
+from inferlens.analysis.modules import module_table
+from inferlens.analysis.profile_table import KernelTable, ProfileTable, kernel_table, layer_table, runs_of
 from inferlens.record.layer_profile import Kernel
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.samples import eager, layer, profile
-from tests.backends.profiling.kernel_samples import EAGER, ENGINE, GRAPH
+from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.profile.layers import LayerTable, ProfileTable, layer_table
+from inferlens.analysis.profile_table import LayerTable, ProfileTable, layer_table
 from tests.analysis.profile.samples import RUNS, eager, failed, fused, layer, profile, times
 from tests.views.samples import case
 

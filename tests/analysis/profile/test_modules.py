@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.profile.layers import Runs, runs_of
-from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of
+from inferlens.analysis.modules import ModuleTable, ancestor, module_table, path_of
+from inferlens.analysis.profile_table import Runs, runs_of
 from inferlens.record.work import ModuleWork, Work
 from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.analysis.profile.roofline import Floor, Roofline, roofline
+from inferlens.analysis.roofline import Floor, Roofline, roofline
 from inferlens.record.store import load_profiles
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "h200"

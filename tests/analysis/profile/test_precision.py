@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.findings import findings
-from inferlens.analysis.profile.layers import Runs, runs_of
-from inferlens.analysis.profile.precision import precisions
+from inferlens.analysis.profile_table import Runs, runs_of
+from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.views.profiles import ProfiledCase, precision_line
 from tests.analysis.findings.crafted import kernel, launched, layer, layered, the, unprofiled, work

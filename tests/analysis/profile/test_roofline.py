@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.profile.layers import runs_of
-from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
-from inferlens.analysis.profile.part_work import work_of as units_of
-from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.modules import flops_of, module_table, rule_of
+from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.work import work_of as units_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.bottleneck import bottleneck
-from inferlens.analysis.tuned import Advice, Candidate
+from inferlens.analysis.measures import bottleneck
+from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
 from inferlens.execution.tuning.advice import advised, paid
 from inferlens.execution.tuning.space import Space

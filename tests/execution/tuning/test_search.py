@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from inferlens.execution.tuning.search import Search
-from inferlens.stats.gaussian_process import Point
+from inferlens.stats.search_model import Point
 
 EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph": -0.2}
 FAMILIES = {"eager": 0.5, "compiled": 0.1, "graphed": 0.0, "slow": 1.5}

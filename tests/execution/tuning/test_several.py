@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError, Records, Tuning
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.tuning import Tuned
 from inferlens.execution import rounds
 from inferlens.execution.tuning import several
 from inferlens.execution.tuning.tune import Request

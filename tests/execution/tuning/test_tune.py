@@ -14,10 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
-from inferlens.analysis.objective import host_peak
+from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
-from inferlens.analysis.runs import CaseRuns
-from inferlens.analysis.tuned import TRIALS, Trial, Tuned, facts_of, load_tuned, tunings_in
+from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import Trial, Tuned, facts_of, load_tuned, tunings_in
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
@@ -31,7 +31,7 @@ from inferlens.execution.tuning.tune import Request
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records, made
+from inferlens.record.store import TRIALS, alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words

@@ -13,8 +13,7 @@ from unittest import mock
 import msgspec
 import pytest
 
-from inferlens.analysis.interference.energy import energy_per_item
-from inferlens.analysis.interference.spans import all_spans
+from inferlens.analysis.interference import all_spans, energy_per_item
 from inferlens.measure.monitor import gpu, monitor
 from inferlens.measure.monitor.cpu import Cpus, Value
 from inferlens.measure.monitor.gpu import gpu_before, visible

@@ -19,12 +19,11 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.analysis.accuracy import worth
+from inferlens.analysis.measures import score_accuracy
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Quantizer
-from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Runner
-from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
-from inferlens.backends.onnx.layer_errors import ranked
+from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
+from inferlens.backends.onnx.quantize import SAMPLES as FEW
+from inferlens.backends.onnx.quantize import ranked
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.deploy.build import CACHE, FileJob, able, written
 from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs
@@ -43,7 +42,7 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
-from inferlens.stats.output_error import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flat, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
@@ -223,13 +222,13 @@ class Trying:
         found = beside(self.job.accuracy, own, "fp32", self.reference)
         if not found.values:
             raise InferlensError(found.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        known = worth(found)
+        known = score_accuracy(found)
         assert known
         return {
             "metric": found.metric,
             "accuracy": known.value,
             "reference_accuracy": float(np.mean(found.reference_values)) if found.reference_values else 1.0,
-            "accuracy_share": known.share,
+            "accuracy_share": known.is_share,
             "accuracy_drop": known.drop,
             "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
             "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,

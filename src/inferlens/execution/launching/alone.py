@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.samples import latencies
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.parts import CasesJob, UnderWay, scheduled_part
@@ -19,7 +19,7 @@ from inferlens.execution.protocol import Observer, PartJob
 from inferlens.execution.rounds import references_of
 from inferlens.record.record import Record
 from inferlens.record.store import Store
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import plural, ratio
 
 BESIDE = "beside others"  # the fact of the case that was measured both ways

@@ -15,7 +15,7 @@ from inferlens.record.record import IN_TURNS, Record
 from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import MAX_TIME, Case
 from inferlens.spec.plan import Plan
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 
 STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
 PREPARING = 6.0  # to load, export, build and call for the first time

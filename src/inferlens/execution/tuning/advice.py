@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from inferlens.analysis.bottleneck import bottleneck
-from inferlens.analysis.tuned import Advice, Candidate
+from inferlens.analysis.measures import bottleneck
+from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends import BACKENDS
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.record.record import Record

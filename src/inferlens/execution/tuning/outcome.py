@@ -13,17 +13,17 @@ from statistics import mean
 
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import violations
+from inferlens.analysis.measures import violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuned import Candidate, Effect, Trial, Untried
+from inferlens.analysis.tuning import Candidate, Effect, Trial, Untried
 from inferlens.backends import BACKENDS, importable
 from inferlens.execution.tuning.space import Space, Tried, as_asked, asked_for, combined
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
-from inferlens.stats.gaussian_process import Observed, Point, believe, setting_effects
 from inferlens.stats.intervals import normal_quantile
+from inferlens.stats.search_model import Observed, Point, believe, setting_effects
 
 PointOf = Callable[[Case], Point]
 

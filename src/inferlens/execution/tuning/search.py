@@ -19,7 +19,7 @@ from functools import cached_property
 
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
-from inferlens.stats.gaussian_process import Belief, Observed, Point, believe
+from inferlens.stats.search_model import Belief, Observed, Point, believe
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.tuned import Tuned
+from inferlens.analysis.tuning import Tuned
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import refuse_if_none_runs
 from inferlens.execution.launching.parts import UnderWay, launched

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.analysis.race import Race
-from inferlens.analysis.tuned import Trial
+from inferlens.analysis.tuning import Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.analysis.tuned import Trial
+from inferlens.analysis.tuning import Trial
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler

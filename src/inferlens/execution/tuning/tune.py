@@ -22,9 +22,9 @@ from statistics import median_low
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.objective import miss, value, violations, with_export
+from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
 from inferlens.analysis.race import FinalsAim, RaceAnswer, log_cost
-from inferlens.analysis.tuned import TUNED, Trial, Tuned, keep
+from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, seconds_by
@@ -53,7 +53,7 @@ from inferlens.record.store import BEST, RECORD, TRIALS, TUNING, Store, alone_in
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, Where, as_plan
-from inferlens.stats.gaussian_process import Point
+from inferlens.stats.search_model import Point
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
@@ -272,11 +272,11 @@ class Tuner:
 
     def _without_export(self, planned: Planned, record: Record, number: int) -> Record:
         """The record; with the memory of a second process, which finds the export, if the process exported."""
-        if self._on_gpu or "memory" not in self.measures or not record.ranked or not with_export(record):
+        if self._on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
             return record
         again, _ = self.scheduler.measure(planned, number, self.scheduler.round_budget)
         self.scheduler.discard([again])
-        if not again.ranked or with_export(again):
+        if not again.ranked or includes_export(again):
             return record
         return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
 
@@ -300,12 +300,12 @@ class Tuner:
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """What a round says of the objective; candidates of which no limit can be told are out."""
         limits, point = self.request.constraints, self.candidates.point
-        able = [each for each in records if each.ranked and math.inf not in miss(each, limits)]
+        able = [each for each in records if each.ranked and math.inf not in violation_factors(each, limits)]
         for each in records:
             if each.ranked:
                 self.first.setdefault(each.case.digest, each)
         aim = self.request.objective
-        if self.first and all(value(each, aim.name) is None for each in self.first.values()):
+        if self.first and all(measure_value(each, aim.name) is None for each in self.first.values()):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
         found: dict[Point, float | None] = {point(each.case): None for each in records}
@@ -340,7 +340,7 @@ class Tuner:
 
     def _nearest(self) -> list[Case]:
         """Where nothing keeps all constraints: what breaks them least."""
-        able = sorted(self.first.values(), key=lambda record: miss(record, self.request.constraints))
+        able = sorted(self.first.values(), key=lambda record: violation_factors(record, self.request.constraints))
         return [record.case for record in able[:1]]
 
     def _rank(self, case: Case) -> tuple[bool, float]:

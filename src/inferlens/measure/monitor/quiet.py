@@ -10,7 +10,7 @@ from functools import partial
 
 import psutil
 
-from inferlens.analysis.interference.spans import FOREIGN_ACTIVE, OTHERS_BUSY
+from inferlens.analysis.interference import FOREIGN_ACTIVE, OTHERS_BUSY
 from inferlens.backends.availability import nvml_open
 from inferlens.measure.monitor.cpu import Cpus
 from inferlens.measure.monitor.gpu import WatchedGpu

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from inferlens.analysis.findings.thresholds import COST, FASTER
-from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.profile.layers import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
-from inferlens.analysis.profile.modules import ancestor, path_of
-from inferlens.analysis.profile.precision import precisions
+from inferlens.analysis.findings import COST, FASTER
+from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.profile_table import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
+from inferlens.analysis.samples import latencies
+from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Level, Profile, Tensor
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles

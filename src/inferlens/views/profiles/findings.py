@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, evidence_of, findings, gain, thresholds, unseen, weight
-from inferlens.analysis.interference.load import mean_load, record_load
+from inferlens.analysis.evidence import NEGLIGIBLE, Finding
+from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
+from inferlens.analysis.interference import mean_load, record_load
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.quantiles import median
+from inferlens.stats.samples import median
 from inferlens.units import duration, listing, percent, plural, ratio
 from inferlens.views.profiles import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish, few_names, first_notes
 from inferlens.views.renderers.terminal import wrap
@@ -75,7 +76,7 @@ def _judge(
         return CaseFindings(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for profile in completed if (record := loaded.records.get(profile.id))), None)
     result = findings(completed, record, _fp32_record(completed[0], loaded), _rivals(case, rows))
-    return CaseFindings(case, tuple(result), tuple(unseen(evidence_of(completed, record))))
+    return CaseFindings(case, tuple(result), tuple(missing_evidence(evidence_of(completed, record))))
 
 
 def _rivals(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
@@ -215,7 +216,7 @@ def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[li
     """
 
     def order(entry: tuple[Finding, int]) -> tuple[bool, bool, float]:
-        return weight(entry[0]) <= thresholds.WORTH, entry[1] >= leading, -weight(entry[0])
+        return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
     for place, several in enumerate(findings):

@@ -6,25 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferlens.analysis.profile.kernels import (
+from inferlens.analysis.modules import path_of
+from inferlens.analysis.profile_table import (
     By,
     GpuAccount,
     KernelRow,
     KernelTable,
-    kernel_table,
-    short_name,
-    short_names,
-)
-from inferlens.analysis.profile.layers import (
     LayerRow,
     LayerTable,
     ProfileRow,
     Reconciliation,
     RunTimes,
+    kernel_table,
     layer_table,
+    short_name,
+    short_names,
     waits_for_host,
 )
-from inferlens.analysis.profile.modules import path_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, kibibytes, milliseconds, percent, plural

@@ -17,7 +17,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.profile.layers import (
+from inferlens.analysis.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
+from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
     RunTimes,
@@ -27,7 +28,6 @@ from inferlens.analysis.profile.layers import (
     runs_of,
     waits_for_host,
 )
-from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio

@@ -16,12 +16,12 @@ from typing import Any, cast
 import numpy as np
 from msgspec import structs
 
-from inferlens.analysis.profile import families
-from inferlens.analysis.profile.kernels import short_name
-from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.analysis import profile_table as families
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.store import LoadedProfiles
-from inferlens.stats.quantiles import LEAST_FOR_P95
+from inferlens.stats.samples import LEAST_FOR_P95
 from inferlens.units import (
     ABSENT,
     bandwidth,
@@ -170,7 +170,7 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         yield answer(of.table, unit_of([of.case.profile]))
         yield _table(of, of.table, top or ROWS + 1 - max(len(notes(of, of.table)[:MAX_NOTE_LINES]), 1))
     if any(not isinstance(of.table, str) for of in cases):
-        yield f"What to try: inferlens findings {results}"
+        yield f"What to try: inferlens show {results} --view findings"
 
 
 def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
@@ -237,7 +237,7 @@ def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Itera
         part = f"{TIME_WRITERS[unit](every.won)} of {TIME_WRITERS[unit](every.time)} {unit} ({share(every.of_call)})"
         yield f"Most to win with {name}: at most {part}."
     elif result:
-        yield f"Nothing can be won by faster layers alone. What to try: inferlens findings {results}"
+        yield f"Nothing can be won by faster layers alone. What to try: inferlens show {results} --view findings"
     yield Table("", "case", columns, lines, notes=notes[:MAX_NOTE_LINES])
     yield f"Where in each: inferlens roofline {results} --top 5"
 

@@ -23,12 +23,13 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.analysis.profile import modules
-from inferlens.analysis.profile.layers import Array, are_times, runs_of
-from inferlens.analysis.profile.modules import ancestor, path_of
+from inferlens.analysis.modules import Path as ModulePath
+from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.profile_table import are_times, runs_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
+from inferlens.stats.samples import Array
 from inferlens.views.profiles import THE_MODEL, cases_of_level, cut_name, tensor_shapes
 from inferlens.views.table import cut_middle, plain
 
@@ -49,7 +50,7 @@ class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
     end: int
     run: int
     part: int | None = None
-    path: modules.Path | None = None
+    path: ModulePath | None = None
     layers: int = 0
     time: int = 0
 
@@ -171,7 +172,7 @@ def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 def _modules(
-    timed: Sequence[int], paths: dict[int, modules.Path], begin: Moments, end: Moments, starts: Array
+    timed: Sequence[int], paths: dict[int, ModulePath], begin: Moments, end: Moments, starts: Array
 ) -> Iterator[Slice]:
     """Yield the slices of modules in all runs by begin, parents first."""
     for run, next_run in enumerate([*_nanoseconds(starts[1:]).tolist(), None]):

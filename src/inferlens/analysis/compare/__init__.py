@@ -1,1 +1,0 @@
-"""Two records, or two sets of them, held against each other."""

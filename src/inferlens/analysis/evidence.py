@@ -1,0 +1,568 @@
+"""Findings, the rules that make them, and the evidence on one case that rules about profiles look at.
+
+A rule is a function under :func:`rule` that yields :func:`make_finding` of a template and numbers. ``docs/findings.md``
+has an example. In a template ``{layers:#layer}`` counts (``1 layer``, ``2 layers``), ``{layers:takes|take}`` chooses by
+the count, and ``:duration``, ``:percent``, ``:ratio``, ``:bytes`` and ``:two`` (digits) format numbers.
+
+Missing evidence is ``None`` or empty, and the rules that need it are silent. A profile with impossible times counts as
+missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from string import Formatter
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from inferlens.analysis.measures import bound_by
+from inferlens.analysis.profile_table import (
+    Family,
+    LayerTable,
+    Runs,
+    RunTimes,
+    busy_of,
+    layer_table,
+    of_kernel,
+    of_layer,
+    runs_of,
+    short_name,
+)
+from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.samples import latencies, steady_samples
+from inferlens.analysis.work import Precisions, precisions
+from inferlens.record.display import Displayed, Struct
+from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
+from inferlens.record.record import Record
+from inferlens.spec import hints
+from inferlens.spec.case import QUANTIZED, Case, Option
+from inferlens.spec.hints import Hint
+from inferlens.spec.plan import bench_words, command
+from inferlens.stats.host_bound import gpu_waits
+from inferlens.stats.samples import median
+from inferlens.units import byte_count, duration, listing, percent, plural, ratio, significant
+
+Subject = Literal["time", "trust"]
+Number = float | int | None
+NEGLIGIBLE = 0.02  # of a call or a step: a finding that saves no more never comes first, and is none of a trace
+FASTER_WAY = 1.02  # ratio of latencies from which another measured way is recommended
+# Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
+FIRST_CAPABILITY = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
+# Elements in 16 bytes, of which channels should be a multiple (NVIDIA, "Matrix Multiplication Background", table 1).
+MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
+# The next lower precision, as options of a command.
+LOWER = {"fp32": "fp16", "tf32": "fp16", **dict.fromkeys(("fp16", "bf16"), "int8 --calibration random")}
+LARGER = (8, 32)  # factors by which to try a larger batch
+_LONGEST_NAME, _FEW = 60, 3
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "duration": duration, "percent": percent, "ratio": ratio, "bytes": byte_count,
+    "two": lambda value: significant(value, 2),
+}  # fmt: skip
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """An observation about one case, with the numbers that support it.
+
+    Attributes:
+        code: of the rule that made it.
+        about: ``time`` that could be saved, or how far the profile can be ``trust``-ed.
+        subject: a module, a layer, some of them, or the run.
+        numbers: seconds, shares from 0 to 1, and counts that support it, by name.
+        seconds: an upper bound of the time that could be saved; ``None`` if unknown. Do not add those of several
+            findings: they may overlap.
+        whole: seconds of the call that ``seconds`` are part of, an unprofiled one if possible.
+        unprofiled: whether ``seconds`` need no correction for the overhead of profiling, as those of the GPU.
+        share: of a call's time that it is about; ``None`` if unknown.
+    """
+
+    code: str = msgspec.field(default="", name="rule")
+    about: Subject = "time"
+    subject: str = ""
+    sentence: str = ""
+    numbers: dict[str, Number] = msgspec.field(default_factory=dict, name="evidence")
+    seconds: float | None = None
+    whole: float | None = None
+    unprofiled: bool = msgspec.field(default=False, name="untouched")
+    share: float | None = None
+    hint: str = msgspec.field(default="", name="advice")
+
+    @property
+    def saving(self) -> float | None:
+        """The largest share of the run that could be saved; ``None`` if unknown."""
+        return self.seconds / self.whole if self.seconds is not None and self.whole else None
+
+
+class Findings(Displayed, list[Finding]):
+    """Findings of one case, the most important first."""
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self), 'finding')}{': ' * bool(self)}{', '.join(finding.code for finding in self)}>"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, made by :func:`rule`; call it with its evidence to get findings."""
+
+    code: str  # documented and stable; empty if findings bring their own
+    hint: str  # the default hint
+    about: Subject
+    check: Callable[[Any], Iterable[Finding]]
+
+    def __call__(self, evidence: Any) -> Iterator[Finding]:
+        """Yield the findings, completed with the defaults of the rule."""
+        for finding in self.check(evidence):
+            yield replace(finding, code=finding.code or self.code, about=self.about, hint=finding.hint or self.hint)
+
+
+def rule(code: str, *, hint: str = "", about: Subject = "time") -> Callable[[Callable[[Any], Iterable[Finding]]], Rule]:
+    """Make a :class:`Rule` of the decorated function."""
+    return lambda check: Rule(code, hint, about, check)
+
+
+def make_finding(
+    template: str,
+    numbers: Mapping[str, Number] | None = None,
+    group: PartGroup[Any] | None = None,
+    *,
+    subject: str = "",
+    seconds: float | None = None,
+    whole: float | None = None,
+    share: float | None = None,
+    hint: str = "",
+    code: str = "",
+    **words: object,
+) -> Finding:
+    """Return a finding whose sentence is ``template``, filled from its numbers, its fields and ``words``.
+
+    ``group`` has the layers or kernels that it is about. They give the subject, the share, their number and seconds,
+    and the words ``{cost}``, ``{kinds}`` and ``{location}``, unless the caller gives others.
+    """
+    numbers = {**(group.numbers if group else {}), **(numbers or {})}
+    if group:
+        subject, whole = subject or group.names, whole or group.call_seconds
+        share = group.share if share is None else share
+        words = {"cost": group.cost, "kinds": group.kinds, "location": group.location, **words}
+    words = {"subject": subject, "share": share, "whole": whole, **numbers, **words}
+    return Finding(
+        code=code, subject=subject, sentence=_FORMATTER.vformat(template, (), words), numbers=numbers, seconds=seconds,
+        whole=None if seconds is None else whole, share=share, hint=hint,
+    )  # fmt: skip
+
+
+class _TemplateFormatter(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            singular, several = format_spec.split("|")
+            return singular if value == 1 else several
+        if format_spec.startswith("#"):
+            return plural(value, format_spec[1:])
+        return _FORMATS[format_spec](value) if format_spec in _FORMATS else format(value, format_spec)
+
+
+_FORMATTER = _TemplateFormatter()
+
+
+def shorten(name: str) -> str:
+    """Return a name with its middle left out if it is long."""
+    text = " ".join(name[:5000].split()) or "(no name)"
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME // 2]}…{text[-_LONGEST_NAME // 2 :]}"
+
+
+def list_few(names: Iterable[str], most: int = _FEW) -> str:
+    """Return ``a, b, c and 4 others``, without repeated names."""
+    distinct = list(dict.fromkeys(names))
+    rest = len(distinct) - most
+    return listing(distinct if rest <= 0 else [*distinct[:most], plural(rest, "other")])
+
+
+def module_label(path: str) -> str:
+    """Return a module's path, or ``the model`` for the root."""
+    return shorten(path) if path else "the model"
+
+
+@dataclass(frozen=True)
+class TimedLayer:
+    """A layer with its times and its floor, if known."""
+
+    layer: Layer
+    times: RunTimes | None
+    floor: Floor | None
+
+    @cached_property
+    def family(self) -> Family:
+        """The family of its kind."""
+        return of_layer(self.layer.kind, self.layer.name)
+
+    @property
+    def name(self) -> str:
+        """The modules that it came from if they are few, else the backend's name."""
+        paths = self.layer.modules
+        return " + ".join(map(module_label, paths)) if 0 < len(paths) <= _FEW else shorten(self.layer.name)
+
+    @property
+    def kind(self) -> str:
+        """The backend's word for its kind."""
+        return shorten(self.layer.kind) if self.layer.kind else "of no known kind"
+
+    @property
+    def seconds(self) -> float:
+        """Typical time in one run; zero if it was not timed."""
+        return self.times.typical if self.times else 0.0
+
+    @property
+    def robust_seconds(self) -> float:
+        """The smaller of typical time and median, for rules about one layer: a few disturbed runs change its mean."""
+        return min(self.times.typical, self.times.median) if self.times else 0.0
+
+
+@dataclass(frozen=True)
+class TimedKernel:
+    """A kernel, copy or fill, with the typical seconds of all its calls in one run."""
+
+    kernel: Kernel
+    seconds: float
+
+    @cached_property
+    def family(self) -> Family:
+        """The family of its name; empty for copies and fills."""
+        return of_kernel(self.kernel.name) if self.kernel.kind == "kernel" else ""
+
+    @property
+    def name(self) -> str:
+        """The module that it came from, or its own name without namespaces and arguments."""
+        return module_label(self.kernel.modules[0]) if self.kernel.modules else shorten(short_name(self.kernel.name))
+
+    @property
+    def kind(self) -> str:
+        """``kernel``, ``copy`` or ``fill``."""
+        return self.kernel.kind
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks in its grid; 0 if unknown."""
+        return math.prod(self.kernel.grid) if self.kernel.grid else 0
+
+
+PartT = TypeVar("PartT", TimedLayer, TimedKernel)
+
+
+@dataclass(frozen=True)
+class PartGroup(Generic[PartT]):
+    """Several layers, or several kernels, and their time together."""
+
+    parts: tuple[PartT, ...]
+    base: float  # the seconds that ``share`` refers to; ``base_name``: these in words
+    base_name: str
+    call_seconds: float | None  # of the call if kernels were timed; the times of layers are scaled to it
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __iter__(self) -> Iterator[PartT]:
+        return iter(self.parts)
+
+    @cached_property
+    def seconds(self) -> float:
+        """Sum of their typical times."""
+        return sum(part.seconds for part in self.parts)
+
+    @property
+    def share(self) -> float:
+        """``seconds`` as a share of ``base``."""
+        return self.seconds / self.base if self.base else 0.0
+
+    @property
+    def calls(self) -> int:
+        """Number of executions in a run."""
+        return sum(part.layer.calls if isinstance(part, TimedLayer) else part.kernel.calls for part in self.parts)
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """The number of layers or kernel calls, and their seconds."""
+        layers = any(isinstance(part, TimedLayer) for part in self.parts)
+        return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
+
+    @property
+    def cost(self) -> str:
+        """``25 % of the call (2.00 ms of 8.00 ms)``."""
+        return f"{percent(self.share)} of {self.base_name} ({duration(self.seconds)} of {duration(self.base)})"
+
+    @property
+    def names(self) -> str:
+        """The names of the slowest: ``conv1, layer1 and fc``; of kernels two, and the number of the others."""
+        names = list(dict.fromkeys(part.name for part in sorted(self.parts, key=lambda part: -part.seconds)))
+        return listing(names[:_FEW]) if "layers" in self.numbers else list_few(names, 2)
+
+    @property
+    def location(self) -> str:
+        """The end of a sentence that names the slowest: ``: conv1``, or ``, most in conv1``."""
+        first = max(self.parts, key=lambda part: part.seconds).name
+        return f", most in {first}" if len(self) > 1 else f": {first}"
+
+    @property
+    def kinds(self) -> str:
+        """``7 Reorder and 2 Transpose``, or ``Reorder`` for a single one."""
+        counts = Counter(part.kind for part in self.parts).most_common()
+        return counts[0][0] if len(self) == 1 else list_few([f"{count:,} {kind}" for kind, count in counts], 2)
+
+
+class HostWait(NamedTuple):
+    """Seconds that a GPU waits for the host, of ``whole`` seconds, and the kernels that it runs otherwise.
+
+    ``traced``: a profiler slowed the host meanwhile, so the wait is an upper bound.
+    """
+
+    idle: float
+    whole: float
+    calls: int
+    mean: float
+    numbers: Mapping[str, Number]
+    traced: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The profiles of one case, and the records that they are compared with; derived values are computed once."""
+
+    profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
+    record: Record | None = None  # of the same case, timed without profiling
+    fp32_record: Record | None = None  # of a quantized case, the record of the same in fp32
+    # Names of other backends that were measured, and their seconds if they ran.
+    alternatives: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def case(self) -> Case:
+        """The case that was profiled."""
+        return self.profiles[0].case
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the case runs on a GPU."""
+        return self.case.device != "cpu"
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """Compute capability of the GPU; ``(0, 0)`` if unknown."""
+        gpus = self.profiles[0].environment.gpus
+        major, _, minor = (gpus[0].compute_capability if gpus else "").partition(".")
+        return (int(major), int(minor)) if f"{major}{minor}".isdecimal() and len(major + minor) < 9 else (0, 0)
+
+    @property
+    def precision(self) -> str:
+        """The precision of the computation: the case's, or ``tf32`` where fp32 was lowered."""
+        return precision_of(self.profiles[0], self.record)
+
+    @cached_property
+    def multiple(self) -> int:
+        """The number that channels should be a multiple of for tensor cores; 0 if the case cannot use them."""
+        lacking = (0, 0) < self.capability < FIRST_CAPABILITY.get(self.precision, (0, 0))
+        return 0 if lacking or not self.on_gpu else MULTIPLES.get(self.precision, 0)
+
+    @cached_property
+    def facts(self) -> dict[str, object]:
+        """Facts that the backend gave about the run; those of the record take precedence."""
+        facts: dict[str, object] = {}
+        for profile in reversed(self.profiles):
+            facts |= profile.facts
+        return facts | (self.record.facts if self.record else {})
+
+    def hint(self, option: str, value: Option = True) -> Hint:
+        """Return how to get the effect of an option with the backend of the case."""
+        return hints.hint(self.case, option, value, self.facts)
+
+    def command(self, *options: str, others: bool = False, larger: bool = False, name: str = "bench") -> str:
+        """Return a command or call to paste: the case with more options, larger batches, or all other backends."""
+        device = "cuda" if self.profiles[0].environment.gpus else "cpu"
+        batches = [(self.case.batch or 1) * factor for factor in LARGER] if larger else []
+        words = bench_words(self.case, device, list(filter(None, options)), others=others, batches=batches)
+        return command(name, words, self.case.checkout)
+
+    def advice(self, *actions: str, options: Sequence[str] = (), others: str = "") -> str:
+        """Return the actions to try, with the command for ``options``, or else one for other backends.
+
+        ``others`` says what other backends may do. If they were measured already, return what remains to be tried.
+        """
+        options = list(filter(None, options))
+        if not options and self.alternatives:
+            return hints.sentence(actions) if any(actions) else self.last_resort
+        sentence = hints.sentence(actions if options else [*actions, others]).removesuffix(".")
+        return f"{sentence}: {self.command(*options, others=not options)}"
+
+    @property
+    def last_resort(self) -> str:
+        """Return the advice if nothing else helps: a faster way that was measured, or less work."""
+        name, seconds = min(((name, item) for name, item in self.alternatives.items() if item),
+                            key=lambda pair: pair[1], default=("", 0.0))  # fmt: skip
+        if seconds and self.latency and self.latency > FASTER_WAY * seconds:
+            return f"Take {name}, which was measured: {ratio(self.latency / seconds)} as fast."
+        lower = LOWER.get(self.precision, "") if self.on_gpu or self.precision != "fp32" else "bf16"
+        command = self.command(f"--precision {lower}") if lower else self.command(larger=True)
+        start = "Other backends were measured and are no faster; only" if self.alternatives else "Only"
+        return f"{start} a lower precision, a smaller model or a larger batch helps: {command}"
+
+    @cached_property
+    def latency(self) -> float | None:
+        """Median seconds of unprofiled calls."""
+        samples = latencies(self.record).samples if self.record else ()
+        return median(samples) if samples else None
+
+    @property
+    def kernel_call(self) -> float | None:
+        """Seconds of an unprofiled call, or else of one whose kernels were profiled."""
+        if self.latency:
+            return self.latency
+        return self._kernels[1].typical(self._kernels[1].whole) if self._kernels else None
+
+    # Layers
+
+    @cached_property
+    def layer_profile(self) -> Profile | None:
+        """The profile that has layers."""
+        return next((profile for profile in self.profiles if profile.layers), None)
+
+    @cached_property
+    def table(self) -> LayerTable | None:
+        """The layers with their times, and their sum."""
+        if self.layer_profile is None:
+            return None
+        table = layer_table(self.layer_profile, latencies(self.record).samples if self.record else ())
+        return None if isinstance(table, str) or not table.rows else table
+
+    @cached_property
+    def floors(self) -> Roofline | None:
+        """The layers against the ceilings of the device, if both their work and the ceilings are known."""
+        floors = roofline(self.layer_profile, self.record) if self.layer_profile else ""
+        return None if isinstance(floors, str) or not floors.known else floors
+
+    @cached_property
+    def timed_layers(self) -> tuple[TimedLayer, ...]:
+        """The layers in the order of execution."""
+        if self.table is None or self.layer_profile is None or self.layer_profile.layers is None:
+            return ()
+        floors = {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
+        pairs = zip(self.layer_profile.layers.layers, self.table.rows, strict=True)
+        return tuple(TimedLayer(layer, row.times, floors.get(row.place)) for layer, row in pairs)
+
+    @cached_property
+    def layers_are_modules(self) -> bool:
+        """Whether every layer is one module, as in eager PyTorch, so that nothing has compiled the model."""
+        layers = [timed_layer.layer for timed_layer in self.timed_layers]
+        return bool(layers) and all(layer.modules == (layer.name,) for layer in layers)
+
+    @property
+    def layer_call(self) -> float | None:
+        """Seconds of the call that times of layers are scaled to, or else of a profiled one."""
+        return self.latency or (self.table.reconciliation.whole.typical if self.table else self.kernel_call)
+
+    @property
+    def layer_base(self) -> str:
+        """The base of shares of layers, in words: layers of a call that waits for the host are timed there."""
+        waits = (wait := self.host_wait) and gpu_waits(wait.idle, wait.whole)
+        return "the host's time" if waits else "the call" if self.latency else "the profiled call"
+
+    def call_share(self, seconds: float) -> float:
+        """Return seconds of layers as a share of a call."""
+        return seconds / self.layer_call if self.layer_call else 0.0
+
+    def layer_group(self, layers: Iterable[TimedLayer]) -> PartGroup[TimedLayer]:
+        """Return the group of those layers that took any time, as shares of a call."""
+        timed = tuple(timed_layer for timed_layer in layers if timed_layer.seconds > 0)
+        return PartGroup(timed, self.layer_call or 0.0, self.layer_base, None)
+
+    @cached_property
+    def precisions(self) -> Precisions | None:
+        """The precisions of the layers of a quantized case; ``None`` for other cases, or if unknown."""
+        if self.table is None or self.layer_profile is None or self.case.precision not in QUANTIZED:
+            return None
+        return precisions(self.layer_profile, self.table.runs)
+
+    # Kernels
+
+    @cached_property
+    def _kernels(self) -> tuple[Kernels, Runs] | None:
+        """The kernels and the times of their runs, if these are plausible."""
+        for profile in self.profiles:
+            if profile.status == "ok" and profile.kernels and profile.layers is None:
+                runs = runs_of(profile)
+                if isinstance(runs, str) or not runs.was_timed or not all(runs.was_timed):
+                    return None
+                return (profile.kernels, runs) if busy_of(profile.kernels, runs) is not None else None
+        return None
+
+    @cached_property
+    def timed_kernels(self) -> tuple[TimedKernel, ...]:
+        """The kernels, copies and fills in the order of execution."""
+        if self._kernels is None:
+            return ()
+        kernels, runs = self._kernels
+        return tuple(map(TimedKernel, kernels.kernels, map(runs.typical, runs.layers)))
+
+    @cached_property
+    def busy(self) -> float:
+        """Typical seconds of a run in which the GPU did anything; 0 if unknown."""
+        return self._kernels[1].typical(np.asarray(self._kernels[0].busy, dtype=np.float64)) if self._kernels else 0.0
+
+    @property
+    def multiprocessors(self) -> int:
+        """Number of multiprocessors of the GPU; 0 if unknown."""
+        return self._kernels[0].gpu.multiprocessors if self._kernels else 0
+
+    def kernel_group(self, predicate: Callable[[TimedKernel], object]) -> PartGroup[TimedKernel]:
+        """Return the group of the kernels that satisfy the predicate, as shares of the time of the busy GPU."""
+        return PartGroup(tuple(filter(predicate, self.timed_kernels)), self.busy, "the GPU's time", self.kernel_call)
+
+    @property
+    def host_wait(self) -> HostWait | None:
+        """The wait of the GPU in unprofiled calls: profiling stretches calls, but not kernels."""
+        if not self.on_gpu or not self.latency or not self._kernels or self.busy <= 0:
+            return None
+        kernels = self.kernel_group(lambda timed_kernel: timed_kernel.kind == "kernel")
+        mean = kernels.seconds / max(kernels.calls, 1)
+        numbers: dict[str, Number] = {
+            "busy": self.busy, "latency": self.latency, "launches": self._kernels[0].launches, "kernels": kernels.calls,
+            "mean kernel": mean,
+        }  # fmt: skip
+        return HostWait(self.latency - self.busy, self.latency, kernels.calls, mean, numbers)
+
+
+_WAITS = (
+    "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
+    "{mean:duration} to run."
+)
+_WAITS_TRACED = (
+    "The host is slow to launch {calls:#kernel} of {mean:duration} a step: at most {share:percent} of a step "
+    "({idle:duration}) to save."
+)
+_LAUNCH_LESS = "Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
+# Tracing slows the host: a trace alone does not show how long the GPU waits otherwise.
+_IF_UNTRACED = "If bench says host-bound too: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
+
+
+def host_bound_finding(
+    wait: HostWait | None, record: Record | None = None, hint: Callable[[], str] = str
+) -> Iterator[Finding]:
+    """Yield a finding if the host is the bottleneck: the GPU waits for it, or enqueueing a call takes all its time.
+
+    The record is used only if the wait is unknown. ``hint`` is called only for a finding, as it may import a backend.
+    """
+    if wait and gpu_waits(wait.idle, wait.whole):
+        yield make_finding(
+            _WAITS_TRACED if wait.traced else _WAITS,
+            wait.numbers, code="host-bound", subject="the run", seconds=wait.idle, whole=wait.whole,
+            share=wait.idle / wait.whole, calls=wait.calls, mean=wait.mean, idle=wait.idle,
+            hint=_IF_UNTRACED if wait.traced else hint() or _LAUNCH_LESS,
+        )  # fmt: skip
+    elif not wait and record and bound_by(record) == "host":
+        latency, enqueue = (median(steady_samples(record, name).for_median) for name in ("latency", "enqueue time"))
+        yield make_finding(
+            "Bound by the host: enqueueing a call takes about as long as the call.",
+            {"enqueue": enqueue, "latency": latency}, code="host-bound",
+            subject="the run", share=min(enqueue / latency, 1.0), hint=hint() or _LAUNCH_LESS,
+        )  # fmt: skip

@@ -1,1 +1,0 @@
-"""What else the machine did while it measured: which samples count, and the energy of one call."""

@@ -1,0 +1,430 @@
+"""Findings about a trace: a table of rules, each with the time of a step that it could save.
+
+A saving is an upper bound in seconds of a step. A faster kernel saves time only while the GPU does not wait for the
+host: while the next kernel is launched already, or while the host waits for the GPU. Gaps in which the GPU waits for
+the host are divided among their causes, so that no moment counts twice.
+
+Rules about work hold for the kernels of a GPU, or without one for the operators of the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferlens.analysis.evidence import (
+    LOWER,
+    MULTIPLES,
+    NEGLIGIBLE,
+    Finding,
+    Findings,
+    HostWait,
+    host_bound_finding,
+    make_finding,
+    shorten,
+)
+from inferlens.analysis.findings import FEW_LAUNCHES, TINY
+from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, of_kernel, short_name
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.columns import SECOND
+from inferlens.trace.precision import kernel_precision
+from inferlens.trace.steps import Intervals, communication, host_gaps, synchronising
+from inferlens.trace.tensor_cores import uses_tensor_cores
+from inferlens.trace.trace import CALLS, Bools, Category, Floats, Ints
+
+LONG = 1e-3  # seconds of a call; a launch takes microseconds
+MOSTLY = 0.5  # of the time, in convolutions, products and attention
+FILLED = 0.5  # of the time in which a GPU works, weighted by its busy multiprocessors
+# Patterns of names of kernels and operators. Other names belong to a family of kernels, or to none.
+_FAMILIES = tuple(
+    (family, re.compile(pattern, re.IGNORECASE))
+    for family, pattern in (
+        ("", r"fbgemm|embedding"),  # of tables, whatever the names of their arguments
+        ("attention", r"attention|attn_fwd|fmha|flash_[fb]wd"),
+        ("softmax", r"softmax"),
+        ("fill", r"^Memset"),
+        ("layout", r"nchwTo|nhwcTo|batched_transpose|aten::mkldnn_reorder"),
+        ("move", r"copy|clone|CatArray|aten::cat$|Memcpy DtoD"),
+        ("matrix product", r"^cijk_|aten::(\w*mm_?|mkldnn_linear)$"),
+        ("matrix product", r"gemm|nvjet"),
+    )
+)
+_MOVES = ("layout", "move")
+# Between the softmax and the products of attention: scaling, masks, copies.
+_BETWEEN = (*POINTWISE[1:], *_MOVES, "fill", "softmax")
+_REACH = 8  # kernels, or operators, between a softmax and a product
+_SET_UP = ("Malloc", "cudaFree", "hipFree", "HostAlloc", "HostRegister", "ModuleLoad", "LibraryLoad")
+_VECTOR = re.compile(r"_(?:align[a-z]?|ldg)(\d+)")  # elements that a kernel on tensor cores reads at once
+_BUILT_FOR = re.compile(r"(?:cutlass_|sm)(\d\d)_|(volta)_|(turing)_|(ampere)_")
+_GENERATIONS = {"volta": 70, "turing": 75, "ampere": 80}
+_HOST_COPY = re.compile(r"HtoD|DtoH")
+_BATCHED = ("aten::bmm", "aten::baddbmm", "aten::matmul", "aten::einsum")
+_LOW_PRECISION = re.compile(r"fp4|fp8|int4|e[245]m\d|awq|gptq|marlin", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4096)
+def family_of(name: str) -> str:
+    """Return the family of a kernel or an operator; empty if the name does not tell."""
+    patterns = () if name.startswith("triton_") else _FAMILIES  # Triton's are named after all that was fused into them
+    return next((family for family, pattern in patterns if pattern.search(name[:2000])), of_kernel(name))
+
+
+@lru_cache(maxsize=4096)
+def vector_share(name: str) -> float:
+    """Return the share of the elements that a kernel on tensor cores reads of those it could read at once, or 1."""
+    width = _VECTOR.search(name) if uses_tensor_cores(name) else None
+    return min(int(width[1]) / MULTIPLES.get(kernel_precision(name), 4), 1.0) if width else 1.0
+
+
+class TraceEvidence:
+    """Evidence of the rules: the events of a GPU in steps, or else the operators of the host, in their order.
+
+    Attributes:
+        step: seconds of a step.
+        rows: places of the events in the trace; ``times``: their nanoseconds, of an operator without its callees.
+        names, family: of each event; ``operator``: the place of the one that launched it, or -1.
+        waiting: rows of calls in which the host waits for the GPU.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        trace, links, overview = analysis.trace, analysis.launch_links, analysis.overview
+        self.analysis, self.step, self.bound, self.parts = analysis, overview.step_time, overview.bound, overview.parts
+        self.trace, self.on_gpu, self.count = trace, bool(overview.gpus), len(analysis.counted)
+        self.window = Intervals.union(analysis.counted.begin, analysis.counted.end)
+        self.waiting = synchronising(trace, links)
+        if self.on_gpu:
+            rows, operator, thread = trace.gpu.row, links.operator, trace.gpu.stream
+            times, communicates = trace.duration[rows], communication(trace, links)
+        else:
+            operator = np.flatnonzero(analysis.costs.is_operator)
+            rows, times = trace.scopes.row[operator], analysis.costs.host_self[operator]
+            thread, communicates = trace.thread[rows].astype(np.int64), np.zeros(len(rows), bool)
+        order = np.lexsort((trace.begin[rows], thread))
+        order = order[self.window.covered(trace.begin[rows[order]], trace.begin[rows[order]] + 1) > 0]
+        self.rows, self.operator, self.times = rows[order], operator[order], times[order]
+        self.names = trace.names_of(self.rows)
+        self.family = np.array([family_of(name) for name in self.names], dtype=object)
+        self.family[communicates[order]] = "communication"
+        device = trace.about.devices[0] if trace.about.devices else None
+        self.capability = (device.major, device.minor) if device else (0, 0)
+
+    def seconds(self, intervals: Intervals) -> float:
+        """Return the seconds of a step in these intervals."""
+        return intervals.both(self.window).total / self.count / SECOND
+
+    # Gaps in which the GPU waits for the host
+
+    @cached_property
+    def set_up(self) -> Ints:
+        """Calls of the runtime that allocate memory or load code, or take far too long to launch anything."""
+        rows = np.setdiff1d(self.trace.calls.row, self.waiting)
+        sets_up = self.trace.named(rows, lambda name: any(word in name for word in _SET_UP))
+        copies = self.trace.named(rows, lambda name: "Memcpy" in name)
+        calls: Ints = rows[sets_up | ((self.trace.duration[rows] > LONG * SECOND) & ~copies)]
+        return calls
+
+    @cached_property
+    def gaps(self) -> dict[str, Intervals]:
+        """The gaps by their cause."""
+        trace = self.trace
+        rest = host_gaps(trace, self.analysis.launch_links, self.window)
+        gaps = {}
+        set_up = Intervals.of(trace, self.set_up)
+        for cause, busy in (("data-loader", self.analysis.parts["data loader"]), ("set-up", set_up)):
+            gaps[cause] = rest.both(busy)
+            rest = rest.without(busy)
+        # The GPU ran out of work while the host waited for it, and got more work afterwards.
+        drained = Intervals.of(trace, self.waiting).covered(rest.begin - 1, rest.begin + 1) > 0
+        drained &= rest.end < self.window.end[-1]
+        works = Intervals.of(trace, trace.rows(Category.OPERATOR, *CALLS)).covered(rest.begin, rest.end)
+        length = rest.end - rest.begin
+        outside = ~drained & (length > LONG * SECOND) & (works < length / 2)
+        causes = {"synchronising": drained, "outside-operators": outside, "host-bound": ~drained & ~outside}
+        return {**gaps, **{cause: Intervals(rest.begin[mask], rest.end[mask]) for cause, mask in causes.items()}}
+
+    @property
+    def host_wait(self) -> HostWait | None:
+        """The wait of the GPU for its next kernel, without other causes."""
+        kernels = self.trace.category[self.rows] == Category.KERNEL
+        if not self.on_gpu or not kernels.any():
+            return None
+        idle = self.seconds(self.gaps["host-bound"])
+        mean, calls = float(self.times[kernels].mean()) / SECOND, round(int(kernels.sum()) / self.count)
+        return HostWait(idle, self.step, calls, mean, {"time": idle, "share": idle / self.step}, traced=True)
+
+    # Time of the work
+
+    @cached_property
+    def _gpu_paced(self) -> Intervals:
+        """Intervals in which the GPU sets the pace: more work is queued, or the host waits for the GPU."""
+        trace, launch = self.trace, self.analysis.launch_links.launch
+        calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else trace.gpu.row
+        queued = np.where(launch >= 0, trace.ends(calls), self.window.begin[0])
+        begins = queued, trace.begin[self.waiting], [queued.max()]
+        ends = trace.begin[trace.gpu.row], trace.ends(self.waiting), [self.window.end[-1]]
+        return Intervals.union(np.concatenate(begins), np.concatenate(ends))
+
+    def saving(self, mask: Bools, part: Floats | float = 1.0) -> float:
+        """Return the seconds of a step that are saved without ``part`` of each event of a mask."""
+        weights = (self.times * part)[mask]
+        if not self.on_gpu:
+            return float(weights.sum()) / self.count / SECOND
+        exposed = self.seconds(Intervals.of(self.trace, self.rows[mask]).both(self._gpu_paced))
+        return exposed * float(weights.sum()) / max(float(self.times[mask].sum()), 1.0)
+
+    def where(self, predicate: Callable[[str], object]) -> Bools:
+        """Return a mask of the events whose name satisfies the predicate."""
+        return self.trace.named(self.rows, lambda name: bool(predicate(name)))
+
+    def in_family(self, *families: str) -> Bools:
+        """Return a mask of the events of these families."""
+        mask: Bools = np.isin(self.family, families)
+        return mask
+
+    def words(self, mask: Bools) -> dict[str, Any]:
+        """Return words for sentences: calls in a step, the share of all time, and the name with most time."""
+        sums: Counter[str] = Counter()
+        for place in np.flatnonzero(mask).tolist():
+            sums[self.names[place]] += int(self.times[place])
+        longest = next((name for name, _ in sums.most_common(1)), "")
+        base, noun = ("the GPU's time", "kernel") if self.on_gpu else ("the operators' time", "operator")
+        return {
+            "calls": max(round(int(mask.sum()) / self.count), 1), "longest": longest, "base": base, "noun": noun,
+            "part": sum(sums.values()) / max(float(self.times.sum()), 1.0), "most": shorten(short_name(longest)),
+        }  # fmt: skip
+
+    def longest_of_runs(self, mask: Bools) -> Bools:
+        """Return a mask of the longest of each run of these events, which only moves of data interrupt."""
+        places = np.flatnonzero(mask | ~self.in_family(*_MOVES))
+        in_run = mask[places]
+        members, run = places[in_run], np.cumsum(in_run & ~np.append(False, in_run[:-1]))[in_run]
+        order = np.lexsort((-self.times[members], run))
+        longest = np.zeros(len(mask), bool)
+        longest[members[order[np.diff(run[order], prepend=0) > 0]]] = True
+        return longest
+
+    @cached_property
+    def vectors(self) -> Floats:
+        """The :func:`vector_share` of each event."""
+        return np.array([vector_share(name) for name in self.names], dtype=np.float64)
+
+    @cached_property
+    def attention(self) -> tuple[Bools, Bools]:
+        """Masks of softmaxes between two batched products: with the products and all between, and without."""
+        outer, inner = np.zeros(len(self.rows), bool), np.zeros(len(self.rows), bool)
+        between = {*_BETWEEN, *([] if self.on_gpu else [""])}
+        for place in np.flatnonzero(self.family == "softmax").tolist():
+            before, after = range(place - 1, -1, -1)[:_REACH], range(place + 1, len(self.rows))[:_REACH]
+            begin, end = (next((at for at in reach if self.family[at] not in between), -1) for reach in (before, after))
+            if min(begin, end) >= 0 and self._is_batched(begin) and self._is_batched(end):
+                outer[begin : end + 1] = inner[begin + 1 : end] = True
+        return outer, inner
+
+    def _is_batched(self, place: int) -> bool:
+        """Return whether an event is a product of batches of matrices, unless its operator contradicts."""
+        launcher = int(self.operator[place])
+        operator = launcher >= 0 and self.trace.name_of(int(self.trace.scopes.row[launcher]))
+        return self.family[place] == "matrix product" and (not operator or operator in _BATCHED)
+
+
+Saving = tuple[float, Mapping[str, Any]]  # seconds of a step that could be saved at most, and words for the sentences
+
+
+class TraceRule(NamedTuple):
+    """A row of the table: the possible saving, the sentence about it, and the hint."""
+
+    code: str
+    saving: Callable[[TraceEvidence], Saving]
+    sentence: str
+    hint: str
+
+
+def _data_loader(evidence: TraceEvidence) -> Saving:
+    workers = any("MultiProcessingDataLoader" in name for name in evidence.trace.strings)
+    action = "more num_workers, or a larger prefetch_factor" if workers else "num_workers of DataLoader"
+    on_host = evidence.parts["data loader"]
+    return evidence.seconds(evidence.gaps["data-loader"]) if evidence.on_gpu else on_host, {"action": action}
+
+
+def _set_up(evidence: TraceEvidence) -> Saving:
+    trace, sums = evidence.trace, Counter[str]()
+    for name, time in zip(trace.names_of(evidence.set_up), trace.duration[evidence.set_up].tolist(), strict=True):
+        sums[name] += time
+    most = next((name for name, _ in sums.most_common(1)), "")
+    return evidence.seconds(evidence.gaps["set-up"]), {"calls": len(evidence.set_up), "most": most}
+
+
+def _synchronising(evidence: TraceEvidence) -> Saving:
+    trace, rows = evidence.trace, evidence.waiting
+    place = evidence.analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
+    most = Counter(trace.names_of(trace.scopes.row[place[place >= 0]])).most_common(1)
+    gaps = evidence.gaps["synchronising"]
+    by = f", most by {most[0][0]}" if most else ""
+    return evidence.seconds(gaps), {"calls": max(round(len(gaps) / evidence.count), 1), "by": by}
+
+
+def _communication(evidence: TraceEvidence) -> Saving:
+    return evidence.parts["communication"], {}
+
+
+def _copies(evidence: TraceEvidence) -> Saving:
+    copies = evidence.where(_HOST_COPY.search)
+    words = evidence.words(copies)
+    intervals = Intervals.of(evidence.trace, evidence.rows[copies]).without(evidence.analysis.parts["kernel"])
+    pinned = "Pinned" in words["longest"]
+    action = "on a stream beside the kernels" if pinned else "from and to pinned memory (pin_memory, non_blocking=True)"
+    return evidence.seconds(intervals), {**words, "action": action}
+
+
+def _attention(evidence: TraceEvidence) -> Saving:
+    outer, inner = evidence.attention
+    softmaxes = evidence.words(inner & evidence.in_family("softmax"))["calls"]
+    part = np.where(inner, 1.0, 1 - evidence.vectors)
+    return evidence.saving(outer, part), {**evidence.words(outer), "calls": softmaxes}
+
+
+def _misaligned(evidence: TraceEvidence) -> Saving:
+    narrow = (evidence.vectors < 1) & ~evidence.attention[0]
+    words = evidence.words(narrow)
+    multiple = MULTIPLES.get(kernel_precision(words["longest"]), 4)
+    built, older = _BUILT_FOR.search(words["longest"]), ""
+    major, minor = evidence.capability
+    if built and major:
+        number = next(int(_GENERATIONS.get(group, group)) for group in built.groups() if group)
+        own = 10 * major + minor
+        older = f", built for sm_{number} and not for this GPU's sm_{own}" if number < own else ""
+    return evidence.saving(narrow, 1 - evidence.vectors), {**words, "multiple": multiple, "older": older}
+
+
+def _tensor_cores_unused(evidence: TraceEvidence) -> Saving:
+    unused = evidence.in_family(*DENSE) & evidence.where(
+        lambda name: uses_tensor_cores(name) is False and could_use_tensor_cores(name)
+    )
+    major, _ = evidence.capability
+    action = "fp16, bf16 (autocast) or TF32 (torch.set_float32_matmul_precision('high'))"
+    words = {**evidence.words(unused), "action": action if major >= 8 else "fp16 (autocast)"}
+    return evidence.saving(unused) if major >= 7 else 0.0, words
+
+
+def _elementwise(evidence: TraceEvidence) -> Saving:
+    mask = evidence.in_family(*POINTWISE) & evidence.where(lambda name: not name.startswith("triton_"))
+    return evidence.saving(mask, (~evidence.longest_of_runs(mask)).astype(float)), evidence.words(mask)
+
+
+def _moves(evidence: TraceEvidence) -> Saving:
+    moves = evidence.in_family(*_MOVES)
+    words = evidence.words(moves)
+    layout = family_of(words["longest"]) == "layout"
+    fused = "Copy, convert and join tensors less, or fuse that: torch.compile"
+    action = "Keep one memory order: channels_last in model and inputs" if layout else fused
+    return evidence.saving(moves), {**words, "action": action}
+
+
+def _small(evidence: TraceEvidence) -> Saving:
+    kernels = (evidence.trace.category[evidence.rows] == Category.KERNEL) & evidence.on_gpu
+    small = kernels & (evidence.times < TINY * SECOND)
+    words = {**evidence.words(small), "all": evidence.words(kernels)["calls"]}
+    return evidence.saving(small) if words["calls"] >= FEW_LAUNCHES else 0.0, words
+
+
+def _not_filled(evidence: TraceEvidence) -> Saving:
+    uses = [(gpu.sm_efficiency, gpu) for gpu in evidence.analysis.gpu_use if gpu.sm_efficiency is not None]
+    filled, gpu = min(uses, key=lambda use: use[0], default=(0.0, None))
+    if gpu is None or evidence.bound != "GPU" or filled >= FILLED * gpu.utilization:
+        return 0.0, {}
+    words = {"device": gpu.device, "busy": gpu.utilization, "filled": filled}
+    return (gpu.utilization - filled) * evidence.step, words
+
+
+def _products(evidence: TraceEvidence) -> Saving:
+    """Return at most half of the largest part, if other rules about work save less."""
+    dense = evidence.in_family(*DENSE, "attention")
+    words = evidence.words(dense)
+    name = words["longest"]
+    lower = LOWER.get(kernel_precision(name), "") if evidence.on_gpu else "bf16"
+    applies = lower and words["part"] >= MOSTLY and not _LOW_PRECISION.search(name)
+    half = evidence.saving(dense, 0.5) if applies and uses_tensor_cores(name) is not False else 0.0
+    rules = (_attention, _misaligned, _tensor_cores_unused, _elementwise, _moves)
+    largest = half > sum(rule(evidence)[0] for rule in rules)
+    return half if largest else 0.0, {**words, "lower": lower, "device": "cuda" if evidence.on_gpu else "cpu"}
+
+
+def _outside(evidence: TraceEvidence) -> Saving:
+    if evidence.on_gpu:
+        action = "Prepare inputs and read outputs in other threads or processes"
+        return evidence.seconds(evidence.gaps["outside-operators"]), {"start": "The GPU waits", "action": action}
+    action = "Compile the model (torch.compile), or raise the batch"
+    return evidence.parts["other"], {"start": "Time passes", "action": action}
+
+
+# The possible saving follows each sentence.
+TRACE_RULES = (
+    TraceRule("data-loader", _data_loader, "The data loader works while nothing else does",
+              "Load data in other processes: {action}."),
+    TraceRule("set-up", _set_up, "The GPU waits for {calls:#call} that set up or take memory, most in {most}",
+              "Warm up before the trace, and keep memory between steps."),
+    TraceRule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
+              "Wait for the GPU less often: no .item(), .cpu() or print of a tensor."),
+    TraceRule("communication", _communication, "Devices exchange data while no other kernel runs",
+              "Communicate while kernels run: larger buckets, gradients sent as they come."),
+    TraceRule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
+              "Copy less, or {action}."),
+    TraceRule("attention-not-fused", _attention,
+              "Attention is not fused, {calls:#softmax} a step: {part:percent} of {base} with its products",
+              "Fuse attention: torch.nn.functional.scaled_dot_product_attention."),
+    TraceRule("misaligned", _misaligned,
+              "{part:percent} of {base} is in products that read few elements at once{older}",
+              "Make the sizes of products multiples of {multiple}, by padding."),
+    TraceRule("tensor-cores-unused", _tensor_cores_unused,
+              "Convolutions and products without tensor cores, by their names, are {part:percent} of {base}",
+              "Use tensor cores: {action}."),
+    TraceRule("elementwise", _elementwise,
+              "{calls:#{noun}} a step that compute element by element are {part:percent} of {base}",
+              "Fuse them: torch.compile."),
+    TraceRule("moves", _moves,
+              "{calls:#{noun}} a step only move or convert data, {part:percent} of {base}, most in {most}",
+              "{action}."),
+    TraceRule("small-kernels", _small,
+              "{calls:,} of {all:#kernel} a step take less than 5 µs, {part:percent} of {base}",
+              "Launch fewer, larger kernels: torch.compile, or a larger batch."),
+    TraceRule("gpu-not-filled", _not_filled,
+              "GPU {device} runs kernels {busy:percent} of the time, with blocks for {filled:percent} of its units",
+              "Give the GPU more at a time: a larger batch."),
+    TraceRule("products", _products, "Convolutions, products and attention are {part:percent} of {base}",
+              "Race other backends, and a lower precision: "
+              "inferlens bench MODEL --device {device} --precision fp32,{lower}"),
+    TraceRule("outside-operators", _outside, "{start} while the host runs no operator", "{action}."),
+)  # fmt: skip
+
+
+def trace_findings(analysis: Analysis) -> Findings:
+    """Return the findings about a trace, the largest saving of a step first."""
+    if not analysis.overview.step_time:
+        return Findings()
+    evidence = TraceEvidence(analysis)
+    findings = [*_table_findings(evidence), *host_bound_finding(evidence.host_wait)]
+    return Findings(sorted(findings, key=lambda finding: -(finding.seconds or 0.0)))
+
+
+def _table_findings(evidence: TraceEvidence) -> list[Finding]:
+    """Return a finding for each row of the table with a saving that matters."""
+    findings = []
+    for rule in TRACE_RULES:
+        seconds, words = rule.saving(evidence)
+        share = seconds / evidence.step
+        if share > NEGLIGIBLE:
+            sentence = rule.sentence.replace("{noun}", words.get("noun", ""))
+            hint = make_finding(rule.hint, **words).sentence
+            findings.append(
+                make_finding(
+                    sentence + ": at most {share:percent} of a step ({time:duration}) to save.",
+                    {"time": seconds, "share": share}, code=rule.code, subject=rule.code, seconds=seconds,
+                    whole=evidence.step, share=share, hint=hint, **words,
+                )
+            )  # fmt: skip
+    return findings

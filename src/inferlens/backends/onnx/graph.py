@@ -1,0 +1,401 @@
+"""From a PyTorch module to an ONNX file in the case's folder; and whether a file that is there fits the case.
+
+The exporter built on ``torch.export`` comes first: it keeps every node's module path. Where it fails, the older one,
+which traces, gets a try, and the record says so. Models that already are ONNX files are used as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from inferlens.backends.availability import quiet
+from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch.runner import cast, example_feed, export_dimensions, flat_outputs, free_sizes
+from inferlens.errors import Unsupported, installing
+from inferlens.models.model import Model
+from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
+from inferlens.models.work.onnx_graph import PRODUCTS
+from inferlens.reasons import reason
+from inferlens.record.files import exclusive
+from inferlens.record.layer_profile import Layer, Tensor
+from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.keep import kept, unknown_layer
+
+EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
+
+
+def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
+    """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here."""
+    if model.path is not None and model.format == "onnx":
+        return model.path
+    path = preparation.folder / "model.onnx"
+    if preparation.exported and (preparation.exported / path.name).exists():
+        with preparation.phase("export") as noted:
+            noted.note = "cached"
+        return preparation.exported / path.name
+    if model.module is None:
+        raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
+    if model.format == "torchscript":
+        raise Unsupported(
+            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
+        )
+    with exclusive(preparation.export_by) if preparation.export_by else nullcontext() as shared:
+        if shared and (made := Path(shared.read())).is_file():
+            with preparation.phase("export") as noted:
+                noted.note = "shared"
+            return made
+        with preparation.phase("export"):
+            preparation.folder.mkdir(parents=True, exist_ok=True)
+            cast(model.module, precision)
+            _export(model, example_feed(model, case, precision), precision, path, preparation)
+        if shared:
+            shared.write(str(path))
+    for written in sorted(preparation.folder.glob("model.onnx*")):
+        preparation.keep(written, "onnx" if written == path else "onnx weights")
+    return path
+
+
+def copy_onnx(source: Path, path: Path) -> None:
+    """Copies an ONNX file; weights in files beside it are put into one, with its own name and ``.data`` after it."""
+    import onnx
+
+    if weight_files(source, onnx_graph(source)):
+        onnx.save(onnx.load(str(source)), str(path), save_as_external_data=True, location=f"{path.name}.data")
+    else:
+        shutil.copyfile(source, path)
+
+
+def lower_folded_weights(path: Path) -> None:
+    """Gives folded convolution weights of a bf16 graph their type back, in place.
+
+    The exporter folds batch norm into convolutions with NumPy, which has no bf16, and leaves fp32 weights behind: a
+    graph that no runtime takes.
+    """
+    import onnx
+    import torch
+
+    model = onnx.load(str(path), load_external_data=False)
+    folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
+    mixed = {name for node in folded for name in node.input[1:]}
+    stray = [
+        item for item in model.graph.initializer if item.name in mixed and item.data_type == onnx.TensorProto.FLOAT
+    ]
+    for tensor in stray:
+        values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)
+        raw = values.view(torch.int16).numpy().tobytes()
+        kind = onnx.TensorProto.BFLOAT16
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims, raw_data=raw))
+    names = {tensor.name for tensor in stray}
+    names |= {name for node in model.graph.node if names & set(node.input) for name in node.output}
+    for value in model.graph.value_info:
+        if value.name in names and value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    if stray:
+        onnx.save(model, str(path))
+
+
+def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
+    import torch
+
+    module: Any = model.module
+    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    names = [spec.name for spec in model.inputs]
+    with quiet(), torch.no_grad():
+        try:
+            torch.onnx.export(
+                module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,
+                dynamic_shapes=export_dimensions(module, model.inputs),
+            )  # fmt: skip
+            if precision == "bf16":
+                lower_folded_weights(path)
+            preparation.facts["onnx_exporter"] = "torch.export"
+            return
+        except Exception as error:  # whatever the exporter stumbles over, the other one may do
+            first = error
+        try:
+            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of just that
+            flat = flat_outputs(module)  # this one knows fewer types of outputs
+            axes = {spec.name: free_sizes(spec) for spec in model.inputs}
+            torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
+        except Exception as error:
+            raise Unsupported(
+                f"'{model.name}' cannot be exported to ONNX: {reason(first)} (tracing: {reason(error)})"
+            ) from first
+    preparation.facts["onnx_exporter"] = "TorchScript"
+    preparation.warn(
+        "export-fallback",
+        f"The older, tracing ONNX exporter was used, for the newer one failed: {reason(first)}.",
+        "Its nodes have no module paths, and control flow is fixed to what this input took.",
+    )
+
+
+def check_precision(path: Path, precision: str) -> None:
+    """Refuses to run a file's weights under another precision's name."""
+    own = onnx_file_precision(path)
+    if own != precision:
+        raise Unsupported(
+            f"The file {path.name} is in {own}, and it is run as it is.",
+            hint=f"--precision {own}, or a file written in {precision}",
+        )
+
+
+def check_outputs(model: Model) -> None:
+    """Refuses an ONNX file with an output that is a sequence or a map, for runtimes that give tensors alone."""
+    if model.format != "onnx" or model.path is None:
+        return
+    for value in onnx_graph(model.path).graph.output:
+        if (kind := (value.type.WhichOneof("value") or "tensor_type").removesuffix("_type")) not in (
+            "tensor",
+            "sparse_tensor",
+        ):
+            raise Unsupported(
+                f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
+                hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",
+            )
+
+
+def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
+    """Refuses a case whose inputs are not those that a graph declares, by name and dimensions.
+
+    Dimensions that are not numbers are free, and so are the inputs of which a graph tells no dimension at all: scalars
+    look the same, and were compared when the file was read.
+    """
+    graph = {name: tuple(shape) for name, shape in declared}
+    if set(graph) != {spec.name for spec in specs}:
+        given = ", ".join(spec.name for spec in specs)
+        raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
+    for spec in specs:
+        own = graph[spec.name]
+        sizes = [size if isinstance(fixed, int) else fixed for fixed, size in zip(own, spec.shape, strict=False)]
+        if own and (len(own) != len(spec.shape) or list(own) != sizes):
+            fixed = "x".join(map(str, own)) or "scalar"
+            raise Unsupported(
+                f"The ONNX graph was made for {spec.name}={fixed}, not for {spec}.",
+                hint="its own batch size, or a file exported with a dynamic batch",
+            )
+
+
+# The modules of ONNX nodes.
+#
+# The exporter built on ``torch.export`` writes the scopes of a node into ``pkg.torch.onnx.name_scopes``, such as ``['',
+# 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d_1']``: the operator is last, its module before it. Where it folds a
+# batch norm into a convolution, the node has the scope of the batch norm and the weight that of the convolution; both
+# are named then.
+
+SCOPES = "pkg.torch.onnx.name_scopes"
+NO_SCOPES = (
+    f"the ONNX file has no module paths ('{SCOPES}' in its nodes' metadata). They are there if it is exported with "
+    "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
+)
+NO_ONNX = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
+NO_PATHS = "an IR of OpenVINO's has no module paths; the model that it was made from has them."
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
+VALUES = ("Constant",)  # nodes that do nothing at run time
+DOMAINS = ("", "ai.onnx")
+SHAPES = 4096  # bytes of a weight, from which on it is none that tells a shape
+INSIDE = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
+
+
+class OnnxNode(Struct, frozen=True):
+    """A node of an ONNX graph, and the paths of the modules that it came from."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+
+
+class OnnxNodes:
+    """The nodes of a graph as it was given, by their place in it, their names and what they write."""
+
+    def __init__(self, nodes: Iterable[OnnxNode], absent: str = "") -> None:
+        self.nodes = tuple(nodes)
+        self.absent = absent or ("" if any(node.modules for node in self.nodes) else NO_SCOPES)
+        self.by_name = {node.name: node for node in self.nodes if node.name}
+        self.by_output = {name: node for node in self.nodes for name in node.outputs}
+        self._place = {node.outputs: place for place, node in enumerate(self.nodes)}
+
+    def in_order(self, nodes: Iterable[OnnxNode]) -> list[OnnxNode]:
+        """Each of ``nodes`` once, in the order of the graph, without those that are only values."""
+        places = {self._place[node.outputs] for node in nodes if node.kind not in VALUES}
+        return [self.nodes[place] for place in sorted(places)]
+
+    def product_before(self, node: OnnxNode) -> list[OnnxNode]:
+        """The product, if there is one, that what a node reads first was computed by."""
+        while node.kind not in PRODUCTS:
+            makers = [
+                onnx_node
+                for name in node.inputs
+                if (onnx_node := self.by_output.get(name)) and onnx_node.kind not in VALUES
+            ]
+            if not makers:
+                return []
+            node = makers[0]
+        return [node]
+
+    def between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
+        """The nodes that ``outputs`` are computed by, from the tensors in ``stops`` and the graph's own inputs on."""
+        found: dict[tuple[str, ...], OnnxNode] = {}
+        open_ = list(outputs)
+        while open_:
+            node = self.by_output.get(open_.pop())
+            if node is not None and node.outputs not in found:
+                found[node.outputs] = node
+                open_ += [name for name in node.inputs if name not in stops]
+        return self.in_order(found.values())
+
+
+def origins(path: Path) -> OnnxNodes:
+    """The nodes of an ONNX file, without its weights."""
+    if path.suffix == ".xml":
+        return OnnxNodes((), NO_PATHS)
+    try:
+        import onnx
+    except ImportError:
+        return OnnxNodes((), NO_ONNX)
+    graph = onnx.load(str(path), load_external_data=False).graph
+    uses = Counter(name for node in graph.node for name in set(node.input))
+    return OnnxNodes(
+        OnnxNode(node.name, node.op_type, tuple(node.input), tuple(node.output), modules_of(node, uses))
+        for node in graph.node
+        if any(node.output)
+    )
+
+
+def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
+    """Names of the nodes of the graph in ``path`` that ``case`` keeps, in order. Raises Unsupported for no layer's."""
+    if not case.keep:
+        return ()
+    nodes = origins(path).nodes
+    names = [node.name for node in nodes]
+    found: set[str] = set()
+    for layer in kept(case):
+        named = [node.name for node in nodes if node.name == layer or is_in(node, layer)]
+        if not named:
+            raise unknown_layer(layer, dict.fromkeys([*modules_among(nodes), *names]))
+        found.update(named)
+    return tuple(name for name in names if name in found)
+
+
+def is_in(node: OnnxNode, path: str) -> bool:
+    """Whether a node came from the module of that path, or one inside of it."""
+    return any(f"{module}.".startswith(f"{path}.") for module in node.modules)
+
+
+def modules_of(node: Any, uses: Counter[str]) -> tuple[str, ...]:
+    """Paths of the modules that an ONNX node came from, by its metadata; ``uses`` counts the readers of each tensor."""
+    scopes = scopes_of(node)
+    if not scopes:
+        return ()
+    module = scopes[-2] if len(scopes) > 1 else ""
+    folded = node.op_type in WEIGHTED and "batch_norm" in scopes[-1] and len(node.input) > 1
+    if folded and uses[node.input[1]] == 1 and "." in node.input[1]:
+        return tuple(dict.fromkeys((node.input[1].rpartition(".")[0], module)))
+    return (module,)
+
+
+def scopes_of(node: Any) -> list[str]:
+    """The scopes that the exporter wrote into a node, as a list in Python's notation; none if it wrote none."""
+    written = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
+    try:
+        scopes = ast.literal_eval(written) if written else []
+    except (SyntaxError, ValueError):
+        return []
+    return [str(scope) for scope in scopes] if isinstance(scopes, list) else []
+
+
+def modules_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
+    """The modules of some nodes, each once, in their order."""
+    return tuple(dict.fromkeys(module for node in nodes for module in node.modules))
+
+
+def operators_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
+    """The operators of some nodes, in their order."""
+    return tuple(node.kind for node in nodes)
+
+
+class OnnxLayers:
+    """The nodes of an ONNX file that do something as layers, with the tensors between them.
+
+    Weights are read by name alone, and are no inputs of the graph; ``notes`` are what the file does not tell.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        weights = {item.name for item in (*graph.initializer, *graph.sparse_initializer)}
+        self._shapes = {item.name: _tensor(item) for item in (*graph.value_info, *graph.input, *graph.output)}
+        self._shapes |= {
+            item.name: Tensor(name=item.name, shape=tuple(item.dims), dtype=_type(item.data_type), format="weights")
+            for item in graph.initializer
+        }
+        uses = Counter(name for node in graph.node for name in set(node.input))
+        self.inputs = tuple(_tensor(item) for item in graph.input if item.name not in weights)
+        self.outputs = tuple(map(_tensor, graph.output))
+        self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in VALUES)
+        inside = sorted(
+            {node.op_type for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute)}
+        )
+        self.notes: tuple[str, ...] = (INSIDE.format(", ".join(inside)),) if inside else ()
+        if not any(layer.modules for layer in self.layers):
+            self.notes += (f"modules: {NO_SCOPES}",)
+
+    def _layer(self, node: Any, uses: Counter[str]) -> Layer:
+        kind = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
+        return Layer(
+            name=node.name or next(iter(node.output), ""),
+            kind=kind,
+            modules=modules_of(node, uses),
+            operators=(kind,),
+            inputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.input if name),
+            outputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.output if name),
+            details=dict(filter(None, map(_attribute, node.attribute))),
+        )
+
+
+def onnx_layers(path: Path) -> OnnxLayers:
+    """The nodes of an ONNX file, with the shapes that can be told from it."""
+    model = onnx_graph(path)
+    import onnx
+
+    for weights in model.graph.initializer:
+        if len(weights.raw_data) > SHAPES:
+            weights.ClearField("raw_data")
+    with suppress(Exception):  # too large, or broken: shapes are missing then, and nothing else
+        model = onnx.shape_inference.infer_shapes(model)
+    return OnnxLayers(model.graph)
+
+
+def _tensor(value: Any) -> Tensor:
+    kind = value.type.tensor_type
+    sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
+    return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(kind.elem_type))
+
+
+def _type(number: int) -> str:
+    import onnx
+
+    names = {code: name for name, code in onnx.TensorProto.DataType.items()}
+    name = names.get(number, "").lower()
+    return "" if name == "undefined" else {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _attribute(attribute: Any) -> tuple[str, str] | None:
+    """An attribute that is a number, a few of them, or a text: kernel, stride, axis."""
+    if attribute.HasField("i"):
+        return attribute.name, str(attribute.i)
+    if attribute.HasField("f"):
+        return attribute.name, f"{attribute.f:g}"
+    if attribute.HasField("s"):
+        return attribute.name, attribute.s[:100].decode(errors="replace")
+    if 0 < len(attribute.ints) <= 8:
+        return attribute.name, "x".join(map(str, attribute.ints))
+    return None

@@ -1,0 +1,240 @@
+"""Modules that show what layers have to tell, and the profile of one, checked for what holds for every backend."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.base import TOLERANCES, KernelOrigins, Launched, LayerProfiler, Origins, Preparation
+from inferlens.backends.profiling.kernels import kernels_from, origins_by_scope
+from inferlens.backends.profiling.traces import TracedRun, traced_runs
+from inferlens.backends.tensorrt.layers import inspected_layers, kernel_origins
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import GpuLimits, Kernels, Layer, Layers
+from inferlens.spec.case import TensorSpec
+from inferlens.trace import read
+from tests.backends import small
+
+RUNS = 3
+RESOLUTION = 5e-6  # seconds for each layer; OpenVINO's counters are the coarsest
+ODD = "a 'b' <c>, [d]/é"
+
+
+class Fused(nn.Module):
+    """Convolution, batch norm and ReLU that compilers make one of, in a module with an odd name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.add_module(ODD, block)
+        self.last = nn.Conv2d(32, 4, 1)
+        nn.init.uniform_(block[1].running_var, 0.5, 2.0)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.last(self.get_submodule(ODD)(image))
+
+
+class Shared(nn.Module):
+    """A module called twice, two modules that share their weights, one with no work, one never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Conv2d(3, 3, 3, padding=1)
+        self.one = nn.Conv2d(3, 3, 3, padding=1)
+        self.other = nn.Conv2d(3, 3, 3, padding=1)
+        self.other.weight, self.other.bias = self.one.weight, self.one.bias
+        self.nothing = nn.Identity()
+        self.never = nn.Linear(3, 3)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.sigmoid(self.twice(torch.sigmoid(self.twice(image))))
+        return self.other(torch.sigmoid(self.one(self.nothing(image))))
+
+
+class Costly(nn.Module):
+    """Two convolutions that take milliseconds, the second with eight times the work of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(64, 64, 3, padding=1)
+        self.second = nn.Conv2d(64, 512, 3, padding=1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.sigmoid(self.first(image)))
+
+
+class Attention(nn.Module):
+    """What transformers are made of, after a residual convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.block = nn.Conv2d(32, 32, 3, padding=1)
+        self.linear = nn.Linear(32, 32)
+        self.norm = nn.LayerNorm(32)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = self.stem(image)
+        words = torch.relu(image + self.block(image)).flatten(2).transpose(1, 2)
+        words = self.norm(words + nn.functional.gelu(self.linear(words)))
+        return self.attention(words, words, words)[0]
+
+
+class Breaking(nn.Module):
+    """Two graphs of Inductor's, with an operator that Python runs between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.second = nn.Linear(32, 32)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.relu(self.first(image))
+        torch._dynamo.graph_break()
+        return torch.relu(self.second(image))
+
+
+def model(kind: Callable[[], nn.Module], *shape: int) -> Model:
+    torch.manual_seed(0)
+    spec = TensorSpec("image", shape or (1, 3, 32, 32))
+    return Model("small", "small", "module", (spec,), module=kind().eval())
+
+
+def resnet18() -> Model:
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    module = torchvision.models.resnet18(weights=None).eval()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):  # statistics near those of the activations: no layer is drowned
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+    spec = TensorSpec("image", (1, 3, 224, 224))
+    return Model("torchvision:resnet18", "resnet18", "module", (spec,), module=module)
+
+
+def prepared(folder: Path, level: str = "layer") -> Preparation:
+    """Inductor, which numbers graphs in their code, begins anew: it does not compile what it did for another test."""
+    if "torch._inductor.compile_fx" in sys.modules:
+        torch._inductor.compile_fx._graph_counter = itertools.count()
+    preparation = small.preparation(folder)
+    preparation.level = level
+    return preparation
+
+
+def profiled(label: str, model: Model, preparation: Preparation, runs: int = RUNS, **case: Any) -> Layers:
+    """The layers of ``model``, its outputs checked before and after."""
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs) if model.module is not None else None
+    runner = small.backend(label).prepare(model, small.case(label, threads=1, **case), preparation)
+    assert isinstance(runner, LayerProfiler)
+    with runner:
+        feed = runner.place(inputs)
+        for _ in range(2):
+            runner.infer(feed)
+        layers = runner.profile_layers(feed, runs)
+        if expected is not None:
+            assert small.error(runner.collect(runner.infer(feed)), expected) < TOLERANCES["fp32"]
+    check(layers, runs)
+    return layers
+
+
+def check(layers: Layers, runs: int) -> None:
+    """What holds for the layers of every backend."""
+    assert layers.layers
+    assert len(layers.whole) == runs
+    for layer in layers.layers:
+        assert layer.name or layer.modules == ("",)
+        assert layer.kind
+        assert layer.calls >= 1
+        assert len(layer.times) == runs
+        assert len(layer.begins) in (0, runs)
+        assert all(math.isfinite(value) and value >= 0 for value in (*layer.times, *layer.begins))
+    for run, whole in enumerate(layers.whole):
+        assert total(layers, run) <= whole + RESOLUTION * len(layers.layers)
+    if not any(layer.begins for layer in layers.layers):
+        assert layers.absent["begins"]
+
+
+def total(layers: Layers, run: int) -> float:
+    return sum(layer.times[run] for layer in layers.layers)
+
+
+def of(layers: Layers, *modules: str) -> list[Layer]:
+    """The layers that came from all of ``modules``, in order."""
+    return [layer for layer in layers.layers if set(modules) <= set(layer.modules)]
+
+
+def seconds(layers: list[Layer]) -> float:
+    """The fastest run's time of some layers together."""
+    return min(map(sum, zip(*(layer.times for layer in layers), strict=True)))
+
+
+def hooks(model: Model) -> list[Any]:
+    """Forward hooks that are on the modules of a model, or on all modules there are."""
+    from torch.nn.modules import module as everywhere
+
+    assert model.module is not None
+    own = [hook for part in model.module.modules() for hook in (*part._forward_pre_hooks, *part._forward_hooks)]
+    return [*own, *everywhere._global_forward_pre_hooks, *everywhere._global_forward_hooks]
+
+
+# Real traces of an H200 as kernels; what they are stands in ``traces/README.md``.
+
+FOLDER = Path(__file__).parent / "traces"
+EAGER, GRAPH, ENGINE = "eager", "inductor-graph", "torch-tensorrt"
+ENGINES = (ENGINE, "torch-tensorrt-python", "torch-tensorrt-vit")
+NAMES = (EAGER, GRAPH, *ENGINES)
+H200 = GpuLimits(
+    name="NVIDIA H200",
+    multiprocessors=132,
+    threads_per_multiprocessor=2048,
+    registers_per_multiprocessor=65536,
+    shared_memory_per_multiprocessor=233472,
+    compute_capability="9.0",
+)
+
+
+class Scoped(KernelOrigins):
+    """Tells modules by the scopes of a trace."""
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        return origins_by_scope(launched)
+
+
+class OfEngine(KernelOrigins):
+    """Tells the layers of an engine, as its runner will."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = layers
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        return kernel_origins(launched, self._layers, {})
+
+
+@cache
+def runs(name: str) -> tuple[TracedRun, ...]:
+    """The runs of a trace."""
+    return tuple(traced_runs(read(FOLDER / f"{name}.json.gz")))
+
+
+def engine(name: str) -> list[Layer]:
+    """The layers of a trace's engine."""
+    told = json.loads(gzip.decompress((FOLDER / f"{name}-engine.json.gz").read_bytes()))
+    return inspected_layers(told["Layers"], lambda _: ((), ()))
+
+
+def kernels(name: str) -> Kernels:
+    """The kernels of a trace, with all that can be told of them."""
+    teller = Scoped() if name == EAGER else OfEngine(engine(name)) if name in ENGINES else None
+    return kernels_from(runs(name), H200, teller, label=name)
