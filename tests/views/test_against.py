@@ -14,9 +14,8 @@ from inferlens.views.chart import pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.commands import inferlens
-
-from .samples import case, failure, record
-from .test_chart import boxes_of
+from tests.views.samples import case, failure, record
+from tests.views.test_chart import boxes_of
 
 
 def with_error(error: float, agrees: bool = True) -> Agreement:
@@ -25,7 +24,7 @@ def with_error(error: float, agrees: bool = True) -> Agreement:
     )
 
 
-def ways():
+def points():
     """Three ways that nothing beats in both, two that are beaten, one that is wrong and one that did not run."""
     points = [
         ("pytorch", "fp32", 20, 0.0), ("openvino", "fp32", 12, 6e-7), ("onnxruntime:cpu", "fp32", 14, 9e-7),
@@ -45,7 +44,7 @@ def texts(drawn: str) -> list[str]:
 
 
 def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
-    said = texts(render_points(ways(), "error", "svg"))
+    said = texts(render_points(points(), "error", "svg"))
     for text in (
         "openvino int8 (likely fastest)", "pytorch fp32 (reference)", "openvino fp32",
         "error of the outputs (relative L2, log scale)",
@@ -58,7 +57,7 @@ def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
 
 
 def test_the_line_joins_what_nothing_beats_in_both_and_nothing_wrong():
-    chart = points_chart(rows(ways()), "error", THEMES["light"])
+    chart = points_chart(rows(points()), "error", THEMES["light"])
     (panel,) = chart["vconcat"][0]["vconcat"]
     line = panel["layer"][0]["data"]["values"]
     assert [point["label"] for point in line] == [
@@ -74,7 +73,7 @@ def test_where_more_is_better_the_line_rises():
 def test_no_label_lies_on_another_one():
     streams = [case("openvino", options={"streams": number}) for number in range(12)]
     near = [record(of, median=10.1e-3, agreement=with_error(6e-7)) for of in streams]
-    drawn = xml.dom.minidom.parseString(render_points([*ways(), *near], "error", "svg")).documentElement
+    drawn = xml.dom.minidom.parseString(render_points([*points(), *near], "error", "svg")).documentElement
     boxes = [box for box in boxes_of(drawn) if "fp32" in box[-1] or "int8" in box[-1]]
     for number, (left, top, right, bottom, text) in enumerate(boxes):
         for box in boxes[number + 1 :]:

@@ -21,8 +21,7 @@ from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
 from inferlens.views.table import Screen
-
-from .samples import WRONG, case, failure, on_busy_machine, record, shown
+from tests.views.samples import WRONG, case, failure, on_busy_machine, record, shown
 
 
 def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, batch: int = 1, **fields):

@@ -13,8 +13,7 @@ from inferlens.views.renderers import render
 from inferlens.views.renderers.terminal import EIGHTHS, bar, with_bars
 from inferlens.views.table import Column, Document, Line, Table
 from tests.commands import inferlens
-
-from .samples import case, cpu_records, failure, gpu_records, record
+from tests.views.samples import case, cpu_records, failure, gpu_records, record
 
 BAR = re.compile(f"[{EIGHTHS[1:]}]+")
 

@@ -10,9 +10,8 @@ from inferlens.cli.show import show
 from inferlens.errors import InferlensError
 from inferlens.record.record import encode
 from inferlens.views.chart import Chart
-
-from .samples import case, cpu_records, failure, gpu_records, io_records, record, series
-from .test_answer import open_race
+from tests.views.samples import case, cpu_records, failure, gpu_records, io_records, record, series
+from tests.views.test_answer import open_race
 
 
 def texts_of_chart(records, **options) -> list[str]:

@@ -18,9 +18,8 @@ from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
-
-from .samples import CPU_MACHINE, case
-from .test_compared import NASTY, many
+from tests.views.samples import CPU_MACHINE, case
+from tests.views.test_compared import NASTY, many
 
 OTHER = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"}, variables={"OMP_PROC_BIND": "close"})
 

@@ -19,8 +19,7 @@ from inferlens.record.record import Memory
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
 from inferlens.views.table import FORMATS
-
-from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, shown
+from tests.views.samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, shown
 
 TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
 PICTURES = {"chart, svg": Chart}  # PNG and HTML are made of the same chart: test_chart has them

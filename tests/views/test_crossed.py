@@ -19,8 +19,7 @@ from inferlens.views.renderers import render
 from inferlens.views.rows import rows
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
-
-from .samples import RIGHT, WRONG, case, failure, record
+from tests.views.samples import RIGHT, WRONG, case, failure, record
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}

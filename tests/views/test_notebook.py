@@ -14,10 +14,9 @@ from inferlens.analysis.tuning import load_tuned
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from tests.analysis.profile.samples import eager, fused
-
-from .profiled import loaded
-from .samples import case, cpu_records, record
-from .test_quantized import made
+from tests.views.profiled import loaded
+from tests.views.samples import case, cpu_records, record
+from tests.views.test_quantized import made
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 LONGEST = 300  # characters of a result in a line: three lines of a notebook

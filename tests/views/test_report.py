@@ -42,9 +42,8 @@ from inferlens.views.report import (
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
 from inferlens.views.trace_documents import load_traces, steps_chart, trace_differences
 from tests.commands import inferlens
-
-from .samples import case, cpu_records, gpu_records, in_turns, record
-from .test_contract import SETS
+from tests.views.samples import case, cpu_records, gpu_records, in_turns, record
+from tests.views.test_contract import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"

@@ -21,8 +21,7 @@ from inferlens.spec.case import Budget, TensorSpec, with_batch
 from inferlens.views.answer import answers
 from inferlens.views.records import headline
 from inferlens.views.rows import rows
-
-from .samples import (
+from tests.views.samples import (
     CPU,
     GPU,
     GPU_MACHINE,

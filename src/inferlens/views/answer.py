@@ -1,6 +1,6 @@
-"""The answer of each comparison as a line: which is fastest, by how much, how sure that is.
+"""The answer of each comparison in words: which row is fastest, by how much, and how sure that is.
 
-Rows say how they stand (``Row.standing``), by the one rule of ``analysis.race``; here it is put into words.
+``Row.standing`` has the verdict of ``analysis.race``.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
         return [self._join(self._forms[0]), *([f"To decide {self.subject}: {self.decide}"] if self.decide else [])]
 
 
-# Words for what makes a number doubtful, by the codes of notes.
+# Words for doubtful numbers by note code.
 DOUBTS = {
     "unsteady": "unsteady",
     "two-modes": "unsteady",
@@ -99,9 +99,9 @@ DOUBTS = {
     "nonfinite-outputs": "outputs with NaN or inf",
 }
 FEW = DOUBTS["few-samples"]
-# What an answer says of them, which has no column of outputs.
+# Words for answers, which have no column of outputs.
 OUTPUT_REMARKS = {"random": "outputs not compared: they are random", "keeps state": "the model keeps state"}
-# Words for a number that the machine does not account for.
+# Doubts that do not come from the machine.
 OWN_DOUBTS = ("repeat-failed", *OUTPUT_WORDS, "nonfinite-outputs")
 
 

@@ -1,7 +1,7 @@
-"""Latency and throughput of the ways side by side, and against the batch size, as SVG, PNG or one HTML file.
+"""Charts of records: latency and throughput by way and by size, and latency against error, accuracy or memory.
 
-Rows come in, a Vega-Lite document goes out. The title is the answer, one line beneath it says of what. Bars start at
-zero; every value is written beside its mark, by ``units``; what did not run has a word in place of a bar.
+Rows become a Vega-Lite document. Its title is the answer, and the subtitle names the work. Bars start at zero, every
+mark has its value as text, and ways that did not run have a word in place of a bar.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MAX_WAYS, MAX_WAYS_PER_SIZE = 30, 8  # ways that are drawn of one batch size, an
 MAX_BAR_PANELS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
 LETTER, TITLE_LETTER = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
-# The right panel of lines has an axis of its own; with it, both right panels stand in line.
+# The right panel of lines has its own axis, which aligns both right panels.
 _BETWEEN = 76
 _BETWEEN_LINES = 12
 _SCALES = {"ms": 1e3}  # of what is kept in seconds
@@ -140,9 +140,6 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     return stack_charts(panels, own_scales=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
 
 
-# Words
-
-
 def chart_names(table: Sequence[Row]) -> dict[str, str]:
     """Return row names by id, without a shared precision and without the ``io`` that stands above the bars."""
     shared = len({row.precision for row in table}) == 1
@@ -211,9 +208,6 @@ def _missing_word(row: Row) -> str:
     return "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
 
 
-# Which rows, and their order
-
-
 def _seconds(row: Row) -> float:
     return row.seconds_per_call or 0.0
 
@@ -236,9 +230,6 @@ def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: in
         for place, row in enumerate(sorted(comparison, key=_order))
     )
     return set(list(dict.fromkeys(name for *_, name in places))[:most])
-
-
-# Panels
 
 
 def _charted_columns(values: Sequence[dict[str, Any]]) -> list[Column]:
@@ -506,9 +497,7 @@ def _point_channels(values: Sequence[dict[str, Any]], theme: Theme, colours: Map
     }
 
 
-# Records as points: the latency of every way against the error of its outputs, its accuracy, memory or energy.
-#
-# A panel for each comparison. Ways that are wrong are there and crossed out: one sees how fast the wrong answer is.
+# Latency against error, accuracy, memory or energy: a panel per comparison, with wrong ways crossed out.
 
 POINTS_HEIGHT = 340
 MAX_PANELS = 6  # comparisons of a table that are drawn, the first

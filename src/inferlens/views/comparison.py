@@ -1,7 +1,6 @@
-"""A comparison of two sets of records as a document.
+"""Comparisons of two sets of records, and of A and B, as documents, charts, pages and reports for CI.
 
-The answer is first: how many are slower, and by how much at most. Then the cases, the worst first, each with one word
-where it must not be relied on.
+The answer comes first: how many cases are slower, and by how much at most. Then follow the cases, the worst first.
 """
 
 from __future__ import annotations
@@ -423,9 +422,7 @@ def first_names(names: Sequence[str]) -> str:
     return "; ".join([*names[:_MOST_NAMES], *more])
 
 
-# A comparison for systems of continuous integration: annotations of GitHub, and a JUnit report.
-
-# What a case is to GitHub and to JUnit. Those that ran on neither side do not say that the candidate is worse.
+# Outcomes for GitHub and JUnit. Cases that ran on neither side do not make the candidate worse.
 _KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}
 _OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
 _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
@@ -520,8 +517,6 @@ def _count(element: Xml.Element) -> None:
         element.set(name, str(len(list(element.iter(tag)))))
 
 
-# Things against each other, as a document: the answer, a line for each, and all of it as data.
-
 AB_SCHEMA, AB_STEPS_SCHEMA = "inferlens.ab/1", "inferlens.ab-steps/1"
 
 
@@ -582,12 +577,8 @@ def _ab_fields(ab_result: ABResult) -> tuple[tuple[str, ...], list[tuple[object,
     return names, lines
 
 
-# A comparison as a page: what changed and how sure that is, each case, and what differs between the two sides.
-
-# The changes of a comparison as a chart: a point for each case, with how far it may be off, the largest ratio on top.
-#
-# The axis is logarithmic in the ratio of candidate and base, so that twice as much and half as much are equally far
-# from no change; what lies in the band is a difference that does not matter.
+# The page and its chart of changes. The axis is logarithmic in the ratio of candidate and base, so that double and half
+# are equally far from no change. The band marks changes that do not matter.
 
 MAX_CASES = 40  # cases that are drawn: those that changed most
 STEP = 24  # pixels of a case

@@ -1,8 +1,8 @@
-"""Records as a table of two axes: ways down, the values of one axis across, such as precisions.
+"""Cross tables of records: ways down, and the values of one axis across, such as precisions.
 
-A cell is compared with the first one of its line: by the one rule of ``analysis.race`` where both do the same work,
-else by their processes. Machines are never compared: there a cell's speed-up is against its own machine's reference.
-Of machines, and where there are several models, a line is a model, and its cells are the fastest ways that are right.
+The first cell of a line is the base of its speed-ups. Cells of the same work are compared by the rule of
+``analysis.race``, others by their processes. Machines are never compared: each has its own reference. With several
+models or machines, a line is a model, and its cells are the fastest right ways.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _field(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossAxis:
     return CrossAxis(lambda _, case: getattr(case, name), lambda _: {name: nothing}, order)
 
 
-# Cases that are equal without the axis stand in one line. Sizes are axes too, by their names.
+# Cases that are equal without the axis form a line. Names of sizes are axes, too.
 AXES = {
     "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
     "batch": CrossAxis(lambda row, _: row.batch, lambda _: {}),
@@ -349,8 +349,6 @@ def _best(rows: Sequence[Row]) -> Row:
     able = [row for row in rows if row.ranked and row.seconds_per_call is not None]
     return min(able, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])
 
-
-# A table of two axes as a document: for people columns for each value of the axis, for programs a cell a line.
 
 SCHEMA = "inferlens.crossed/1"
 LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for

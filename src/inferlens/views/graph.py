@@ -1,7 +1,6 @@
-"""Graphs as pictures: nodes coloured by time, marked by precision, in frames of modules; SVG, PNG, HTML or JSON.
+"""Graphs of executed layers as pictures, and partitions of a graph between TensorRT and PyTorch.
 
-Graphviz places and draws, in a process of its own: it is C code that may crash or take for ever on a graph that nobody
-has seen yet, and a process has a deadline and leaves this one alive.
+Graphviz draws in its own process, because its C code may crash or hang on an unusual graph.
 """
 
 from __future__ import annotations
@@ -31,11 +30,8 @@ from inferlens.views.picture import FONT, PALETTE, THEMES
 from inferlens.views.renderers.html import picture_page
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, plain
 
-# Graphs in Graphviz's language: what stands in a node, what its colours mean, and what is said above the drawing.
-#
-# The fill is the time, the band at the left the precision; both stand there in letters too. Times go from white to dark
-# red (OrRd of C. Brewer's palettes): lightness falls all the way, so the order is seen in grey and by people who see
-# colours differently. Names come from files: each is cleaned and escaped where it is written.
+# The fill is the time, the band at the left the precision, and both are text, too. Times range from white to dark red
+# (C. Brewer's OrRd): falling lightness keeps the order in grey and for colour-blind people.
 
 HEAT = ("#FFFFFF", "#FEF0D9", "#FDD49E", "#FDBB84", "#FC8D59", "#E34A33", "#B30000")
 BANDS = {
@@ -204,9 +200,6 @@ def _tooltip(node: Node) -> list[str]:
     ]
 
 
-# Text
-
-
 def _short(text: str, most: int = _ROW) -> str:
     return cut_middle(clean_name(text), most)
 
@@ -253,7 +246,7 @@ MOST_GRAPHS = 6
 TALLEST = 30_000  # pixels of a PNG: what most programs open
 DEADLINE = 240.0  # seconds
 HINT = "a smaller --depth, or --regions none"
-# The current folder goes from the path: what lies there is no library.
+# The current folder must not shadow libraries.
 _CHILD = """
 import sys
 del sys.path[0]

@@ -1,8 +1,7 @@
-"""Pictures: a Vega-Lite document as SVG, PNG, PDF or a page; colours of all charts.
+"""Drawing: Vega-Lite documents as SVG, PNG, PDF or page, boxes as SVG, and the colours of all charts.
 
-The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
-shapes, dashes or names say the same as colours.
+The palette follows M. Okabe and K. Ito, "Color Universal Design" (2008). Yellow and black, which vanish on white or
+dark, are replaced, and four colours are added. Shapes, dashes or names repeat what colours say.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ POINT_LETTER, LINE, GAP = (
     13.0,
 )  # pixels: a letter and a line of a point's name, and how far it is from the point
 PHONE, NAMES_ON_PHONE = 364, 110  # pixels: of a chart on a phone, and of names beside it
-# Of one width: charts are laid out with the third, and drawn with what the reader has.
+# Fonts of the same width: the layout uses the third.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
@@ -319,7 +318,7 @@ def _values(chart: Part) -> Rows:
     return [row for values in datasets if values[0].keys() == columns for row in values]
 
 
-# Boxes in rows as SVG: panels beneath each other, in which a box is as wide as its share and its name stands in it.
+# Boxes in rows as SVG. A box is as wide as its share and contains its name.
 
 # Pixels: of a panel, a row of boxes, a title, between panels.
 BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = 1100, 21, 26, 14

@@ -1,4 +1,4 @@
-"""Records as a screen: what all rows share, the answer, a table for each model and machine, and what to do next.
+"""Documents of records: the answer, a table for each model and machine, notes, and commands to go on.
 
 A metric is a field of ``rows.Row`` and a line in :data:`COLUMNS`. Numbers become text through ``units`` alone, and
 names and reasons, which may come from anywhere, through ``plain``.
@@ -69,7 +69,6 @@ MOST_GROUPS = 4  # lines about rows that are left out
 MEASURED_ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
 
-# Key, title, unit, how it is written, what stays first. Without ``wide`` it is on every screen.
 COLUMNS = (
     Column("precision", "precision", keep=0, numeric=False, bars="beside"),
     Column("batch", "batch", "", text, 0, bars="beside"),
@@ -582,12 +581,10 @@ def _rate(row: Row) -> float:
     return row.items_per_second or 0.0
 
 
-# What has to be known of records, for ``inferlens notes``: as much as a screen holds, or all of it case by case.
-#
-# On the screen notes that differ in figures alone are one, with the cases that have it.
+# Notes of records: as many as fit on a screen, or all case by case. A screen merges notes that differ in figures alone.
 
 NOTES_SCHEMA = "inferlens.warnings/1"
-# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
+# Figures, and options or variants in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
 _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _BLANK = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 _LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}

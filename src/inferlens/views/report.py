@@ -1,4 +1,7 @@
-"""What lies under the paths that a report is of: records, profiles, tunings, quantizations and traces."""
+"""The report: all results under some paths on one page, the answer first.
+
+Each section uses the tables and charts of the commands. A section without content is left out.
+"""
 
 from __future__ import annotations
 
@@ -177,8 +180,6 @@ def _load_profiles(inputs: ReportInputs, paths: Sequence[Path]) -> None:
     inputs.records += [record for record in inputs.profiles.records.values() if record.case.model not in models]
 
 
-# Traces: what a step of each is made of, and what to do about it.
-
 MAX_ADVICE = 3
 
 
@@ -221,9 +222,7 @@ def _side_by_side(overviews: Sequence[tuple[str, Overview]]) -> TraceView:
     return runs_view([several.run_of(*item) for item in overviews], None)
 
 
-# The answer of each comparison with what it costs, and all ways that were measured beside each other.
-
-# The raw samples of the ways of a comparison as charts: how they spread, and how they changed meanwhile.
+# Charts of raw samples, and the sections with answers and comparisons.
 
 BINS, POINTS = 80, 120  # of a way
 STEP, TALL = 24, 44  # pixels of a way
@@ -320,7 +319,6 @@ def over_time(
 MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
 MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
 FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
-# What the answer costs, beside its speed.
 _COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
           "build", "host_peak", "device_peak")  # fmt: skip
 _BRACKETS = "In brackets: what could be won at most."
@@ -410,7 +408,7 @@ def _models_blocks(tables: Sequence[Sequence[Row]], inputs: ReportInputs) -> Ite
     for number, table in enumerate(tables, 1):
         own_lines = [next(lines) for _ in group_rows(table, "comparison")]
         if number <= MOST_ANSWERS:
-            shared = own_lines[0].where.rpartition(", ")[0] + ", "  # model and machine, said once
+            shared = own_lines[0].where.rpartition(", ")[0] + ", "
             summary = " · ".join([own_lines[0].brief, *(item.brief.removeprefix(shared) for item in own_lines[1:])])
             if len(own_lines) > MOST_BATCHES:
                 summary = f"{shared}{plural(len(own_lines), 'batch size')}"
@@ -448,7 +446,7 @@ def _costs_table(table: Sequence[Row], names: dict[str, str]) -> Table:
     keys = {*_COST_COLUMNS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
     keys -= {name for name in ("precision", "batch") if len({getattr(row, name) for row in shown}) == 1}
     columns = [replace(column, wide=False, bars="") for column in COLUMNS if {column.key, column.title} & keys]
-    best = [row for row in shown if row.fastest] or shown  # what is known of others alone tells no cost of theirs
+    best = [row for row in shown if row.fastest] or shown
     columns = [column for column in columns if {column.text(row) for row in best} - {ABSENT, ""}]
     lines = [Line.from_row(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
     return Table("", "way", columns, lines)
@@ -521,11 +519,7 @@ def _sample_pictures(
     yield picture(f"samples-{number}", _SAMPLES_CAPTION + batch, partial(over_time, runs_by_name, colours=colours))
 
 
-# Everything that is known of one or many models on one page: the answer first, then what it stands on.
-#
-# A section draws what is there, with the tables and charts of the commands; one of which there is nothing is left out.
-
-# What runs in TensorRT and what in PyTorch, as records kept it: strips of segments, and how much is in each.
+# The sections with partitions, profiles, machines and tunings.
 
 PARTITION_CAPTION = (
     "Boxes are as wide as their shares of the operators, equally wide where these are not known, in the order of the "
@@ -598,8 +592,6 @@ def _segment_values(panels: Sequence[tuple[str, Sequence[Box]]]) -> list[dict[st
     ]
 
 
-# Where the time of profiled cases goes: findings, modules, rooflines, layers and kernels.
-
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
 MAX_OPEN = 4  # cases of which all findings, or rooflines, that are open when the page is
 MOST_ROWS = 40
@@ -665,8 +657,6 @@ def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:
         return [LARGE]
     return [Picture(f"graph-{place}", GRAPH_CAPTION, lambda _: drawn, light_only=True)]
 
-
-# How it was measured: machines and libraries, budgets, what has to be known, and the records to take along.
 
 MOST_REPEATED = 12  # commands
 MOST_PLAIN = 500_000  # bytes of a table that is not packed
@@ -761,8 +751,6 @@ def pack_records(records: Sequence[Record], name: str = "records", limit: int = 
             return f"Not in this page: {about}, which are more than {byte_count(limit)}."
     return Download(f"{name}.jsonl.gz", about, "application/gzip", b"".join([*parts, packer.flush()]))
 
-
-# Each tuning: its finals, everything that was tried, and what its settings do.
 
 _FRONT = "The dashed line joins candidates that no other beats in both measures; hollow ones break a limit."
 

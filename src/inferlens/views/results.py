@@ -1,6 +1,6 @@
-"""Records as Python has them: a sequence that prints itself as its table, and becomes a data frame.
+"""Results of the Python interface: records that print their table and become data frames.
 
-What it shows is what the command line shows of the same records. Everything is computed when it is asked for.
+Everything is computed on demand, and looks like the output of the command line.
 """
 
 from __future__ import annotations
@@ -336,9 +336,7 @@ def _refuse_several_models(records: Records, given: Path) -> None:
         raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")
 
 
-# What results print, and show in a notebook: what the command line shows, as text and as HTML.
-#
-# Python's functions come from here, for what they return knows no view.
+# Documents of all results. Public functions are imported from here, because their rooms do not know the views.
 
 __all__ = [
     "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",

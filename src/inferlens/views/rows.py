@@ -1,7 +1,7 @@
-"""Records become rows: one :class:`Row` per case, with all that a table or a chart can show of it, computed once.
+"""Rows: one :class:`Row` per case with everything that tables and charts show, computed once.
 
-Rows hold numbers, never text made from numbers, and only what was measured: rates come from windows of back-to-back
-calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: model, inputs, batch and machine.
+Rows hold measured numbers, never text. Rates come from windows of back-to-back calls, never from 1 / latency.
+Speed-ups relate rows of one *comparison*: model, inputs, batch and machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from inferlens.units import duration, moment, plural
 from inferlens.views.table import plain, profile_command
 
 PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
-# Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
+# Words for outputs that are not wrong, but deficient, by note code.
 OUTPUT_WORDS = {
     "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
     "random-outputs": "random", "keeps-state": "keeps state",
@@ -447,11 +447,8 @@ def _range(spec: TensorSpec) -> str:
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
-# Which row is the fastest of its comparison, which one the others are compared with, and how much faster they are.
-#
 # The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's
-# own number of threads. Each device has its own, or else takes another device's. Words may name another one: of several
-# that they fit it is the plainest.
+# number of threads. A device without one takes another device's. Words may select another row.
 
 
 def check_reference(reference: str | None, rows: Sequence[Row]) -> None:

@@ -261,9 +261,6 @@ def _normalize(name: str) -> str:
     return name.strip().lower().replace("-", " ").replace("_", " ")
 
 
-# A report has sections, pictures and files besides tables and sentences.
-
-
 @dataclass(frozen=True)
 class Picture:
     """A chart.

@@ -1,4 +1,4 @@
-"""The columns of a trace's tables; those that few ask for stand in a table only where all are wanted."""
+"""Views of a trace: tables for programs and people, and their answers in sentences."""
 
 from __future__ import annotations
 
@@ -162,9 +162,7 @@ RUN_COLUMNS = _columns(
 )
 
 
-# The tables of each view of a trace: what programs get, what people see of it, and the answer that stands above.
-
-# What the views of a trace say in a sentence: where most of the time or memory is, and how far steps differ.
+# Sentences about traces.
 
 _UNKNOWN = 0.01  # of the kernels' time: less need not be said
 _MOSTLY_UNKNOWN = 0.9  # of it: what is known of the rest says nothing
@@ -420,7 +418,7 @@ _KERNELS, _LAUNCHERS, _MODULES, _STEPS = (
     "--view steps",
 )
 _OPERATORS, _OPERATOR_SHAPES = "--view operators", "--view operators --by shapes"
-# Options of a view, the question that it answers, and whether it has anything to show.
+# The question that a view answers, and whether it has content.
 _NEXT_STEPS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
     _KERNELS: ("Which kernels take it?", lambda analysis: len(analysis.trace.gpu)),
     _LAUNCHERS: ("Who launches them?", lambda analysis: (analysis.launch_links.operator >= 0).any()),
@@ -609,7 +607,7 @@ VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
 }  # fmt: skip
 
 
-# Two traces compared: what changed most first. The second is the candidate, and changes are of it against the base.
+# Two traces compared, the largest change of the candidate first.
 
 _LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")

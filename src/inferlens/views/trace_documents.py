@@ -1,4 +1,4 @@
-"""From paths to what is shown of them: reads and analyses; one trace, two compared, or those of all ranks or runs."""
+"""Documents and charts of trace files: one trace, two compared, or all ranks or runs of a folder."""
 
 from __future__ import annotations
 
@@ -327,7 +327,7 @@ def _notes(path: Path, analysis: Analysis) -> list[str]:
     return [plain(f"{path}: {note}") for note in analysis.trace.notes]
 
 
-# What steps of traces went to as a picture: a bar for each, of parts that add up to it; SVG, PNG or one HTML file.
+# Bars of the parts of each step or trace.
 
 STEPS_CAPTION = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
 BARS_WIDTH, MAX_BARS_HEIGHT = 700, 420  # pixels; of all bars together at most
@@ -418,9 +418,7 @@ def _step_bars(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> 
     return vega_document({**marks("bar", channels, values, height={"band": 0.8}), **size, "title": heading}, theme)
 
 
-# Traces of a report: what a step of each is made of, and what ran when.
-
-# One step of a trace from left to right: what each thread of the host did, and what each stream of a GPU ran.
+# Traces in a report: a timeline of one step, and views and differences of all traces.
 
 TIMELINE_HOW = (
     "A step from left to right, in the colours above: operators of the host and their calls, then what each GPU ran."
@@ -524,7 +522,7 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
     return boxes
 
 
-# Traces as a page has them, each read once and one held at a time: what it comes to, and what is shown of it.
+# A trace is read once, and released after its views are drawn.
 
 MAX_REPORT_TRACES = 12
 REPORT_ROWS = 20  # of operators and kernels

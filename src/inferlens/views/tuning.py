@@ -1,6 +1,6 @@
-"""A tuning as a screen and as a page: the finals' table, what the winner's settings do, what was tried and what not.
+"""Tunings and option studies as documents and charts.
 
-The ranking is the finals' alone. Others stand beneath, by how the search saw them beside the winner, and say so.
+Only the finals are ranked. Rows of the search follow with their speed-up over the winner, and are marked as such.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ IN_SEARCH = "in the search"
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
 LONGER = 1.0  # seconds by which a build is longer, from which on it is said
 MOST_NAMES = 3
-# The columns that show what is to be best, or is limited, where they are not shown anyway.
+# Columns that an objective or limit adds.
 _OBJECTIVE_COLUMNS = {
     "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
     "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
@@ -412,8 +412,6 @@ def _first_names(names: Sequence[str], most: int) -> str:
     return listing([*first, f"{rest} more"] if rest else first)
 
 
-# Several tunings as one screen: an answer and rows for each model and batch size, and where the winners lie.
-
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 
 
@@ -496,8 +494,6 @@ def _tuning_name(tuned: Tuned) -> str:
     record = tuned.trials[0].records[0]
     return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))
 
-
-# A study as a screen: what the option does, and a row for each of its values against the default.
 
 STUDY_SCHEMA = "inferlens.study/1"
 STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # of the picture, in pixels
@@ -666,12 +662,7 @@ def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, the
     )
 
 
-# A tuning as a chart: what is to be best against the accuracy or the error, and against memory, of all that was timed.
-#
-# Accuracy takes the place of the error where it is known, as it says what an error costs.
-#
-# The line of each panel joins what nothing else beats in both. The winner, the best way with its defaults and the
-# reference are named; what breaks a limit is hollow, and what failed is not drawn.
+# The chart of a tuning: the objective against accuracy or error, and against memory. Hollow candidates break a limit.
 
 TUNING_HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them

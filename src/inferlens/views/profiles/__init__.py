@@ -1,4 +1,4 @@
-"""Profiles with what is beside them, named, and in groups that can be compared: one model, its inputs, one machine."""
+"""Profiles: named cases in comparable groups, and what the tables of layers, kernels and floors share."""
 
 from __future__ import annotations
 
@@ -166,15 +166,13 @@ def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> lis
     return cases
 
 
-# What the tables of layers, kernels and floors share: which rows are shown, sums, names, and what their times are.
-
 MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
 CASE_FIELDS = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
 LONGEST_NAME = 60
 MAX_SUMMED = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
-CALL, PROFILED_CALL = "call", "profiled call"  # the row of a whole call; of what is known while it is profiled alone
+CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
 MOST_MODULES = 3  # that are named
 LONG_CALL = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
 
@@ -282,9 +280,6 @@ def hide_constant(columns: Sequence[Column], rows: Sequence[Any], key: str) -> l
     return [replace(column, write=lambda _: "") if same and column.key == key else column for column in columns]
 
 
-# Names
-
-
 def display_name(name: str) -> str:
     """Return a name on one line, never empty."""
     return plain(name) or "(no name)"
@@ -313,9 +308,6 @@ def tensor_shapes(tensors: Sequence[Tensor]) -> str:
 def half_interval(times: RunTimes | None) -> str:
     """Return half of the median's interval in percent."""
     return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
-
-
-# Units and sentences
 
 
 def unit_of(profiles: Iterable[Profile]) -> str:
@@ -360,9 +352,7 @@ def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
     return text if kernels_only else f"{text}, scaled to a call without profiling"
 
 
-# Whether a quantized case is really computed in what it says: one line for each.
-
-NAMED, LITTLE = 2, 0.005  # layers that are named; a share of the time that is not told
+NAMED, LITTLE = 2, 0.005  # named layers; shares of the time below this are omitted
 
 
 def precision_lines(cases: Sequence[ProfiledCase]) -> list[str]:

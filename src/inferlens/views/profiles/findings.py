@@ -1,4 +1,4 @@
-"""Findings of each case: a ranked list for people, or all of each finding for programs."""
+"""Findings of each case: a ranked list for people, all of them for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ SCHEMA = "inferlens.findings/1"
 MIN_RIVALS = 2  # other backends: then another one is no new idea
 LINES, ROOM, WIDTH = 16, 84, 100  # that findings and notes fill, characters of each, and of a screen
 COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
-# Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
 
@@ -116,7 +115,7 @@ def findings_document(
     """Return the findings of each case; people get the few that matter most.
 
     Args:
-        cases: as :func:`judged` makes them; of each the ``top`` findings, or with ``whole`` all for people, too.
+        cases: the results of :func:`judge_cases`; ``top`` limits the findings of each, ``whole`` shows all to people.
         lines: of findings for people, where they ask for no number.
         brief: without headings and notes.
         measured: rows of the ways that were measured: cases that are the fastest of them come first.

@@ -1,4 +1,4 @@
-"""The layers or the kernels of each case as a table: what each is, how long it takes, and how they add up."""
+"""Tables of the layers or kernels of each case: times, shares, and how they add up."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Modules as rows, backends as columns, time in the cells: one tree for each model, its inputs and machine.
+"""Times by module, with a column per case: one tree for each model, its inputs and machine.
 
-A table is of kernels where every case that ran has times of kernels that are traced to modules: these are the GPU's
-own, whatever profiling cost the host, and so can be compared. Otherwise it is of layers, and a case that has none is a
-column of kernels all the same. A level that is asked for is shown alone. The times of a case's kernels are those of its
-profile of kernels; without one, or where too much of these is of no known module, they are those of its layers, if
-CUPTI timed the kernels of each layer: the same kernels, summed by layer.
+A tree has kernels if every case has kernels that are traced to modules, because profiling does not distort them.
+Otherwise it has layers, and a case without layers keeps its kernels. A requested level is shown alone. Kernel times
+come from the profile of kernels. If that is missing, or has too many unknown modules, they come from the layers whose
+kernels CUPTI timed.
 """
 
 from __future__ import annotations
@@ -53,8 +52,6 @@ from inferlens.views.profiles import (
     unit_of,
 )
 from inferlens.views.table import Column, Document, Line, Picture, Table, lines_and_sums, plain, share
-
-# Which profile of each case is a column of the table of modules, and what is known of it.
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
@@ -244,9 +241,6 @@ def tree_of(tree: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
     return replace(tree, table=module_table(profiles, rule=fused, depth=depth, right=right))
 
 
-# For people
-
-
 def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> Iterator[Table | str]:
     """Yield the trees with at most ``most`` lines."""
     drawn = [tree for tree in trees if tree.table]
@@ -258,7 +252,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         head, names = distinguish([one.case for one in of.columns or of.missing])
         missing = _missing_notes(of)
         if of.table is None and brief and drawn:
-            continue  # why it was not profiled was said when it was not
+            continue  # the command has printed the reason
         if of.table is None:
             yield Table(head, "", (), (), sentences=first_notes(missing))
             continue
@@ -269,7 +263,7 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         used = sum(1 + len(text) // WIDTH for text in (head, sentences, *notes)) + bool(notes) + len(sums)
         calls = plural(min(one.runs.count for one in of.columns), "call")
         if not brief:
-            times = _times(of.columns).replace(", scaled to a call without profiling", "")  # the scale is said
+            times = _times(of.columns).replace(", scaled to a call without profiling", "")  # the coverage has the scale
             yield Table(head, "", (), (), about=f"{times} · {calls} · {coverage(of.columns)}")
         yield sentences
         lines = _module_lines(of.table, len(names), unit, most and max(most - used, 1))
@@ -440,7 +434,7 @@ def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[st
     named = list(zip(columns, names, strict=True))
     if wrong := [name for one, name in named if not one.case.outputs_right]:
         yield f"The outputs of {listing(wrong)} are wrong."
-    stated = len(columns) == 1 and columns[0].busy  # how long the GPU works is said above the table then
+    stated = len(columns) == 1 and columns[0].busy  # the lead has the working time
     if waiting := [name for one, name in named if one.waits and not stated]:
         yield f"The call waits for the host with {few_names(waiting)}: faster modules win nothing there."
     if costly := [f"{name} ({ratio(one.account.cost)})" for one, name in named if one.distorted]:
@@ -506,9 +500,6 @@ def _share(row: ModuleRow, place: int) -> float:
     return cell.times.share or 0.0 if cell and cell.times else 0.0
 
 
-# For programs
-
-
 def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
     return {
         "level": tree.level,
@@ -543,10 +534,8 @@ def _lines(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[list
                 yield [*one.case.fields, *place, *time_fields(cell.times), *marks, *kind]
 
 
-# Where the time goes as a picture: the modules of each case as boxes, the model on top and what is in it beneath.
-#
-# It is drawn from the table of modules: a box is as wide as the module's share of the call, and boxes without any
-# beneath them are what the call adds up to. A colour is a part of the model, the same for every case.
+# Boxes of modules as wide as their shares of the call. Boxes without children add up to the call. Colours mark parts of
+# the model in all cases.
 
 MODULES_CAPTION = (
     "Each box is as wide as its share of the time, with the modules in it beneath; a colour is a part of the model."

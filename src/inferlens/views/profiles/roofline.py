@@ -1,7 +1,6 @@
-"""Layers or modules against the least time that their work takes: what could be won of a call, and where most of it is.
+"""Floors and rooflines: the least time that the work of a layer needs, and the possible gain.
 
-For people rows that do the same in repeated blocks of a model are one, and of several cases each is a row; programs get
-all rows of all cases.
+People see repeated blocks as one row, and several cases as a row each. Programs get all rows.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ from inferlens.views.table import Column, Document, Line, Picture, Table, cut_mi
 
 SORTS = ("won", "time", "order")
 ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that a screen has room for, unless more are asked for
-# What bounds a call in which nothing is to be won by faster layers.
+# Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
 ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
 SHORT_KINDS = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
@@ -345,8 +344,6 @@ def _lines(shown_case: ShownCase[Roofline], roofline: Roofline) -> Iterator[list
     yield line("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
 
 
-# Box plots of layers' times and rooflines, one panel for each case, as SVG, PNG or one HTML file.
-#
 # A box is the middle half of the runs; whiskers reach from the 5th to the 95th percentile, or over few runs entirely.
 # A point of a roofline is a layer or module: its work per byte and per second. The roof is the device's best rate.
 

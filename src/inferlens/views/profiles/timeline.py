@@ -1,13 +1,10 @@
-"""A trace of the runs of profiles, for Perfetto and every other viewer of Chrome's Trace Event Format (JSON).
+"""Profiles as a trace for Perfetto and other viewers of Chrome's Trace Event Format (JSON).
 
-Each profile is a process of the trace, and begins at zero, so that profiles lie above each other. Its threads are rows:
-the runs, the modules, and layers or kernels; what runs side by side has rows beneath each other. Inside, times are
-whole nanoseconds since the first run began; in the trace they are microseconds.
+Each profile is a process that begins at zero. Its threads are rows for runs, modules, and layers or kernels; parallel
+slices have several rows. Times are whole nanoseconds inside, and microseconds in the trace.
 
-What the profile does not say is laid out by a rule, and the row that holds it says so: layers of which it is not known
-when they began follow each other in their order. Several calls in a run are drawn as one. A module's slice
-reaches from the first of its consecutive layers to the last, those of modules in it included. A fused layer belongs to
-the deepest module that contains all of those it came from.
+Layers with an unknown begin follow each other in order, and their row says so. Several calls in a run are one slice. A
+module's slice spans its consecutive layers. A fused layer belongs to the deepest module that contains all its origins.
 """
 
 from __future__ import annotations

@@ -92,9 +92,8 @@ def render_json(document: Document, width: int = 0, color: bool = False) -> str:
     return msgspec.json.format(msgspec.json.encode(document.data()), indent=1).decode() + "\n"
 
 
-# What GitHub would take for a table's edge, a tag, an entity, emphasis, code, a link, a formula or a mention.
+# Characters with a meaning in GitHub's Markdown.
 _SPECIAL = re.compile(r"([\\|<>&*_`\[\]~$#])")
-# A name of thousands of characters would hide the numbers beside it; JSON and CSV have all of it.
 _LONGEST = 200
 
 

@@ -221,9 +221,7 @@ def widest(texts: Sequence[str]) -> int:
     return max(map(cell_len, texts), default=0)
 
 
-# A table's figures as bars, for a terminal: names, bars an eighth of a character fine, and the figures beside them.
-#
-# Bars start at zero and are clear without colours. A column says itself whether it is drawn (``Column.bars``)::
+# Bars start at zero, in steps of an eighth of a character. ``Column.bars`` marks the drawn column::
 #
 #     openvino     ███████████████▍                  17.1   1.49x
 #     onnxruntime  ████████████████▌                 18.3   1.39x
