@@ -11,7 +11,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import encode
 from inferlens.views.chart import Chart
 from tests.views.samples import case, cpu_records, failure, gpu_records, io_records, record, series
-from tests.views.test_answer import open_race
+from tests.views.test_rows import open_race
 from inferlens.record.record import Agreement, Memory
 from inferlens.views.chart import pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
