@@ -41,7 +41,7 @@ from inferlens.views.table import Column, Document, Line, Report, Section, Table
 from inferlens.views.trace_documents import load_traces, steps_chart, trace_differences
 from tests.commands import inferlens
 from tests.views.samples import case, cpu_records, gpu_records, in_turns, record
-from tests.views.test_contract import SETS
+from tests.views.test_records import SETS
 import xml.etree.ElementTree as ET
 from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline
 from tests.trace.samples import event, kernel, launch, step, text, training
