@@ -6,10 +6,8 @@ import gzip
 import json
 from pathlib import Path
 from typing import Any
-
 import msgspec
 import pytest
-
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
@@ -19,6 +17,7 @@ from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, p
 from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
+
 
 MS = 1_000_000  # nanoseconds
 
