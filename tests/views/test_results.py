@@ -22,7 +22,7 @@ from inferlens.record.store import LoadedProfiles
 from tests.analysis.profile.samples import eager, fused
 from tests.views.profiled import loaded
 from tests.views.samples import case, cpu_records, record
-from tests.views.test_quantized import made
+from tests.views.test_quantization import made
 
 
 CPU = Records(cpu_records())
