@@ -5,19 +5,18 @@ from __future__ import annotations
 import html
 import re
 import xml.dom.minidom
+
 import pytest
+
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
-from inferlens.record.record import encode
-from inferlens.views.chart import Chart
-from tests.views.samples import case, cpu_records, failure, gpu_records, io_records, record, series
-from tests.views.test_rows import open_race
-from inferlens.record.record import Agreement, Memory
-from inferlens.views.chart import pareto_front, points_chart, render_points
+from inferlens.record.record import Agreement, Memory, encode
+from inferlens.views.chart import Chart, pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.commands import inferlens
-from tests.views.samples import case, failure, record
+from tests.views.samples import case, cpu_records, failure, gpu_records, io_records, record, series
+from tests.views.test_rows import open_race
 
 
 def texts_of_chart(records, **options) -> list[str]:

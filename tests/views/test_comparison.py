@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
+from pathlib import Path
 from xml.etree import ElementTree as Xml
+
 import msgspec
 import pytest
 from markdown_it import MarkdownIt
+
 from inferlens.analysis.comparison import Compared, compare
-from inferlens.record.record import Agreement, Environment, Warning
+from inferlens.errors import InferlensError
+from inferlens.record.record import Agreement, Environment, Record, Warning, decode
 from inferlens.spec.case import Case
 from inferlens.views.comparison import (
     COMPARISON_FORMATS,
+    MAX_CASES,
     case_lines,
     comparison_answer,
+    comparison_chart,
+    comparison_report,
     github_command,
     render_comparison,
     sentences,
 )
-from tests.analysis.compare.sides import broken, ran
-from tests.views.samples import CPU_MACHINE, case
-import base64
-import gzip
-from pathlib import Path
-from inferlens.errors import InferlensError
-from inferlens.record.record import Record, decode
-from inferlens.views.comparison import MAX_CASES, comparison_chart, comparison_report, render_comparison
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
-
+from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
 

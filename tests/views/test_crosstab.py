@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+
 import msgspec
 import pytest
+
 from inferlens.errors import InferlensError
 from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.chart import points_chart
@@ -18,7 +20,6 @@ from inferlens.views.rows import rows
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import RIGHT, WRONG, case, failure, record
-
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}

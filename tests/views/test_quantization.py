@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+
 import pytest
+
 from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
 from inferlens.spec.case import Case
 from inferlens.views.profiles.quantization import quantization_document

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
+import json
 import math
 import re
 import subprocess
 import sys
 import xml.dom.minidom
 from pathlib import Path
+
 import msgspec
 import pytest
+
 from inferlens.errors import InferlensError
-from inferlens.record.record import Memory
+from inferlens.record.record import Memory, Record, Warning, encode
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
-from inferlens.views.table import FORMATS
-from tests.views.samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, shown
-import csv
-import io
-import json
-from inferlens.record.record import Record, Warning, encode
 from inferlens.views.records import notes_document
 from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS
 from tests.commands import inferlens
-from tests.views.samples import WRONG, case, record, sample_records
-
+from tests.views.samples import (
+    UNCHECKED,
+    WRONG,
+    case,
+    cpu_records,
+    failure,
+    gpu_records,
+    io_records,
+    record,
+    sample_records,
+    shown,
+)
 
 TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
 PICTURES = {"chart, svg": Chart}  # PNG and HTML are made of the same chart: test_chart has them

@@ -7,11 +7,14 @@ import csv
 import gzip
 import json
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+
 import jsonschema
 import pytest
+
 from inferlens.analysis.measures import case_numbers
 from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
@@ -38,14 +41,11 @@ from inferlens.views.report import (
     traces_section,
 )
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
-from inferlens.views.trace_documents import load_traces, steps_chart, trace_differences
+from inferlens.views.trace_documents import TIMELINE_BINS, load_traces, step_timeline, steps_chart, trace_differences
 from tests.commands import inferlens
+from tests.trace.samples import event, kernel, launch, step, text, training
 from tests.views.samples import case, cpu_records, gpu_records, in_turns, record
 from tests.views.test_records import SETS
-import xml.etree.ElementTree as ET
-from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline
-from tests.trace.samples import event, kernel, launch, step, text, training
-
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
@@ -495,6 +495,7 @@ def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path, page: str) -> 
 
 
 # The picture of what ran when in one step of a trace.
+
 
 def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
     """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
+
 import msgspec
 import pandas
 import polars
 import pytest
-from inferlens import InferlensError, Records, load_profiles, load_records
-from inferlens.views.rows import Row
-from tests.analysis.compare.sides import ran, saved
-from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
-import re
-from typing import Any
+
 import inferlens
-from inferlens import Records, load_records
+from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.analysis.tuning import load_tuned
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
+from inferlens.views.rows import Row
+from tests.analysis.compare.sides import ran, saved
 from tests.analysis.profile.samples import eager, fused
 from tests.views.profiled import loaded
-from tests.views.samples import case, cpu_records, record
+from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown
 from tests.views.test_quantization import made
-
 
 CPU = Records(cpu_records())
 

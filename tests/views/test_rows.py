@@ -7,18 +7,28 @@ import io
 import json
 import math
 import random
+import re
+import shlex
 import sys
+
 import msgspec
+import numpy as np
 import pytest
+import typer
 from msgspec.structs import replace
+
+from inferlens.cli.commands import app
 from inferlens.errors import InferlensError
-from inferlens.record.machine import Energy, MachineLog
-from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, encode
+from inferlens.record.machine import Energy, MachineLog, Marks
+from inferlens.record.record import IN_TURNS, Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record, encode
 from inferlens.record.store import load_records
 from inferlens.spec.case import Budget, TensorSpec, with_batch
+from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
-from inferlens.views.records import headline
+from inferlens.views.records import headline, records_document
+from inferlens.views.renderers import render
 from inferlens.views.rows import rows
+from inferlens.views.table import Screen
 from tests.views.samples import (
     CPU,
     GPU,
@@ -29,23 +39,11 @@ from tests.views.samples import (
     failure,
     gpu_records,
     io_records,
+    on_busy_machine,
     record,
     series,
     shown,
 )
-import re
-import shlex
-import numpy as np
-import typer
-from inferlens.cli.commands import app
-from inferlens.record.machine import Marks
-from inferlens.record.record import IN_TURNS, Environment, ModelFacts, Record
-from inferlens.spec.case import Budget, TensorSpec
-from inferlens.spec.plan import words_of
-from inferlens.views.records import records_document
-from inferlens.views.renderers import render
-from inferlens.views.table import Screen
-from tests.views.samples import WRONG, case, failure, on_busy_machine, record, shown
 
 
 def constant(backend: str, seconds: float, count: int = 100, **fields):
@@ -381,6 +379,7 @@ def test_samples_of_records_do_not_stay_in_memory(tmp_path):
 
 
 # The answer of each comparison: a winner with those that may be as fast, or the likeliest.
+
 
 def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 1, batch: int = 1, **fields):
     """Records of a race: each case once by itself, then in rounds; processes differ by ``spread``, rounds by 5 %."""

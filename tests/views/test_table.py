@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+
 import pytest
+
 from inferlens.cli import screen
 from inferlens.errors import InferlensError
-from inferlens.views.renderers import render, terminal
-from inferlens.views.table import Column, Document, Line, Table
-import re
 from inferlens.units import number
 from inferlens.views.records import records_document
-from inferlens.views.renderers import render
+from inferlens.views.renderers import render, terminal
 from inferlens.views.renderers.terminal import EIGHTHS, bar, with_bars
+from inferlens.views.table import Column, Document, Line, Table
 from tests.commands import inferlens
 from tests.views.samples import case, cpu_records, failure, gpu_records, record
-
 
 COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
 TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])

@@ -6,8 +6,10 @@ import gzip
 import json
 from pathlib import Path
 from typing import Any
+
 import msgspec
 import pytest
+
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
@@ -17,7 +19,6 @@ from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, p
 from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
-
 
 MS = 1_000_000  # nanoseconds
 
