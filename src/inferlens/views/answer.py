@@ -26,14 +26,14 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     """Represent the answer of one comparison.
 
     Attributes:
-        where: of what it is, where there are several: model, device, sizes.
-        head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, :data:`ALONE` if no other ran right, or
-            ``NONE`` if nothing did; empty of a single way.
-        who: the way that it is, with its time.
-        than: by how much against the reference; ``sure``: the interval of that.
-        rival: the ways that may be as fast, by how much against the next one, or how likely it is.
-        least: what is said in place of that where there is no room.
-        decide: the command that decides it; empty where it is decided. ``decides`` says what it decides.
+        where: model, device and sizes, if there are several comparisons.
+        head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, :data:`ONLY_WAY` if no other ran right,
+            ``NONE`` if nothing did; empty for a single way.
+        winner: the fastest way with its time.
+        speedup: the speed-up over the reference, with its ``interval``.
+        rival: the ways that may be as fast, the factor to the next one, or the certainty.
+        short_rival: a shorter form of ``rival``.
+        decide: the command that decides an open comparison; ``subject`` is what it decides.
     """
 
     where: str

@@ -358,7 +358,8 @@ _CROSS = "M-1,-1L1,1M1,-1L-1,1"
 class PanelAxis:
     """A measure as an axis.
 
-    Its ``scale`` is ``near`` (around the values, logarithmic where they are far apart), ``decades`` or ``zero``.
+    ``less`` says whether smaller is better. ``scale`` is ``near`` (around the values, logarithmic for a wide range),
+    ``decades`` or ``zero``.
     """
 
     key: str

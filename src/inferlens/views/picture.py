@@ -330,11 +330,11 @@ class Box:
     """One box.
 
     Attributes:
-        left: where it begins; ``wide``: how much it takes, both as shares of the panel.
-        row: from the top.
-        names: what may stand in it; the first for which there is room does.
-        about: what the page says of it where the pointer is, with ``; `` between lines.
-        colour: as in ``picture.PALETTE``.
+        left: begin; ``wide``: width; both are shares of the panel.
+        row: index from the top.
+        names: candidates for its label; the first that fits is used.
+        about: tooltip, with ``; `` between lines.
+        colour: as in ``PALETTE``.
     """
 
     left: float

@@ -222,7 +222,7 @@ def headline(table: Sequence[Row]) -> str:
 
 
 def _fit_records(shown: Sequence[Row], where: str, top: int | None, screen: Screen) -> list[Table | str]:
-    """Return as much as fits on a screen: all rows, though little be said of them; else fewer; else answers alone."""
+    """Return as much as fits on a screen: all rows, else fewer, else answers alone."""
     if top is not None:
         return record_blocks(shown, where, top)
     comparisons = group_rows(shown, "comparison")
@@ -271,9 +271,9 @@ def records_table(
     columns: Sequence[Column] = COLUMNS,
     detail: int = 2,
 ) -> Table:
-    """Return one model on one machine; ``where`` is the folder of its records, ``most`` how many rows are shown.
+    """Return one model on one machine; ``where`` is the folder of its records, ``top`` limits the rows.
 
-    ``detail`` is as of :func:`blocks_of`.
+    ``detail`` is as of :func:`record_blocks`.
     """
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1

@@ -64,11 +64,11 @@ class Records(Displayed, Sequence[Record]):
     """Hold records, failed ones included, in order; ``print`` shows their table.
 
     Attributes:
-        records: the same as a list.
-        folders: by a record's id, where it lies; of records that were read from disk.
-        problems: files that could not be read, a sentence each.
-        reference: the row that speed-ups are against, as ``--reference`` has it; ``None`` is the usual one.
-        where: the folders that they lie in, for the commands that the table goes on with.
+        records: the records as a list.
+        folders: folders of loaded records by id.
+        problems: a sentence per unreadable file.
+        reference: the row that speed-ups refer to, as in ``--reference``; ``None`` is the usual one.
+        where: the folder for commands in the output.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ class Tuning(Records):
     """Hold the records of a tuning's final rounds; ``print`` shows the answer.
 
     Attributes:
-        tuned: how it ended, for each model and batch size.
-        model: the live module that it was of, and its example inputs, for :meth:`load`.
+        tuned: the result for each model and batch size.
+        model: the live module and its example inputs, for :meth:`load`.
     """
 
     def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:

@@ -41,48 +41,46 @@ RowStanding = Literal["", "fastest", "equal", "likeliest", "open", "slower", "no
 class Row(Struct, frozen=True, kw_only=True):
     """One case as shown; times in seconds, sizes in bytes, ``None`` for unknown or uncertain values.
 
-    ``NAME_low`` and ``NAME_high`` are the 95 % interval of what stands before them, over processes where there are
-    several.
+    ``NAME_low`` and ``NAME_high`` are the 95 % interval of the value before them, over processes if there are several.
 
     Attributes:
-        name: the case within its table: backend, precision and what else tells it from the other rows.
-        machine: what tells the machine from another; rows of two machines are never compared.
-        device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
-        hint: what may help one that did not run; of the likeliest, the command that decides between it and the next.
-        inputs: the actual inputs; ``batch`` is the number of items in one call, ``sizes`` are those of the other named
-            dimensions, and ``form`` is the inputs with names in place of these, such as ``x={batch}x{width}:int64``.
-        runs: how many runs of the case there are, of which this is the newest.
-        run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
-        prepared: the range of sizes it was prepared for, if for more than the measured ones.
-        io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
-        card: the beginning of the GPU's own name (UUID), of cases on a GPU.
-        processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
-        samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
-        median: of several processes the geometric mean of their medians.
-        h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
-        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
-        separate_rate: whether throughput was measured in other processes than latency.
-        in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
+        name: distinct name within the table: backend, precision and further differences.
+        machine: key of the machine; rows of two machines are never compared.
+        device_name: the GPU, or the CPU for cases on it; longer if machines share the name.
+        hint: help for a failed case; for the likeliest, the command that compares it with the next.
+        inputs: the actual inputs; ``batch`` is the number of items per call, ``sizes`` are other named dimensions, and
+            ``form`` has their names in place of sizes, such as ``x={batch}x{width}:int64``.
+        runs: number of runs of the case; this is the newest.
+        run: begin of the run in tables per run; rows of two runs are not compared.
+        prepared: the range of sizes, if the case was prepared for more than the measured ones.
+        io: where a call begins and ends; ``call_mode``: further conditions, ``cold``, ``rotating``.
+        card: the first characters of the GPU's UUID.
+        processes: number of processes; ``between``: whether intervals cover their differences.
+        samples: number of latency samples in use; ``left_out`` were disturbed or not steady.
+        median: with several processes, the geometric mean of their medians.
+        h2d, compute, d2h: medians of the parts of the GPU time, if a call begins and ends on the host.
+        iterations_per_second: calls per second, the median of the throughput windows; items are calls x batch.
+        separate_rate: whether throughput comes from other processes than latency.
+        in_flight: calls in flight during throughput; ``None``: limited by the queue alone.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
-        speedup: reference's median latency over this one's; of rates where no latency was measured.
-        sure: whether the speed-up's interval covers how far processes differ.
-        metric: what ``accuracy`` is: ``top-1``, ``agreement``, the name of the user's function; ``accuracy_share``:
-            whether it is a share of the samples. ``drop``: how far it is below fp32, of no share relative to that.
-        error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
-        build: seconds of export and build together; ``cached`` if what was built before was used.
-        host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
-        ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
-        place: its place among those of its comparison that may win, by speed.
-        standing: how it stands there: it is the ``fastest``; or ``equal``: it may be as fast; or the ``likeliest``,
-            beside others that are ``open``: they may be faster; or ``slower``.
-        fastest: whether it is the fastest, or may be as fast; of an open race, whether it is the likeliest.
-        chance: of the first, the probability that no other one is faster by more than the threshold.
-        behind: its time over that of the first one.
-        ended: when the last of its records was kept; ``command``: what those of one command share.
-        rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
-        cpus: threads of the CPU that were used, or could be; ``profile``: the command that shows where its time goes.
-        machine_load: what other programs used meanwhile.
-        notes: what has to be known of it, the most important first.
+        speedup: the reference's median latency over this one's, or the ratio of rates without latencies.
+        sure: whether the speed-up's interval covers differences between processes.
+        metric: ``top-1``, ``agreement`` or the user's function; ``accuracy_share``: whether ``accuracy`` is a share of
+            the samples. ``drop``: distance below fp32, relative unless the metric is a share.
+        error: relative L2 error of the outputs; ``agrees`` is ``None`` if they could not be checked.
+        build: seconds of export and build; ``cached`` if an earlier build was used.
+        host_peak, device_peak: maximum over its processes; ``energy``: joules per item.
+        ranked: whether the row may win: it ran, and its outputs are not wrong.
+        place: rank by speed within the comparison.
+        standing: ``fastest``; ``equal``: as fast; ``likeliest`` among ``open`` ones, which may be faster; ``slower``.
+        fastest: whether it is fastest or equal, or likeliest in an open race.
+        chance: for the first, the probability that no other is faster by more than the threshold.
+        behind: its time over that of the first.
+        ended: end of its last record; ``command``: key of the command that measured it.
+        rounds: number of interleaved rounds; ``threshold``: differences below it do not matter.
+        cpus: CPU threads; ``profile``: the command that profiles the case.
+        machine_load: load by other programs.
+        notes: notes on the row, the most important first.
     """
 
     id: str
@@ -285,7 +283,7 @@ def rows(
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
-        notes: whether all get their notes, which take longer than the rest; else :func:`noted` gives them to some.
+        notes: whether all get their notes, which take longer than the rest; else :func:`with_notes` adds them.
 
     Raises:
         InferlensError: if ``reference`` names no row.

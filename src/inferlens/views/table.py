@@ -81,16 +81,16 @@ class Column:
     """One column after the names.
 
     Attributes:
-        key: the attribute or item of a row that it shows, dots between steps; empty: the whole row.
-        write: makes text of that; it has to take ``None`` where a row may lack it.
-        keep: orders what stays on a narrow screen, lowest first.
+        key: attribute or item of a row, with dots between steps; empty: the whole row.
+        write: makes text of the value; it must take ``None`` if a row may lack it.
+        keep: order in which a narrow screen keeps columns, lowest first.
         numeric: whether cells are flush right.
-        max_width: characters of a cell that a terminal shows at most.
-        fold: whether long cells run on over several lines rather than being shortened.
-        chart: title of its axis where charts draw it.
-        bars: whether it is drawn as bars where they are asked for, or stands beside them.
-        wide: whether it is shown only where all columns are asked for, or this one by name.
-        identifies: whether rows may differ by it alone, so that it stays whichever columns are chosen.
+        max_width: characters of a cell on a terminal.
+        fold: whether long cells wrap instead of losing their middle.
+        chart: axis title, if charts draw it.
+        bars: whether it is drawn as bars, or shown next to them.
+        wide: whether it appears only on request.
+        identifies: whether rows may differ in it alone, so that it always stays.
     """
 
     key: str
@@ -123,10 +123,10 @@ class Line:
     """One row as text: a name and a cell per column.
 
     Attributes:
-        full: the whole name of a row in a tree, for pages.
-        style: one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
-        ends: whether a line is ruled beneath it.
-        sums: whether it is what others add up to, and so no bar among theirs.
+        full: the whole name in a tree, for pages.
+        style: a style such as ``bold``, ``dim`` or ``red``; Markdown and HTML have bold, too.
+        ends: whether a rule follows.
+        sums: whether it is a sum of other lines, and so has no bar.
     """
 
     name: str
@@ -149,9 +149,9 @@ class Table:
 
     Attributes:
         first: heading of the names.
-        fold: whether names run on over several lines rather than being shortened.
-        answer: lines above the table that say what it comes to.
-        all_columns: whether columns that do not fit stand in further tables beneath, rather than nowhere.
+        fold: whether names wrap instead of losing their middle.
+        answer: lines above the table.
+        all_columns: whether columns that do not fit form further tables.
     """
 
     title: str
@@ -188,11 +188,11 @@ class Document:
     """The output of a command in every format; each part is computed on demand.
 
     Attributes:
-        blocks: tables and sentences, in their order.
-        data: what JSON has: seconds and bytes, and a schema's name.
-        csv: names, and lines of values; ``None`` where there are none.
-        title: of a page.
-        screen: what a terminal of some size shows instead of all blocks, so that it fits.
+        blocks: tables and sentences in order.
+        data: the JSON, in seconds and bytes, with the name of its schema.
+        csv: names and lines of values, if any.
+        title: title of a page.
+        screen: blocks that fit on a terminal of some size.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
@@ -266,11 +266,11 @@ class Picture:
     """A chart.
 
     Attributes:
-        name: of its file, and unlike those of the other pictures.
+        name: distinct file name.
         caption: how to read it, in one line.
-        svg: draws it for light paper, or for a phone if it is told to.
-        values: what is drawn, row by row; none where the picture has no rows.
-        light_only: whether its colours are for white paper alone; it then stands on that on a dark page too.
+        svg: draws it for light paper; its argument selects the form for phones.
+        values: the drawn rows, if any.
+        light_only: whether dark pages keep a white background.
     """
 
     name: str

@@ -277,16 +277,14 @@ class TraceTable:
     """Rows for programs, which can become a table for people.
 
     Attributes:
-        name: for programs.
-        first: heading of the rows' names.
-        label: a row's name; or the key of it.
-        tree: whether rows are a tree, each ``depth`` deep, whose full names are their ``path``.
-        top: rows that are shown; ``None``: all.
-        rank: the key by which these are chosen, which then stay in their order; empty: they are the first.
-        brief: those of them that people get, in their order.
-        steps: whose calls and milliseconds the rows add up; people get those of one.
-        wide: whether people get the table only where they ask for everything.
-        style: a row's, as :class:`Line` takes it.
+        label: a row's name, or its key.
+        tree: whether rows form a tree by ``depth`` with their ``path`` as full name.
+        top: number of rows; ``None``: all.
+        rank: key that selects the ``top`` rows, which keep their order; empty: the first ones.
+        brief: selects and orders rows for people.
+        steps: number of steps in calls and milliseconds; people see one step.
+        wide: whether people see the table only on request.
+        style: the style of a row's line.
     """
 
     name: str
@@ -335,9 +333,9 @@ class TraceView:
     """One view of a trace.
 
     Attributes:
-        about: stands in the heading, behind the trace's name.
+        about: heading after the trace's name.
         answer: sentences above the tables.
-        tables: those that are no :class:`TraceTable` are for people alone.
+        tables: plain :class:`Table` objects are for people alone.
         next_step: a question, and the options that answer it.
     """
 
@@ -352,9 +350,9 @@ class Selection:
     """The selected part of a view.
 
     Attributes:
-        by: what operators (``shapes``, ``stack``) or kernels (``operator``) are told apart by, beside their names.
-        top: rows of a table; ``None``: all.
-        depth: how deep modules are unfolded, then with all rows; ``None``: to the ``top`` rows that take most.
+        by: further keys of operators (``shapes``, ``stack``) or kernels (``operator``).
+        top: number of rows; ``None``: all.
+        depth: depth of modules, with all rows; ``None``: the ``top`` largest rows.
     """
 
     by: tuple[str, ...] = ()
