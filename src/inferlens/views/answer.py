@@ -143,9 +143,9 @@ def _no_winner(rows: Sequence[Row]) -> dict[str, str]:
     if correct:
         measured = any(row.seconds_per_call is not None for row in correct)
         return {"winner": f"No way {'ran in each of its processes' if measured else 'has samples that can be used'}."}
-    what = "No way ran with right outputs." if any(row.ok for row in rows) else "No way ran."
+    problem = "No way ran with right outputs." if any(row.ok for row in rows) else "No way ran."
     why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
-    return {"winner": what, "speedup": why}
+    return {"winner": problem, "speedup": why}
 
 
 def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Callable[[Row], str]) -> AnswerLine:
@@ -154,10 +154,10 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Call
         return AnswerLine(where=where, head="NONE", **_no_winner(rows))
     doubts_text = [OUTPUT_REMARKS.get(word, word) for word in doubts(best)]
     doubts_text += ["outputs unchecked"] * (best.outputs == "unchecked")
-    who = "  ".join([names[best.id], figure(best), *([accuracy_text(best)] if best.metric else []), *doubts_text])
+    winner = "  ".join([names[best.id], figure(best), *([accuracy_text(best)] if best.metric else []), *doubts_text])
     than, sure = _speedup_text(best, rows, names)
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ONLY_WAY
-    line = AnswerLine(where=where, head=head, winner=who, speedup=than, interval=sure)
+    line = AnswerLine(where=where, head=head, winner=winner, speedup=than, interval=sure)
     named = {row.id: f"{names[row.id]} {figure(row)}" + output_loss(row) for row in rows}
     if best.standing == "likeliest":
         rivals = [row for row in rows if row.standing == "open"]
@@ -226,7 +226,9 @@ def _where_text(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequ
     words = [plain(short_name(row.model))] if tables else []
     if len({other.device_name for group in tables for other in group}) > 1:
         words.append(plain(row.device_name))
-    words += filter(None, [sizes_text(row, varying_sizes(row for one in (table, *tables) for row in one))])
+    words += filter(
+        None, [sizes_text(row, varying_sizes(row for rows_of_table in (table, *tables) for row in rows_of_table))]
+    )
     if len({(row.io, row.call_mode) for row in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))
     return ", ".join(words)

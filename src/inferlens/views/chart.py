@@ -79,8 +79,8 @@ class Chart(View):
         shown = rows(records, self.reference)
         if not any(has_mark(row) for row in shown):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
-            what = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
-            raise InferlensError(what, hint="inferlens show")
+            problem = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
+            raise InferlensError(problem, hint="inferlens show")
         return draw_chart(lambda theme: records_chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
@@ -290,11 +290,11 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
     x = field("size:Q", title=title, scale=scale, axis=axis)
     columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
     legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
-    domain, alike = [*shades], Counter[str]()
+    domain, repeats = [*shades], Counter[str]()
     dashes = []
     for shade in shades.values():
-        dashes.append(DASHES[alike[shade] % len(DASHES)])
-        alike[shade] += 1
+        dashes.append(DASHES[repeats[shade] % len(DASHES)])
+        repeats[shade] += 1
     colour, shape, dash = (
         field("colour:N", scale={"domain": domain, "range": item}, legend=legend)
         for item in ([*shades.values()], SHAPES, dashes)
@@ -319,12 +319,12 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
 
 
 def _tooltip() -> list[Any]:
-    every = (
+    channels = (
         ("case", "case"),
         ("spread", "p5 to p95 (ms)"),
         *((f"{column.key}_text", column.chart) for column in CHARTED),
     )
-    return fields(*every)
+    return fields(*channels)
 
 
 def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
@@ -407,12 +407,12 @@ def pareto_front(
 
     ``less`` and ``up_less`` say whether smaller values are better.
     """
-    able = [value for value in values if value[key] is not None and value["filled"]]
+    points = [value for value in values if value[key] is not None and value["filled"]]
     across, up = (1 if less else -1), (1 if up_less else -1)
     best: list[dict[str, Any]] = []
-    for entry in sorted(able, key=lambda item: (across * item["x"], up * item[key])):
-        if not best or up * entry[key] < up * best[-1][key]:
-            best.append(entry)
+    for point in sorted(points, key=lambda item: (across * item["x"], up * item[key])):
+        if not best or up * point[key] < up * best[-1][key]:
+            best.append(point)
     return best
 
 
@@ -430,7 +430,10 @@ def scatter_panel(
     ``tooltip`` pairs keys with titles; ``colours`` maps the points' ``colour``.
     """
     points = [value for value in values if value[up.key] is not None]
-    ends = {panel_axis.key: panel_axis.domain([one[panel_axis.key] for one in points]) for panel_axis in (across, up)}
+    ends = {
+        panel_axis.key: panel_axis.domain([point_value[panel_axis.key] for point_value in points])
+        for panel_axis in (across, up)
+    }
     best = pareto_front(points, up.key, less=across.less, up_less=up.less)
     order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
     points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
@@ -487,7 +490,7 @@ def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:
 def _point_channels(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
     """Return colours by backend and shapes by precision, equal in all panels."""
     backends = sorted({value["colour"] for value in values})
-    precisions = [item for item in (*PRECISIONS, *QUANTIZED) if item in {one["precision"] for one in values}]
+    precisions = [item for item in (*PRECISIONS, *QUANTIZED) if item in {point["precision"] for point in values}]
     legend = {"title": None, "orient": "top"}
     grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
     shades = {"domain": backends, "range": [colours[backend] for backend in backends]}
@@ -520,8 +523,8 @@ def render_points(
     check_picture(format, theme=theme)
     shown = rows(records, reference)
     if not any(drawable(row, measure) for row in shown):
-        what = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."
-        raise InferlensError(what, hint="inferlens show --wide")
+        problem = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."
+        raise InferlensError(problem, hint="inferlens show --wide")
     return draw_chart(lambda look: points_chart(shown, measure, look), format, shown[0].model, theme)
 
 
@@ -530,8 +533,8 @@ def points_chart(
 ) -> dict[str, Any]:
     """Return the Vega-Lite document; ``colours`` maps backend names to colours."""
     colours = colours or colours_by_backend(shown)
-    able = [table for table in group_rows(shown, "table") if any(drawable(row, measure) for row in table)]
-    blocks = [_points_block(table, measure, theme, colours) for table in able]
+    tables = [table for table in group_rows(shown, "table") if any(drawable(row, measure) for row in table)]
+    blocks = [_points_block(table, measure, theme, colours) for table in tables]
     return vega_document(stack_charts(blocks, own_scales=("color", "shape"), spacing=44), theme)
 
 
@@ -553,13 +556,13 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
     axis = accuracy_axis(metrics) if measure == "accuracy" else AGAINST[measure]
     panels = []
     counts = [sum(drawable(row, measure) for row in comparison) for comparison in comparisons]
-    able = [item for item, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
-    for item in able[:MAX_PANELS]:
+    panels_rows = [item for item, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
+    for item in panels_rows[:MAX_PANELS]:
         points = [row for row in item if drawable(row, measure)]
         drawn = scatter_panel(
             _point_values(points, names), LATENCY, axis, theme, (CHART_WIDTH, POINTS_HEIGHT), _POINT_TOOLTIP, colours
         )
-        panels.append({**drawn, "title": comparison_place(item, comparisons)} if len(able) > 1 else drawn)
+        panels.append({**drawn, "title": comparison_place(item, comparisons)} if len(panels_rows) > 1 else drawn)
     missing = sum(not drawable(row, measure) for row in table)
     words = ["dashed: nothing is better in both"]
     wrong = any(row.agrees is False for row in table if drawable(row, measure))

@@ -144,9 +144,9 @@ def case_lines(compared: Compared) -> list[CaseLine]:
     for case in compared.cases:
         models.setdefault(case.case.model, []).append(case)
     return [
-        _line(compared, of, name, several=len(models) > 1)
+        _line(compared, compared_case, name, several=len(models) > 1)
         for cases in models.values()
-        for of, name in zip(cases, distinct_names([case.case for case in cases]), strict=True)
+        for compared_case, name in zip(cases, distinct_names([case.case for case in cases]), strict=True)
     ]
 
 
@@ -224,9 +224,11 @@ def unit(metric: Metric) -> str:
 
 def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> list[str]:
     """Return distinct names of one model's cases, without the axes ``omitted``."""
-    alike = {*omitted, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
-    alike |= {name for name in cases[0].sizes if len({case.sizes.get(name) for case in cases}) == 1} if cases else {*()}
-    names = [" ".join(case.words(*alike)) for case in shown_together(cases)]
+    shared = {*omitted, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
+    shared |= (
+        {name for name in cases[0].sizes if len({case.sizes.get(name) for case in cases}) == 1} if cases else {*()}
+    )
+    names = [" ".join(case.words(*shared)) for case in shown_together(cases)]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words in zip(*hidden, strict=True):
         counts, differ = Counter(names), len(set(words)) > 1
@@ -260,11 +262,13 @@ def comparison_table(compared: Compared, top: int) -> Table:
             -abs(line.compared_case.change or 0.0),
         )
     )
-    one = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
+    same_precision = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
     shown = []
     for line in lines[:top]:
         label = line.compared_case.case.backend_label
-        name = line.full.replace(f"{label} {line.compared_case.case.precision}", label, 1) if one else line.full
+        name = (
+            line.full.replace(f"{label} {line.compared_case.case.precision}", label, 1) if same_precision else line.full
+        )
         shown.append(table.Line.from_row(name, columns, line, style=_STYLES[line.compared_case.verdict]))
     left = len(lines) - len(shown)
     more = [f"{plural(left, 'more row')}: --top {len(lines)}, or --format csv"] if left > 0 else []
@@ -275,7 +279,7 @@ def comparison_table(compared: Compared, top: int) -> Table:
 
 def comparison_answer(compared: Compared) -> str:
     """Return one sentence with the number of cases per verdict and the largest changes."""
-    of = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
+    by_verdict = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
     unmatched = sum(case.on_neither for case in compared.cases)
     if not compared.comparisons:
         return "Nothing could be compared."
@@ -283,12 +287,12 @@ def comparison_answer(compared: Compared) -> str:
         "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
         "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
     }  # fmt: skip
-    parts = [] if of["SLOWER"] or of["UNDECIDED"] else ["none slower"]
-    states = Counter(_verdict(case) for case in of["DID NOT RUN"])
+    parts = [] if by_verdict["SLOWER"] or by_verdict["UNDECIDED"] else ["none slower"]
+    states = Counter(_verdict(case) for case in by_verdict["DID NOT RUN"])
     missing = [f"{states.pop(only):,} {only.lower()}" for only in ("ONLY IN BASE", "ONLY IN CANDIDATE") if states[only]]
-    of["DID NOT RUN"] = of["DID NOT RUN"][: states["DID NOT RUN"]]
+    by_verdict["DID NOT RUN"] = by_verdict["DID NOT RUN"][: states["DID NOT RUN"]]
     for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
-        if cases := of[verdict]:
+        if cases := by_verdict[verdict]:
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
             if verdict == "UNDECIDED" and (
@@ -315,18 +319,18 @@ def comparison_headline(compared: Compared) -> str:
     words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in item for item in sizes)]
     if counts:
         most = plural(max(counts), "process")
-        of = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
+        processes = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
         once = compared.measured_once
-        words.append(f"{compared.metric}, {'each side measured once' if once else f'{of} on each side'}")
+        words.append(f"{compared.metric}, {'each side measured once' if once else f'{processes} on each side'}")
     return " · ".join(plain(word) for word in words if word)
 
 
 def comparison_notes(compared: Compared) -> list[str]:
     """Return at most three: how busy the machine was, what else differs, and which runs count."""
-    differences = [_difference(one, compared.on_both) for one in compared.differences[:_MOST_NAMES]]
+    differences = [_difference(difference, compared.on_both) for difference in compared.differences[:_MOST_NAMES]]
     left = len(compared.differences) - len(differences)
-    unlike = [one.field for one in compared.differences if one.unlike]
-    start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
+    fields = [difference.field for difference in compared.differences if difference.unlike]
+    start = "Not the same conditions, so changes are not the software's alone" if fields else "What else differs"
     more = f" ({left:,} more: --format json)" if left else ""
     notes = [*load_notes(compared), *([f"{start}: {'; '.join(differences)}{more}."] if differences else [])]
     again = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
@@ -341,9 +345,9 @@ def load_notes(compared: Compared) -> list[str]:
     return [*filter(None, [compared.machine_load.sentence])]
 
 
-def _difference(one: Difference, cases: int) -> str:
-    base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (one.base, one.candidate))
-    return f"{plain(one.field)}{about(one, cases)} {base} / {candidate}"
+def _difference(difference: Difference, cases: int) -> str:
+    base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
+    return f"{plain(difference.field)}{about(difference, cases)} {base} / {candidate}"
 
 
 def next_steps(compared: Compared) -> list[str]:
@@ -359,7 +363,9 @@ def next_steps(compared: Compared) -> list[str]:
 
 def _commits(compared: Compared, case: Case) -> list[str]:
     """Return the command that shows the code changes of a model, if both sides have a revision."""
-    difference = next((one for one in compared.differences if one.field == REVISION and case.runs_own_code), None)
+    difference = next(
+        (change for change in compared.differences if change.field == REVISION and case.runs_own_code), None
+    )
     if difference is None or not all(
         re.fullmatch(r"[0-9a-f]+\+?", item) for item in (difference.base, difference.candidate)
     ):
@@ -390,9 +396,17 @@ def _comparison_fields(compared: Compared) -> tuple[list[str], list[list[object]
     of_side = ("state", "median", "processes", "samples")
     values: list[list[object]] = []
     for line in case_lines(compared):
-        of = line.compared_case
-        fields = [of.case.model, line.name, of.verdict, of.reason, of.change, *ends(of.change_interval), of.ratio]
-        values.append([*fields, *(getattr(side, name) for side in (of.base, of.candidate) for name in of_side)])
+        case = line.compared_case
+        fields = [
+            case.case.model,
+            line.name,
+            case.verdict,
+            case.reason,
+            case.change,
+            *ends(case.change_interval),
+            case.ratio,
+        ]
+        values.append([*fields, *(getattr(side, name) for side in (case.base, case.candidate) for name in of_side)])
     return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
 
 
@@ -442,9 +456,9 @@ def github(compared: Compared) -> str:
     https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
     """
     commands = [github_command("notice", "inferlens compare", " ".join(sentences(compared)))]
-    for one in compared.differences:
-        if one.unlike:
-            text = f"{plain(one.field)}: {plain(one.base)} and {plain(one.candidate)}"
+    for difference in compared.differences:
+        if difference.unlike:
+            text = f"{plain(difference.field)}: {plain(difference.base)} and {plain(difference.candidate)}"
             commands.append(github_command("warning", "Not measured under the same conditions", text))
     for line in sorted(case_lines(compared), key=lambda line: -(line.compared_case.ratio or 0.0)):
         verdict = line.compared_case.verdict
@@ -482,8 +496,10 @@ def junit(compared: Compared) -> str:
             "threshold": f"{compared.threshold:g}",
             "level": f"{compared.level:g}",
         }
-        for one in compared.differences:
-            properties_text[f"differs: {one.field}{about(one, compared.on_both)}"] = f"{one.base} / {one.candidate}"
+        for difference in compared.differences:
+            properties_text[f"differs: {difference.field}{about(difference, compared.on_both)}"] = (
+                f"{difference.base} / {difference.candidate}"
+            )
         for name, value in properties_text.items():
             Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
         for line in model_lines:
@@ -718,7 +734,7 @@ def _answer_blocks(compared: Compared) -> Iterator[Block]:
     if compared.comparisons:
         small = percent(compared.threshold)
         yield f"All verdicts together are {percent(compared.level)} sure; changes below {small} count as none."
-    if any(one.unlike for one in compared.differences):
+    if any(difference.unlike for difference in compared.differences):
         yield _UNLIKE
     yield from next_steps(compared)
 
@@ -734,7 +750,7 @@ def _sample_pictures(compared: Compared, base: Sequence[Record], candidate: Sequ
     """Draw the latency samples of both sides for the cases that changed most."""
     if compared.metric != "latency":
         return
-    runs = {id(of): match for of, match in zip(compared.cases, matches(base, candidate), strict=True)}
+    runs = {id(case): match for case, match in zip(compared.cases, matches(base, candidate), strict=True)}
     for number, line in enumerate(changed_lines(compared, "SLOWER", "FASTER")[:MAX_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.compared_case)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
@@ -743,10 +759,13 @@ def _sample_pictures(compared: Compared, base: Sequence[Record], candidate: Sequ
 
 def _difference_blocks(compared: Compared) -> list[Block]:
     lines = [
-        Line(plain(one.field), [plain(one.base), plain(one.candidate), about(one, compared.on_both).strip(" ()")],
-             style="bold" if one.unlike else "")
-        for one in compared.differences
-    ]  # fmt: skip
+        Line(
+            plain(difference.field),
+            [*map(plain, (difference.base, difference.candidate)), about(difference, compared.on_both).strip(" ()")],
+            style="bold" if difference.unlike else "",
+        )
+        for difference in compared.differences
+    ]
     return [Table("", "what", _DIFFERENT, lines)] if lines else ["Nothing else that is known."]
 
 

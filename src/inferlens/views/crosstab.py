@@ -147,8 +147,8 @@ class CrossTable:
             names = distinct_names(list(cases.values()), omitted=(self.axis, *shared))
             names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
         return [
-            CrossLine(plain(name) or "all", self._cells({value: _best(item) for value, item in entry.items()}))
-            for name, entry in zip(names, groups.values(), strict=True)
+            CrossLine(plain(name) or "all", self._cells({value: _best(item) for value, item in cells.items()}))
+            for name, cells in zip(names, groups.values(), strict=True)
         ]
 
     @cached_property
@@ -158,8 +158,8 @@ class CrossTable:
     @cached_property
     def _own_precisions(self) -> dict[str, str]:
         """Drop the precision if each model has one, such as a file and its quantized copy."""
-        several = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
-        return {} if self.axis != "model" or several else {"precision": ""}
+        mixed = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
+        return {} if self.axis != "model" or mixed else {"precision": ""}
 
     @property
     def same_model(self) -> bool:
@@ -218,16 +218,20 @@ class CrossTable:
             return None
         if base.comparison == row.comparison:
             return self._races[row.comparison].difference(base.id, row.id)
-        one, entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
-        if not (one and entry):
+        base_entry, row_entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
+        if not (base_entry and row_entry):
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, entry))
-        return unpaired_difference(first, second, one.usual)
+        first, second = (
+            list(row_entry.rounds.values()) or list(row_entry.alone) for row_entry in (base_entry, row_entry)
+        )
+        return unpaired_difference(first, second, base_entry.usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
-        every = group_rows(self.rows, "comparison")
-        return {item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in every}
+        comparisons = group_rows(self.rows, "comparison")
+        return {
+            item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in comparisons
+        }
 
     # What it comes to
 
@@ -250,7 +254,7 @@ class CrossTable:
         """Return ``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         texts = [(name, cell) for name, cell in cells if cell.speedup is not None]
-        texts.sort(key=lambda entry: -(entry[1].speedup or 0.0))
+        texts.sort(key=lambda pair: -(pair[1].speedup or 0.0))
         times = attrgetter("per_item" if self.axis == "batch" else "times")
         words = [f"{times(cell)} in {name}" + f" {PARTLY}" * (PARTLY in cell.row.name) for name, cell in texts]
         if len(texts) > MAX_NAMES:
@@ -273,15 +277,15 @@ class CrossTable:
         if self.by_model or len(group_rows(self.rows, "comparison")) > len(self.values):
             return []
         whole = [line for line in self.lines if all(value in line.cells for value in self.values)]
-        able = [line for line in whole if not any(cell.word for cell in line.cells.values())]
-        able.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
-        if len(able) < 2:
+        complete = [line for line in whole if not any(cell.word for cell in line.cells.values())]
+        complete.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
+        if len(complete) < 2:
             return []
-        best = able[0]
+        best = complete[0]
         crossed_line = next(
-            (line for line in able if any(cell.row.is_reference for cell in line.cells.values())), able[1]
+            (line for line in complete if any(cell.row.is_reference for cell in line.cells.values())), complete[1]
         )
-        crossed_line = able[1] if crossed_line is best else crossed_line
+        crossed_line = complete[1] if crossed_line is best else crossed_line
         result = {
             value: CrossCell(row, *self._times(crossed_line.cells[value].row, row))
             for value, row in ((value, best.cells[value].row) for value in self.values)
@@ -300,12 +304,12 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
     axes = AXES | {name: CrossAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
     runs = {(case_runs.first.id, machine_name(case_runs.first.environment)): case_runs for case_runs in latest(records)}
-    sentences = {name: _values(shown, runs, name, of) for name, of in axes.items()}
+    sentences = {name: _values(shown, runs, name, dimension) for name, dimension in axes.items()}
     if len(sentences[axis]) < 2:
-        alike = f" All are of {listing(list(sentences[axis].values()))}." if sentences[axis] else ""
-        able = [name for name, values in sentences.items() if len(values) > 1]
-        what = f"There is nothing to show by {axis}.{alike}"
-        raise InferlensError(what, expected=f"something that differs: {listing(able) or 'nothing does here'}")
+        shared = f" All are of {listing(list(sentences[axis].values()))}." if sentences[axis] else ""
+        differing = [name for name, values in sentences.items() if len(values) > 1]
+        problem = f"There is nothing to show by {axis}.{shared}"
+        raise InferlensError(problem, expected=f"something that differs: {listing(differing) or 'nothing does here'}")
     if axis != "machine":  # there the notes of the fastest ways are enough
         shown = with_notes(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in sentences["machine"]]
@@ -346,8 +350,8 @@ def _short(models: Sequence[str]) -> list[str]:
 
 def _best(rows: Sequence[Row]) -> Row:
     """Return the fastest right row, else the first."""
-    able = [row for row in rows if row.ranked and row.seconds_per_call is not None]
-    return min(able, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])
+    eligible = [row for row in rows if row.ranked and row.seconds_per_call is not None]
+    return min(eligible, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])
 
 
 SCHEMA = "inferlens.crossed/1"
@@ -366,10 +370,10 @@ def crosstab_document(
     result = crosstabs(records, axis, reference)
 
     def blocks(most: int | None = None, width: int | None = None, *, sentences: bool = True) -> list[Table | str]:
-        every = [row for crossed in result for row in crossed.rows]
-        again = rerun_notes([(row.model, row.runs) for row in every])
-        costs = axis in _OUTPUT_AXES and where and any(row.error is not None for row in every)
-        cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
+        all_rows = [row for crossed in result for row in crossed.rows]
+        again = rerun_notes([(row.model, row.runs) for row in all_rows])
+        costs = axis in _OUTPUT_AXES and where and any(row.error is not None for row in all_rows)
+        cost = "accuracy" if any(row.accuracy is not None for row in all_rows) else "error"
         picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
         return [*(_table(crossed, where, most, width, sentences=sentences) for crossed in result), *again, *picture]
 
@@ -423,7 +427,10 @@ def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int 
     down, across = (machines, models) if turned else (models, machines)
     met = Counter(name for pair in cells for name in pair)
     across = sorted(across, key=lambda name: -met[name])
-    rows = {entry: {item: cells.get((item, entry) if turned else (entry, item)) for item in across} for entry in down}
+    rows = {
+        name_down: {item: cells.get((item, name_down) if turned else (name_down, item)) for item in across}
+        for name_down in down
+    }
     way = partial(_way, brief=bool(width))
     ways = [Column(item, item, "", way, numeric=False, max_width=32) for item in across]
     fits = len(across)
@@ -432,7 +439,7 @@ def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int 
         widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
         sizes = [terminal.GAP + min(item, column.max_width) for item, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    shown = sorted(down, key=lambda entry: not any(rows[entry][item] for item in across[:fits]))[:most]
+    shown = sorted(down, key=lambda name_down: not any(rows[name_down][item] for item in across[:fits]))[:most]
     columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
@@ -474,8 +481,8 @@ def _caveats(crosstab: CrossTable, *, answered: bool = False) -> list[str]:
     if noise and not (answered and any(row.place == 1 for row in noise)):
         precisions = sorted({row.precision for row in noise})
         sentences.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
-    own = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
-    return [*sentences, *([own] if crosstab.axis == "model" and crosstab.same_model else [])]
+    model_note = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
+    return [*sentences, *([model_note] if crosstab.axis == "model" and crosstab.same_model else [])]
 
 
 def _title(crosstab: CrossTable) -> str:
@@ -528,22 +535,24 @@ def _fields(cell: CrossCell) -> dict[str, Any]:
 def _data(crosstabs: Sequence[CrossTable], axis: str) -> dict[str, Any]:
     tables = [
         {
-            "machine": "" if axis == "machine" else of.rows[0].machine,
+            "machine": "" if axis == "machine" else crosstab.rows[0].machine,
             "lines": [
                 {"name": line.name, "cells": [{axis: value, **_fields(cell)} for value, cell in line.cells.items()]}
-                for line in of.lines
+                for line in crosstab.lines
             ],
-            "sentences": of.sentences,
+            "sentences": crosstab.sentences,
         }
-        for of in crosstabs
+        for crosstab in crosstabs
     ]
     return {"schema": SCHEMA, "axis": axis, "tables": tables}
 
 
 def _csv(crosstabs: Sequence[CrossTable], axis: str) -> tuple[list[str], list[list[object]]]:
-    every = [(of, line, *item) for of in crosstabs for line in of.lines for item in line.cells.items()]
+    cells = [
+        (crosstab, line, *item) for crosstab in crosstabs for line in crosstab.lines for item in line.cells.items()
+    ]
     lines = [
         [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
-        for _, line, value, cell in every
+        for _, line, value, cell in cells
     ]
-    return ["machine", "model", "line", "axis", "value", *_fields(every[0][-1])], lines
+    return ["machine", "model", "line", "axis", "value", *_fields(cells[0][-1])], lines

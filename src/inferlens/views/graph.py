@@ -339,17 +339,17 @@ def _svg(graphs: Sequence[Graph], title: str, fused: bool, deadline: float) -> s
     if importlib.util.find_spec("pygraphviz") is None:
         raise MissingLibrary("pygraphviz, which lays graphs out,", extra="graphs")
     nodes, edges = sum(len(graph.nodes) for graph in graphs), sum(len(graph.edges) for graph in graphs)
-    what = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
+    problem = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
     child, source = [sys.executable, "-c", _CHILD], dot(graphs, title, fused=fused).encode()
     try:
         process = subprocess.run(child, input=source, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InferlensError(f"{what} within {deadline:.0f} seconds.", hint=HINT) from error
+        raise InferlensError(f"{problem} within {deadline:.0f} seconds.", hint=HINT) from error
     drawn = _DRAWING.search(process.stdout.decode(errors="replace"))
     if drawn is None:
         last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
         why = last[0][:200] if last else f"it ended with {process.returncode}"
-        raise InferlensError(f"{what}: {why}.", hint=HINT)
+        raise InferlensError(f"{problem}: {why}.", hint=HINT)
     return f'<svg width="{drawn[1]}" height="{drawn[2]}" {_NAMES.sub("", drawn[3])}'
 
 
@@ -428,7 +428,7 @@ def _csv(answers: Sequence[PartitionResult]) -> tuple[list[str], list[list[Any]]
     rows = []
     for case, result, _ in answers:
         partition = result if isinstance(result, Partition) else None
-        numbers = [of(partition) if partition else None for of in COUNTS.values()]
+        numbers = [count(partition) if partition else None for count in COUNTS.values()]
         rows.append([case.model, case.label, *numbers, "" if partition else str(result)])
     return ["model", "case", *COUNTS, "failure"], rows
 
@@ -461,7 +461,7 @@ def partition_blocks(
     sentences = list(_partition_notes(labels, answers))
     left["note"] = len(sentences) - MOST_NOTES
     yield from sentences if wide else sentences[:MOST_NOTES]
-    more = [plural(count, f"more {what}") for what, count in left.items() if count > 0]
+    more = [plural(count, f"more {noun}") for noun, count in left.items() if count > 0]
     if more and not wide:
         yield f"({', '.join(more)}: --wide)"
     yield Table("", "", (), (), sentences=[_next_command(answers, partitions)])
@@ -469,13 +469,13 @@ def partition_blocks(
 
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """Return the words that all cases share, and a distinct label per case."""
-    every = []
+    case_words = []
     for case in cases:
         batch, weights = f"batch {case.batch}" if case.batch else "", f"weights={case.weights}" if case.weights else ""
         words = [case.backend_label, case.precision, batch, *map(str, case.inputs), weights]
-        every.append([word for word in (*words, *case.options_label.split()) if word])
-    shared = [word for word in every[0] if all(word in words for words in every)]
-    labels = [" ".join(word for word in words if word not in shared) or "default" for words in every]
+        case_words.append([word for word in (*words, *case.options_label.split()) if word])
+    shared = [word for word in case_words[0] if all(word in words for words in case_words)]
+    labels = [" ".join(word for word in words if word not in shared) or "default" for words in case_words]
     return shared, labels if len(cases) > 1 else ["the model"]
 
 
@@ -510,13 +510,15 @@ def _options_text(labels: Sequence[str], defaults: Mapping[str, str]) -> str:
 
 
 def _amount(part: Partition) -> str:
-    inside, every = part.in_tensorrt, part.operators
+    inside, total = part.in_tensorrt, part.operators
     engines = plural(len(part.engines), "engine")
-    if inside is None or every is None or (part.engines and not inside):
+    if inside is None or total is None or (part.engines and not inside):
         return f"{engines}; how many operators are in them is {UNKNOWN}"
-    who = f"all {every:,}" if inside == every else f"{inside:,} of {every:,}"
+    subject = f"all {total:,}" if inside == total else f"{inside:,} of {total:,}"
     return (
-        f"{who} operators run in TensorRT, in {engines}" if inside else f"none of {every:,} operators runs in TensorRT"
+        f"{subject} operators run in TensorRT, in {engines}"
+        if inside
+        else f"none of {total:,} operators runs in TensorRT"
     )
 
 
@@ -548,12 +550,12 @@ def _choices(partitions: Known, wide: bool) -> Iterator[Table]:
     for members in _group_equal(
         partitions, lambda part: tuple(choice for choice in part.choices if choice.engines)
     ).values():
-        own = {member.min_block_size for member in members.values()}
+        in_use = {member.min_block_size for member in members.values()}
         part = max(members.values(), key=lambda part: len(part.choices))
         if len(part.choices) == 1 and not wide:
             continue
-        shown = part.choices if wide else _main_choices(part, own)
-        lines = [_choice(choice, own) for choice in shown]
+        shown = part.choices if wide else _main_choices(part, in_use)
+        lines = [_choice(choice, in_use) for choice in shown]
         some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
         title = f"What min_block_size changes{_with(members, partitions)}" if wide else ""
         yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
@@ -571,7 +573,10 @@ def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) 
     labels_by_text: dict[str, list[str]] = {}
     for label, item in zip(labels, answers, strict=True):
         if isinstance(item.result, Partition):
-            for text in (*(f"{of.message} {of.advice}".strip() for of in item.warnings), *notes(item.result)):
+            for text in (
+                *(f"{warning.message} {warning.advice}".strip() for warning in item.warnings),
+                *notes(item.result),
+            ):
                 labels_by_text.setdefault(text, []).append(label)
     total = sum(not _failed(answer) for answer in answers)
     for text, text_labels in labels_by_text.items():
@@ -587,12 +592,16 @@ def _next_command(answers: Sequence[PartitionResult], partitions: Known) -> str:
     case = answers[0].case
     words = [bare(case.model), "-b", case.backend_label]
     for name, usual in (("precision", "fp32"), ("batch", 1)):
-        requested = [value for value in dict.fromkeys(getattr(of.case, name) for of in answers) if value is not None]
+        requested = [
+            value for value in dict.fromkeys(getattr(answer.case, name) for answer in answers) if value is not None
+        ]
         words += [f"--{name}", ",".join(map(str, requested))] if requested not in ([], [usual]) else []
     words += [word for spec in case.inputs for word in ("--input", spec.asked)]
     words += ["--weights", case.weights] if case.weights else []
     options = [
-        option for option in case.options_label.split() if all(option in of.case.options_label for of in answers)
+        option
+        for option in case.options_label.split()
+        if all(option in answer.case.options_label for answer in answers)
     ]
     parts = list(partitions.values())
     values = list(dict.fromkeys(part.min_block_size for part in parts))
@@ -609,8 +618,8 @@ def _next_command(answers: Sequence[PartitionResult], partitions: Known) -> str:
 def operators(parts: Sequence[Partition]) -> list[Line]:
     """Count each operator in TensorRT and in PyTorch, one cell per partition."""
     sides = [[Counter(_names(part, side)) for side in ("TensorRT", "PyTorch")] for part in parts]
-    names = dict.fromkeys(name for of in sides for side in of for name in side)
-    return [Line(name, ["/".join(str(side[name]) for side in of) for of in sides]) for name in names]
+    names = dict.fromkeys(name for counts in sides for side in counts for name in side)
+    return [Line(name, ["/".join(str(side[name]) for side in counts) for counts in sides]) for name in names]
 
 
 def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
@@ -621,10 +630,16 @@ def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
         where = place(part.segments, item.segment)
         cells = (where, _modules(item.modules, details), _operators(item, details), _reasons(segment, details))
         rows.append((segment.graph, False, cells))
-    for one in part.interruptions:
-        where = place(part.segments, sum(segment.graph <= one.graph for segment in part.segments))
-        python = f"Python, {one.place}" if one.place else "Python"
-        rows.append((one.graph, True, (where, _modules((one.module,), details), python, f"graph break: {one.reason}")))
+    for interruption in part.interruptions:
+        where = place(part.segments, sum(segment.graph <= interruption.graph for segment in part.segments))
+        python = f"Python, {interruption.place}" if interruption.place else "Python"
+        rows.append(
+            (
+                interruption.graph,
+                True,
+                (where, _modules((interruption.module,), details), python, f"graph break: {interruption.reason}"),
+            )
+        )
     return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
 
 

@@ -104,8 +104,8 @@ _DECIMALS = re.compile(r"(\.\d\d)\d+")
 def check_picture(format: str, hint: str = "--output compare.svg", theme: str = "auto") -> None:
     """Raise InferlensError for an unknown format or theme."""
     if format not in FORMATS:
-        what = f"A picture cannot be written as '{format}'."
-        raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)
+        problem = f"A picture cannot be written as '{format}'."
+        raise InferlensError(problem, expected=", ".join(FORMATS), hint=hint)
     check_choice("theme", theme, ("auto", *THEMES))
 
 

@@ -189,12 +189,12 @@ def _rows_by_run(records: Sequence[Record], reference: str | None) -> tuple[list
 def rerun_notes(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]:
     """Say that the newest of several runs is shown; ``runs`` pairs each case's model with its number of runs."""
     counts = [count for _, count in runs]
-    several = sum(count > 1 for count in counts)
-    if not several:
+    repeated = sum(count > 1 for count in counts)
+    if not repeated:
         return []
-    if several < len(counts) or len({model for model, _ in runs}) > 1:
-        what = f"{several:,} of {plural(len(counts), 'case')} were measured again"
-        return [f"{what}; their rows are of a newer run{hint}."]
+    if repeated < len(counts) or len({model for model, _ in runs}) > 1:
+        subject = f"{repeated:,} of {plural(len(counts), 'case')} were measured again"
+        return [f"{subject}; their rows are of a newer run{hint}."]
     often = f"{max(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
     return [f"{plain(runs[0][0])} was measured {often} times; the newest run is shown{hint}."]
 
@@ -252,16 +252,16 @@ def record_blocks(
 
 def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | str]:
     """Return the answer of each comparison alone."""
-    every = answers(shown, full_names=True)
+    lines = answers(shown, full_names=True)
 
     def first(count: int) -> list[Table | str]:
-        left = len(every) - count
+        left = len(lines) - count
         more = [f"{left} more" * (left > 0), f"{plural(len(group_rows(shown, 'table')), 'table')}"]
         more = [f"{listing([*filter(None, more)])}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"]
         busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
-        return [*(answer_line.brief for answer_line in every[:count]), *busy, *more, *_next_commands(shown, where)]
+        return [*(answer_line.brief for answer_line in lines[:count]), *busy, *more, *_next_commands(shown, where)]
 
-    return terminal.first_fitting(map(first, range(min(len(every), screen.lines), 0, -1)), screen) or first(1)
+    return terminal.first_fitting(map(first, range(min(len(lines), screen.lines), 0, -1)), screen) or first(1)
 
 
 def records_table(
@@ -307,8 +307,8 @@ def _hidden_lines(hidden: Sequence[Row], shown: Sequence[Row]) -> list[str]:
         groups.setdefault(library if row.precision in precisions else row.precision, []).append(row)
     wrong = {name: sentences for name, rows in groups.items() if (sentences := _failures(rows))}
     most = MOST_GROUPS if len(wrong) <= MOST_GROUPS else MOST_GROUPS - 1
-    rest = [f"{plural(len(wrong) - most, 'more way')} did not run right"] if len(wrong) > most else []
-    return [*(f"{name}: {item}" for name, item in [*wrong.items()][:most]), *rest]
+    others = [f"{plural(len(wrong) - most, 'more way')} did not run right"] if len(wrong) > most else []
+    return [*(f"{name}: {item}" for name, item in [*wrong.items()][:most]), *others]
 
 
 def _library(row: Row) -> str:
@@ -331,24 +331,24 @@ def _failures(rows: Sequence[Row]) -> str:
 
 def _table_answer(table: Sequence[Row]) -> list[str]:
     """Return the answers of a table, and the command that decides open ones."""
-    every = answers(table)
-    if len(every) == 1:
-        return every[0].fold(WIDTH)
-    undecided = [answer_line for answer_line in every if answer_line.decide]
-    of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-    decide = [f"To decide {line.where}{of}: {line.decide}" for line in undecided[:1]]
-    if of and (command := _bench_of_open(table)):
+    answer_lines = answers(table)
+    if len(answer_lines) == 1:
+        return answer_lines[0].fold(WIDTH)
+    undecided = [answer_line for answer_line in answer_lines if answer_line.decide]
+    which = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
+    decide = [f"To decide {line.where}{which}: {line.decide}" for line in undecided[:1]]
+    if which and (command := _bench_of_open(table)):
         decide = [f"To decide all {len(undecided)}: {command}"]
-    return [*(line.fit(WIDTH) for line in every), *decide]
+    return [*(line.fit(WIDTH) for line in answer_lines), *decide]
 
 
 def _bench_of_open(table: Sequence[Row]) -> str:
     """Return the command that measures all undecided ways longer; empty where these flags do not name them."""
     rows = [row for row in table if row.standing in ("likeliest", "open")]
     passed = shlex.split(next(row.hint for row in rows if row.standing == "likeliest"))
-    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric", "--io"} & {*passed}
-    alike = len({(row.device, row.options, row.threads, row.io, row.call_mode) for row in rows}) == 1
-    if passed[:2] != ["inferlens", "ab"] or unlike or not alike or rows[0].options or rows[0].call_mode:
+    special = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric", "--io"} & {*passed}
+    uniform = len({(row.device, row.options, row.threads, row.io, row.call_mode) for row in rows}) == 1
+    if passed[:2] != ["inferlens", "ab"] or special or not uniform or rows[0].options or rows[0].call_mode:
         return ""
     axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
     flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
@@ -433,8 +433,8 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     if MEASURED_ONCE in marks:
         notes_by_case[MEASURED_ONCE] = f"{MEASURED_ONCE}: too slow to be the fastest, so it was not measured again."
     lines = list(notes_by_case.values())[:MOST_NOTES]
-    rest = len(codes.keys() - set(shown_codes[: len(lines)]))
-    more = [f"{rest} more"] if rest and lines else []
+    hidden = len(codes.keys() - set(shown_codes[: len(lines)]))
+    more = [f"{hidden} more"] if hidden and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
         text = f"{listing(more)}: inferlens show {where or 'RESULTS'} --view notes"
@@ -513,8 +513,8 @@ def remark(row: Row, *, builds: bool = True) -> str:
 
 def shortest_p95(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     """Name ways with a surely shorter p95 than the fastest."""
-    every = [row for comparison in comparisons for row in comparison]
-    sentences, names, sizes = [], row_names(every), varying_sizes(every)
+    all_rows = [row for comparison in comparisons for row in comparison]
+    sentences, names, sizes = [], row_names(all_rows), varying_sizes(all_rows)
     for comparison in comparisons:
         measured = [row for row in comparison if row.ranked and row.p95 and row.p95_low and row.p95_high]
         fastest = [row for row in measured if row.fastest]
@@ -537,7 +537,7 @@ def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
         at_largest = [
             comparison
             for comparison in comparisons
-            if all(comparison[0].dimensions.get(one) == largest[one] for one in fixed)
+            if all(comparison[0].dimensions.get(dimension) == largest[dimension] for dimension in fixed)
         ]
         by_size = {item[0].dimensions.get(name): item for item in at_largest}
         if None not in by_size and 1 < len(at_largest) == len(by_size):
@@ -622,7 +622,11 @@ def notes_document(
         data=data,
         csv=lambda: (
             ("model", "case", "code", "level", "message", "hint"),
-            [(row.model, row.label, one.code, one.level, one.message, one.hint) for row in shown for one in row.notes],
+            [
+                (row.model, row.label, note.code, note.level, note.message, note.hint)
+                for row in shown
+                for note in row.notes
+            ],
         ),
         title="Notes – Inferlens",
         screen=None if all_cases else lambda screen: [_notes_head(shown), *_fit_notes(shown, paths, screen)],
@@ -631,20 +635,20 @@ def notes_document(
 
 def _notes_head(shown: Sequence[Row]) -> str:
     models = list(dict.fromkeys(plain(row.model) for row in shown))
-    what = models[0] if len(models) == 1 else plural(len(models), "model")
-    counts: Counter[str] = Counter(one.level for row in shown for one in row.notes)
+    subject = models[0] if len(models) == 1 else plural(len(models), "model")
+    counts: Counter[str] = Counter(note.level for row in shown for note in row.notes)
     counts_text = [f"{counts[level]:,} {words}" for level, words in _LEVEL_PHRASES.items() if counts[level]]
-    return f"{what}, {plural(len(shown), 'case')}. Notes: {listing(counts_text) or 'none'}."
+    return f"{subject}, {plural(len(shown), 'case')}. Notes: {listing(counts_text) or 'none'}."
 
 
 def _fit_notes(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table | str]:
     """Return as many notes as a screen holds, and the number of the rest."""
     groups, (height, width) = _group_notes(shown), screen
-    groups = [(structs.replace(one, hint=one.hint.replace("RESULTS", paths)), who) for one, who in groups]
+    groups = [(structs.replace(note, hint=note.hint.replace("RESULTS", paths)), names) for note, names in groups]
     for count in range(len(groups), 0, -1):
         table = _by_level(groups[:count])
-        rest = len(groups) - count
-        more = [f"{rest} more: inferlens show {paths} --view notes --all"] if rest else []
+        hidden = len(groups) - count
+        more = [f"{hidden} more: inferlens show {paths} --view notes --all"] if hidden else []
         if count <= height and terminal.height([_notes_head(shown), table, *more], width) < height:
             return [table, *more]
     return []
@@ -653,15 +657,17 @@ def _fit_notes(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table |
 def _by_level(groups: Sequence[tuple[Note, str]]) -> Table:
     lines: list[Line] = []
     for level, words in LEVELS.items():
-        level_lines = [line for one, who in groups if one.level == level for line in _note_lines(one, who)]
+        level_lines = [line for note, names in groups if note.level == level for line in _note_lines(note, names)]
         lines += [Line(words.upper(), ("",), style="bold"), *level_lines] if level_lines else []
     return Table("", "", _NOTE_COLUMNS, lines, fold=True)
 
 
 def _by_case(shown: Sequence[Row]) -> list[Table]:
-    lines = [[line for one in row.notes for line in _note_lines(one, LEVELS[one.level])] for row in shown]
+    lines = [[line for note in row.notes for line in _note_lines(note, LEVELS[note.level])] for row in shown]
     return [
-        Table(f"{row.model} {row.label}", "", _NOTE_COLUMNS, of) for row, of in zip(shown, lines, strict=True) if of
+        Table(f"{row.model} {row.label}", "", _NOTE_COLUMNS, note_lines)
+        for row, note_lines in zip(shown, lines, strict=True)
+        if note_lines
     ]
 
 
@@ -674,14 +680,18 @@ def _group_notes(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     """Return notes with the names of their cases, by level and number of cases."""
     groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
     for row, name in zip(shown, _distinct_names(shown), strict=True):
-        for one in row.notes:
-            groups.setdefault((one.level, one.code, _BLANK.sub("", one.message)), []).append((one, name))
+        for entry_note in row.notes:
+            groups.setdefault((entry_note.level, entry_note.code, _BLANK.sub("", entry_note.message)), []).append(
+                (entry_note, name)
+            )
     order, merged = list(LEVELS), []
     for group in sorted(groups.values(), key=len, reverse=True):
         first, names = group[0][0], list(dict.fromkeys(name for _, name in group))
-        hints = [one.hint for one, _ in group if _BLANK.sub("", one.hint) == _BLANK.sub("", first.hint)]
+        hints = [
+            entry_note.hint for entry_note, _ in group if _BLANK.sub("", entry_note.hint) == _BLANK.sub("", first.hint)
+        ]
         together = structs.replace(
-            first, message=_merge_texts([one.message for one, _ in group]), hint=_merge_texts(hints)
+            first, message=_merge_texts([entry_note.message for entry_note, _ in group]), hint=_merge_texts(hints)
         )
         merged.append((together, _case_names(names, len(shown))))
     return sorted(merged, key=lambda item: (order.index(item[0].level), item[0].code not in _WORST))
@@ -700,13 +710,13 @@ def _distinct_names(shown: Sequence[Row]) -> list[str]:
     """Return distinct case names, the backend first."""
     models = len({row.model for row in shown}) > 1
     sizes = varying_sizes(shown)
-    every = [row.name.split() for row in shown]
-    common = set(every[0][1:]).intersection(*every) if every else set()
+    name_words = [row.name.split() for row in shown]
+    common = set(name_words[0][1:]).intersection(*name_words) if name_words else set()
     names = []
-    for row, words in zip(shown, every, strict=True):
-        own = [words[0], *(word for word in words[1:] if word not in common)]
+    for row, words in zip(shown, name_words, strict=True):
+        distinct = [words[0], *(word for word in words[1:] if word not in common)]
         model = [short_name(row.model)] if models else []
-        names.append(plain(" ".join([*model, *own, sizes_text(row, sizes)])))
+        names.append(plain(" ".join([*model, *distinct, sizes_text(row, sizes)])))
     return names
 
 

@@ -154,9 +154,9 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
     inputs.records = [record for record in inputs.records if inputs.folders.get(record.id) not in winners]
     if not (inputs.records or inputs.profiles.profiles or inputs.tunings or inputs.quantizations or inputs.traces):
         refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
-        what = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(inputs.problems[:2])}"
+        problem = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(inputs.problems[:2])}"
         raise InferlensError(
-            what.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
+            problem.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
         )
     return inputs
 
@@ -185,16 +185,18 @@ MAX_ADVICE = 3
 
 def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
     """Yield what bounds a single trace and what to do, or the step times of several."""
-    able = [item for item in inputs.loaded_traces if item.overview]
-    if len(able) == 1:
-        first, *more = able[0].answer
-        yield Table(able[0].name, "", (), (), answer=[first], sentences=more)
-    elif able:
+    readable = [item for item in inputs.loaded_traces if item.overview]
+    if len(readable) == 1:
+        first, *more = readable[0].answer
+        yield Table(readable[0].name, "", (), (), answer=[first], sentences=more)
+    elif readable:
         sentences = _side_by_side(_overviews(inputs)).answer
-        advice = [(plain(item.name), finding) for item in able for finding in item.advice[:1]]
+        advice = [(plain(item.name), finding) for item in readable for finding in item.advice[:1]]
         advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
         hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:MAX_ADVICE]]
-        yield Table(plural(len(able), "trace"), "", (), (), answer=sentences[:1], sentences=[*sentences[1:], *hints])
+        yield Table(
+            plural(len(readable), "trace"), "", (), (), answer=sentences[:1], sentences=[*sentences[1:], *hints]
+        )
 
 
 def traces_section(inputs: ReportInputs) -> Iterator[Block]:
@@ -509,9 +511,9 @@ def _sample_pictures(
     comparison = next(
         (item for item in group_rows(table, "comparison") if any(row.ranked and row.median for row in item)), []
     )
-    able = [row for row in comparison if row.ranked and row.median][:MOST]
+    measured_rows = [row for row in comparison if row.ranked and row.median][:MOST]
     names = chart_names(comparison)
-    runs_by_name = [(names[row.id], run) for row in able if (run := runs[row.id, row.machine]).processes]
+    runs_by_name = [(names[row.id], run) for row in measured_rows if (run := runs[row.id, row.machine]).processes]
     if not runs_by_name:
         return
     batch = f" At batch {comparison[0].batch}." if len(group_rows(table, "comparison")) > 1 else ""
@@ -539,8 +541,8 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
             partitions.setdefault(
                 (case.backend_label, case.options_label, msgspec.json.encode(part)), PartitionResult(case, part)
             )
-    for number, (model, every) in enumerate(models.items(), 1):
-        answers = list(every.values())[:MAX_PARTITIONS]
+    for number, (model, partitions_by_key) in enumerate(models.items(), 1):
+        answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
         blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
         if any(len(part.segments) > 1 for part in _partitions(answers)):
             panels = [
@@ -613,12 +615,12 @@ def time_section(inputs: ReportInputs) -> Iterator[Block]:
 
 def _profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     loaded, room = inputs.profiles, MOST_GRAPHS
-    every = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
-    yield Section("findings", "Findings of each case", every, folded=len(inputs.case_findings) > MAX_OPEN)
+    blocks_of_findings = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
+    yield Section("findings", "Findings of each case", blocks_of_findings, folded=len(inputs.case_findings) > MAX_OPEN)
     grouped = group_profiles(loaded)
     yield from _module_sections(grouped)
     roofs = case_rooflines(loaded)[:MOST_CASES]
-    drawn_roofs = [item for place, of in enumerate(roofs, 1) for item in case_picture(f"roofline-{place}", of)]
+    drawn_roofs = [item for place, roof in enumerate(roofs, 1) for item in case_picture(f"roofline-{place}", roof)]
     if drawn_roofs:
         yield Section("rooflines", "Rooflines", drawn_roofs, folded=len(roofs) > MAX_OPEN)
     for level in LEVELS:
@@ -630,8 +632,8 @@ def _profile_sections(inputs: ReportInputs) -> Iterator[Block]:
                     drawn = _graph_blocks(case, place, room)
                     blocks += drawn
                     room -= sum(len(item.svg(False)) for item in drawn if isinstance(item, Picture))
-                what = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
-                yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {what}", blocks, folded=True)
+                subject = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
+                yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {subject}", blocks, folded=True)
 
 
 def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
@@ -668,8 +670,8 @@ def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     yield from environments(inputs.all_records)
     if inputs.records:
         yield from _repeat_commands(inputs.records)
-        every = notes_document(inputs.records, known_rows=inputs.rows).blocks()
-        yield Section("notes", f"Notes: {every[0]}", every[1:], folded=True)
+        note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
+        yield Section("notes", f"Notes: {note_blocks[0]}", note_blocks[1:], folded=True)
         numbers = csv_text(*row_fields(inputs.rows)).encode()
         about = "every number of the comparison"
         if len(numbers) > MOST_PLAIN:

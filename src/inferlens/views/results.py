@@ -170,8 +170,8 @@ class Records(Displayed, Sequence[Record]):
         """
         groups = group_rows(self.rows, "comparison")
         if len(groups) > 1:
-            what = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
-            raise InferlensError(what, hint="[each.fastest for each in records.comparisons]")
+            problem = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
+            raise InferlensError(problem, hint="[each.fastest for each in records.comparisons]")
         first = [row for row in self.rows if row.fastest]
         if not first:
             raise InferlensError("No case ran with right outputs.", hint="print(records), which says why")
@@ -280,8 +280,8 @@ class Tuning(Records):
     @property
     def _single(self) -> Tuned:
         if len(self.tuned) > 1:
-            what = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
-            raise InferlensError(what, hint="[each.fastest for each in tuning.comparisons]")
+            problem = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
+            raise InferlensError(problem, hint="[each.fastest for each in tuning.comparisons]")
         return self.tuned[0]
 
 
@@ -319,9 +319,9 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     if len({record.case.digest for record in best}) == 1:
         return best[0], best.folders[best[0].id]
     if len(comparisons := best.comparisons) > 1:
-        what = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
+        problem = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
         folder = best.folders[comparisons[0].fastest.id]
-        raise InferlensError(what, hint=f"the folder of one case, such as {folder}")
+        raise InferlensError(problem, hint=f"the folder of one case, such as {folder}")
     return best.fastest, best.folders[best.fastest.id]
 
 
@@ -330,10 +330,12 @@ def _refuse_several_models(records: Records, given: Path) -> None:
     for record in records:
         folders.setdefault(bare(record.case.model).removeprefix("factory:"), []).append(records.folders[record.id])
     if len(folders) > 1:
-        what = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
+        problem = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
         first, *_ = folders.values()
         shared = Path(os.path.commonpath(first))
-        raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")
+        raise InferlensError(
+            problem, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}"
+        )
 
 
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.

@@ -248,9 +248,9 @@ def group_rows(rows: Sequence[Row], key: str) -> list[list[Row]]:
 
 def varying_sizes(rows: Iterable[Row]) -> list[str]:
     """Return the names of the dimensions in which rows differ, the batch first."""
-    every = [row.dimensions for row in rows]
-    names = dict.fromkeys(name for item in every for name in item)
-    return [name for name in names if len({item.get(name) for item in every}) > 1]
+    dimensions = [row.dimensions for row in rows]
+    names = dict.fromkeys(name for item in dimensions for name in item)
+    return [name for name in names if len({item.get(name) for item in dimensions}) > 1]
 
 
 def sizes_text(row: Row, names: Iterable[str]) -> str:
@@ -290,7 +290,7 @@ def rows(
     """
     runs = latest(records)
     named = _bare_rows(runs)
-    of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
+    runs_by_row = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
         group_rows(named, "comparison"),
@@ -305,9 +305,9 @@ def rows(
     for (
         comparison
     ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
-        measured = [replace(row, **case_numbers(of[row.id, row.machine], row.batch)) for row in comparison]
-        ranked = rank_rows(measured, of, reference, aim)
-        result += with_notes(ranked, of) if notes else ranked
+        measured = [replace(row, **case_numbers(runs_by_row[row.id, row.machine], row.batch)) for row in comparison]
+        ranked = rank_rows(measured, runs_by_row, reference, aim)
+        result += with_notes(ranked, runs_by_row) if notes else ranked
     return result
 
 
@@ -360,8 +360,8 @@ def _distinguish_machines(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list
         choices.setdefault(device, {}).setdefault(row.machine, names)
     unique: dict[tuple[str, str], str] = {}
     for device, machines in choices.items():
-        unlike = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
-        unique |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
+        distinct = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
+        unique |= {(device, machine): name for machine, name in zip(machines, next(distinct), strict=True)}
     return [replace(row, device_name=unique[row.device_name, row.machine]) for row in rows]
 
 
@@ -482,9 +482,9 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
     rivals = [row for row in rows if row.standing == "open"]
     if row.standing != "likeliest":
         return row
-    one, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
-    budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
-    words = ab_words(one.case, record.case, budget, device="cuda" if one.environment.gpus else "cpu")
+    winner, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
+    budget = replace(winner.budget, max_time=None) if IN_TURNS in winner.facts else winner.budget
+    words = ab_words(winner.case, record.case, budget, device="cuda" if winner.environment.gpus else "cpu")
     return replace(row, hint=command("ab", [bare(row.model), *words]))
 
 

@@ -219,19 +219,19 @@ def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     inner = rows if len(outermost) > 1 else rows[1:] or rows
     half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
     result = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
-    of = "the modules' GPU time" if key == "device_total" else "the modules' time"
+    whole_name = "the modules' GPU time" if key == "device_total" else "the modules' time"
     took = result[key] or 0.0
     times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
-    return [f"{percent(took / whole)} of {of} ({times}) is in {plain(result['path'])}."]
+    return [f"{percent(took / whole)} of {whole_name} ({times}) is in {plain(result['path'])}."]
 
 
 def peak_sentence(device: memory.AllocatedMemory, columns: Columns) -> str:
     """Return a device's peak memory and its main holder."""
     rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
-    who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    holders = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
     part = (
-        f", {byte_count(first['held'])} of it {who.get(first['operator'], 'for ' + plain(first['operator']))}"
+        f", {byte_count(first['held'])} of it {holders.get(first['operator'], 'for ' + plain(first['operator']))}"
         if first
         else ""
     )
@@ -248,15 +248,15 @@ def idle_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
     """Return how much of the time is used, and the longest pause."""
     if not whole:
         return ["There is nothing in this trace."]
-    what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
+    activity, subject = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
     worked = sum(row[busy] * row["length"] for row in rows)
     begin, end = 0.0, 0.0
     for idle, some in groupby(rows, key=lambda row: row[busy] < _IDLE):
         first, *_, last = [*some] * 2
         if idle and last["begin"] + last["length"] - first["begin"] > end - begin:
             begin, end = first["begin"], last["begin"] + last["length"]
-    pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
-    return [f"{what} {percent(worked / whole)} of the time{pause}."]
+    pause = f"; {subject} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
+    return [f"{activity} {percent(worked / whole)} of the time{pause}."]
 
 
 TOP = 10
@@ -387,8 +387,8 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     parts = _shares("parts", "", "a step's time", overview.parts, step)
     if not overview.gpus:
         data = operators(analysis)
-        times, of = _own_seconds(analysis, data)
-        sentences[1:1] = dominant_names(zip(data.columns["name"], times, strict=True), of)
+        times, whole_name = _own_seconds(analysis, data)
+        sentences[1:1] = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
         return TraceView(" · ".join(filter(None, about)), sentences, [parts], _next_step(analysis))
     more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
     more += [f"{plural(len(overview.gpus) - 1, 'more GPU')}"] if len(overview.gpus) > 1 else []
@@ -454,7 +454,7 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
     def largest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return sorted((row for row in rows if row["share"] >= MIN_SHARE), key=lambda row: -row["share"])
 
-    rows = [(what, seconds, seconds / step) for what, seconds in parts.items()]
+    rows = [(part, seconds, seconds / step) for part, seconds in parts.items()]
     data = Columns.named(("what", "time", "share"), rows)
     return TraceTable(name, title, first, trace_columns.SHARE_COLUMNS, data, "what", brief=largest)
 
@@ -466,8 +466,8 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = operators(analysis, *keys)
     more = (Column(key, key, keep=1, write=_KEY_TEXTS[key], max_width=36, numeric=False) for key in keys)
-    times, of = _own_seconds(analysis, data)
-    sentences = dominant_names(zip(data.columns["name"], times, strict=True), of)
+    times, whole_name = _own_seconds(analysis, data)
+    sentences = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
     table = TraceTable("operators", "", "operator", (*trace_columns.OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
@@ -478,8 +478,8 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
 
 def _own_seconds(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
     """Return seconds per step of each row's own on the GPU or host, and their name."""
-    key, of = ("device_self", "the GPU's time") if len(analysis.trace.gpu) else ("host_self", "the host's time")
-    return [float(value) / analysis.tables_of for value in data.columns[key]], of
+    key, whole_name = ("device_self", "the GPU's time") if len(analysis.trace.gpu) else ("host_self", "the host's time")
+    return [float(value) / analysis.tables_of for value in data.columns[key]], whole_name
 
 
 def _step_phrase(analysis: Analysis) -> str:
@@ -656,8 +656,8 @@ def compare_view(before: Analysis, after: Analysis, view: str, selection: Select
     label = kernel_label(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
     table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
     where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
-    what = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
-    sentences, look = [f"{what}: {_sum(data)}"], ("In the order of a step?", "--view timeline")
+    subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
+    sentences, look = [f"{subject}: {_sum(data)}"], ("In the order of a step?", "--view timeline")
     if not len(data):
         sentences, look = [f"Neither has {view}."], ("Which operators changed?", "--view operators")
     elif _shared(view, before, after, data):

@@ -105,14 +105,14 @@ def trace_document(
     selection = Selection(keys, TOP if top is None and format not in DATA_FORMATS else top, depth)
     everything = wide or format == "html"
     if against is not None:
-        every = [_compare_traces(load, path, against, views, selection)]
+        traces = [_compare_traces(load, path, against, views, selection)]
     elif path.is_dir():
         brief = top is None and not everything and format not in DATA_FORMATS
-        every = _folder_traces(load, path, views, selection, format, brief)
+        traces = _folder_traces(load, path, views, selection, format, brief)
     else:
-        every = [show_trace(load(path), path, views, selection, format)]
-    return traces_document(every, views, everything, next_step=format != "html"), [
-        note for shown in every for note in shown.notes
+        traces = [show_trace(load(path), path, views, selection, format)]
+    return traces_document(traces, views, everything, next_step=format != "html"), [
+        note for shown in traces for note in shown.notes
     ]
 
 
@@ -193,8 +193,8 @@ def _compare_traces(load: Load, path: Path, against: Path, views: Sequence[str],
         names = [plain(str(item)) for item in (path, against)]
     whole = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
     if whole[0] != whole[1]:
-        one, other = names if whole[0] else reversed(names)
-        notes.append(f"{one} has no marked steps: the whole of it is compared with one step of {other}.")
+        whole_trace, other = names if whole[0] else reversed(names)
+        notes.append(f"{whole_trace} has no marked steps: the whole of it is compared with one step of {other}.")
     return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), items, notes)
 
 
@@ -202,8 +202,8 @@ def _single_trace(path: Path) -> Path:
     """Return the trace itself, or the only one in a folder."""
     result = several.traces_in(path) if path.is_dir() else [path]
     if len(result) != 1:
-        what = f"There are {len(result)} traces in {path}." if result else f"There is no trace in {path}."
-        raise InferlensError(what, expected="one on each side", hint="the path of one of them")
+        problem = f"There are {len(result)} traces in {path}." if result else f"There is no trace in {path}."
+        raise InferlensError(problem, expected="one on each side", hint="the path of one of them")
     return result[0]
 
 
@@ -219,7 +219,7 @@ def _folder_traces(
     if not named:
         expected = f"files that end in {', '.join(several.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
-    every, rows, origins, problems = [], [], {}, []
+    traces, rows, origins, problems = [], [], {}, []
     for name, path in named:
         try:
             analysis = load(path)
@@ -227,26 +227,26 @@ def _folder_traces(
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        every.append(replace(shown, name=plain(name), words=(str(folder / name),)))
+        traces.append(replace(shown, name=plain(name), words=(str(folder / name),)))
         rows.append((several.rank_of(name, analysis), several.run_of(name, analysis.overview)))
         origins[plain(name)] = several.origin_of(name, analysis.trace)
-    if not every:
+    if not traces:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
-    if len(every) == 1:
-        one = replace(every[0], notes=[*problems, *every[0].notes])
-        return [one if problems else replace(one, name=_trace_name(folder), words=(str(folder),))]
+    if len(traces) == 1:
+        trace = replace(traces[0], notes=[*problems, *traces[0].notes])
+        return [trace if problems else replace(trace, name=_trace_name(folder), words=(str(folder),))]
     why = several.why_no_job(origins) if result else None
-    together = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
-    words = every[0].words if why != "" else (str(folder),)
-    items = [together] if "overview" in views or not brief else []
+    overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
+    words = traces[0].words if why != "" else (str(folder),)
+    items = [overview] if "overview" in views or not brief else []
     if brief:
-        items += [_answers_view(every, view, place) for place, view in enumerate(views) if view != "overview"]
-        problems += [note for shown in every for note in shown.notes]
+        items += [_answers_view(traces, view, place) for place, view in enumerate(views) if view != "overview"]
+        problems += [note for shown in traces for note in shown.notes]
         return [ShownTrace(_trace_name(folder), words, items, problems)]
     if why != "" and format != "json":  # the overview of runs is their table
-        every = [replace(one, views=[shown for shown, view in zip(one.views, views, strict=True) if view != "overview"])
-                 for one in every]  # fmt: skip
-    return [ShownTrace(_trace_name(folder), words, items, problems), *every]
+        kept = [place for place, view in enumerate(views) if view != "overview"]
+        traces = [replace(trace, views=[trace.views[place] for place in kept]) for trace in traces]
+    return [ShownTrace(_trace_name(folder), words, items, problems), *traces]
 
 
 def _ranks_view(rows: Sequence[Row]) -> TraceView:
@@ -446,10 +446,10 @@ def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box
     """Yield the busiest threads of the host with nested operators and calls."""
     rows = np.concatenate([trace.scopes.row, trace.calls.row])
     rows = _inside(trace, rows[~trace.starting(rows, *PREFIXES)], begin, end)
-    threads, of = np.unique(trace.thread[rows], return_inverse=True)
-    took = np.bincount(of, trace.duration[rows], len(threads))
+    threads, thread_index = np.unique(trace.thread[rows], return_inverse=True)
+    took = np.bincount(thread_index, trace.duration[rows], len(threads))
     for thread in np.argsort(-took)[:THREADS].tolist():
-        events = rows[of == thread]
+        events = rows[thread_index == thread]
         events = events[np.lexsort((-trace.duration[events], trace.begin[events]))]
         # Of events that are in one another: those that have begun less those that have ended. None ends as it begins.
         ends = np.sort(np.maximum(trace.ends(events), trace.begin[events] + 1))
@@ -474,11 +474,11 @@ def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, li
     parts[trace.category[gpu.row] == Category.MEMSET] = FILL
     parts[communication(trace, analysis.launch_links)] = COMMUNICATION
     inside = np.flatnonzero((trace.ends(gpu.row) > begin) & (trace.begin[gpu.row] < end))
-    streams, of = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
-    of = of.reshape(-1)
-    took = np.bincount(of, trace.duration[gpu.row[inside]], streams.shape[1])
+    streams, stream_index = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
+    stream_index = stream_index.reshape(-1)
+    took = np.bincount(stream_index, trace.duration[gpu.row[inside]], streams.shape[1])
     for which in sorted(np.argsort(-took)[:STREAMS].tolist()):
-        here = inside[of == which]
+        here = inside[stream_index == which]
         device, stream = streams[:, which].tolist()
         boxes = _event_boxes(trace, gpu.row[here], np.zeros(len(here), np.int64), parts[here], begin, end)
         yield f"GPU {device} · stream {stream}", boxes
@@ -500,13 +500,13 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
         first = int(members[0])
         part, row = PARTS[int(parts[first])], int(depth[first])
         name = trace.name_of(int(rows[first]))
-        one = plain(short_name(name) if part == "kernel" else name)
-        what = one if len(members) == 1 else plural(len(members), "event")
+        label = plain(short_name(name) if part == "kernel" else name)
+        text = label if len(members) == 1 else plural(len(members), "event")
         wide = float(right[members].max() - left[first])
         spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
-        about = f"{what}; {part}; {spent}; {after} after the step's begin"
+        about = f"{text}; {part}; {spent}; {after} after the step's begin"
         names = (
-            [what, *(cut_middle(what, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if len(members) == 1 else []
+            [text, *(cut_middle(text, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if len(members) == 1 else []
         )
         boxes.append(Box(float(left[first]), wide, row, names, about, PART_COLOURS[part]))
 

@@ -96,8 +96,8 @@ _ACCURACY_COLUMNS = (
     Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
 )
 _CANDIDATE_COLUMNS = (
-    Column("", "vs the winner", "", lambda one: ratio(one.candidate.speedup), 0),
-    Column("", "interval", "95 %", lambda one: _interval(one.candidate), 5),
+    Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
+    Column("", "interval", "95 %", lambda facts: _interval(facts.candidate), 5),
     Column("error", "error", "rel. L2", error_size, 2),
     Column("memory", "memory", "MiB", mebibytes, 4),
     Column("build", "build", "s", bare_seconds, 3),
@@ -122,11 +122,11 @@ def tuning_document(tuned: Tuned, reference: str | None = None, top: int | None 
             "tried": len(facts),
             "machine_load": mean_load(row.machine_load for row in shown),
             "rows": shown,
-            "candidates": [_candidate_data(tuned, one) for one in facts],
+            "candidates": [_candidate_data(tuned, candidate) for candidate in facts],
         }
 
     def csv() -> tuple[Sequence[str], list[Sequence[object]]]:
-        lines = [_candidate_data(tuned, one) for one in facts]
+        lines = [_candidate_data(tuned, candidate) for candidate in facts]
         return list(lines[0]) if lines else [], [list(line.values()) for line in lines]
 
     return Document(
@@ -143,8 +143,8 @@ def finals_rows(tuned: Tuned, reference: str | None = None) -> list[Row]:
 
     Memory includes the search, because finals export anew.
     """
-    every = tuned.by_case
-    runs = {record.id: every[record.case.digest] for record in tuned.finals}
+    runs_by_case = tuned.by_case
+    runs = {record.id: runs_by_case[record.case.digest] for record in tuned.finals}
     rows_found = [
         structs.replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
         for row in rows(tuned.finals, reference, tuned.aim)
@@ -158,14 +158,17 @@ def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
     """Return a table of all candidates and their outcomes."""
     columns = (
         *_CANDIDATE_COLUMNS[:2],
-        *_ACCURACY_COLUMNS * any(one.accuracy for one in facts),
+        *_ACCURACY_COLUMNS * any(candidate.accuracy for candidate in facts),
         *_CANDIDATE_COLUMNS[2:],
     )
     lines = [
         Line.from_row(
-            plain(one.case.way), columns, one, style="bold" if not place else "dim" if one.candidate.out else ""
+            plain(candidate.case.way),
+            columns,
+            candidate,
+            style="bold" if not place else "dim" if candidate.candidate.out else "",
         )
-        for place, one in enumerate(facts)
+        for place, candidate in enumerate(facts)
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
     title = f"Everything that was tried{f': {name}' if name else ''}"
@@ -211,18 +214,22 @@ def _tuning_blocks(
 ) -> list[Table | str]:
     """Return the finals' table, rows of the search that fill it, and sentences."""
     if not shown:
-        failures = [f"{plain(one.case.way)}: {plain(one.came)}" for one in facts[:MOST_NAMES]]
+        failures = [f"{plain(candidate.case.way)}: {plain(candidate.came)}" for candidate in facts[:MOST_NAMES]]
         return ["Nothing ran with right outputs.", *failures, *tuning_sentences(tuned, facts)]
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, most, _tuning_columns(tuned))
     table = replace(table, title=table.title.rpartition(" · ")[0])
     more = most - len(finals) if most > len(finals) else 0
     winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
-    others = [one for one in facts if not (one.candidate.out or one.candidate.final) and one.candidate.speedup]
+    others = [
+        candidate
+        for candidate in facts
+        if not (candidate.candidate.out or candidate.candidate.final) and candidate.candidate.speedup
+    ]
     records = {record.id: record for record in tuned.searched}
     fills = [
-        _search_line(records[one.candidate.record], one.candidate, winner, table, finals)
-        for one in others[:more] if winner
+        _search_line(records[candidate.candidate.record], candidate.candidate, winner, table, finals)
+        for candidate in others[:more] if winner
     ]  # fmt: skip
     answer = [*tuning_answer(tuned, finals), *_bench_sentences(tuned, facts, finals)]
     if len(facts) < tuned.size:
@@ -281,7 +288,7 @@ def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table
 def tuning_answer(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
     """Return the best case by the objective."""
     fast = tuned.objective.name in SPEED_OBJECTIVES
-    runs = {record.id: [one for one in tuned.finals if one.case == record.case] for record in tuned.finals}
+    runs = {record.id: [final for final in tuned.finals if final.case == record.case] for record in tuned.finals}
 
     def measure_text(row: Row) -> str:
         measure = tuned.objective.measure
@@ -302,10 +309,12 @@ def _bench_sentences(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequ
     if not facts or not tuned.best:
         return []
     reference = next((row for row in finals if row.is_reference), None)
-    usual = next((one.case for one in facts if reference and _is_default(one, reference.precision)), None)
+    usual = next(
+        (candidate.case for candidate in facts if reference and _is_default(candidate, reference.precision)), None
+    )
     if usual in (None, tuned.best):
         available = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
-        available &= any(one.candidate.settings for one in facts)
+        available &= any(candidate.candidate.settings for candidate in facts)
         return ["No setting that was tried is better than its defaults."] * available
     nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
     texts = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
@@ -336,10 +345,10 @@ def tuning_sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]
     if same := [plain(_setting_text(effect.setting)) for effect in others if not _has_effect(effect)]:
         sentences.append(f"Others of which no effect was seen: {_first_names(same, MOST_NAMES)}.")
     ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
-    finals = sum(one.candidate.final for one in facts)
+    finals = sum(candidate.candidate.final for candidate in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(one.candidate.out) for one in facts)
+    out = sum(bool(candidate.candidate.out) for candidate in facts)
     lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     sentences.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
     sentences += untried_sentences(tuned.untried)
@@ -348,7 +357,9 @@ def tuning_sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]
         live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
         use = f"inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"
         sentences += [f"Use it: {'tuning.load()' if live else use}"]
-        sentences += sorted(filter(None, {record.model.weights_note for one in tuned.trials for record in one.records}))
+        sentences += sorted(
+            filter(None, {record.model.weights_note for candidate in tuned.trials for record in candidate.records})
+        )
         sentences += [] if live else [f"Repeat it: inferlens bench {folder}/best.toml"]
     return sentences
 
@@ -408,8 +419,8 @@ def untried_sentences(untried: Sequence[Untried], start: str = "Not tried") -> l
 
 def _first_names(names: Sequence[str], most: int) -> str:
     first = [plain(name) for name in names[:most]]
-    rest = len(names) - len(first)
-    return listing([*first, f"{rest} more"] if rest else first)
+    hidden = len(names) - len(first)
+    return listing([*first, f"{hidden} more"] if hidden else first)
 
 
 TUNINGS_SCHEMA = "inferlens.tunings/1"
@@ -531,8 +542,8 @@ def study_answer(study: Study) -> str:
     knob = study.request.knob
     comparisons = {value.text: value.comparison for value in study.values if value.comparison}
     if not comparisons:
-        able = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
-        return f"{'No other value of' if able else 'Not even the default of'} {knob} ran with right outputs."
+        default_ran = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
+        return f"{'No other value of' if default_ran else 'Not even the default of'} {knob} ran with right outputs."
     if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
     faster = _fastest_value(study)
@@ -560,8 +571,8 @@ def _fastest_value(study: Study) -> StudiedValue | None:
 
 def _study_rows(study: Study) -> list[Row]:
     """Return a row per value with its speed-up over the default."""
-    every = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
-    return [_value_row(value, every[value.records[0].case.folder]) for value in study.values]
+    rows_by_folder = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
+    return [_value_row(value, rows_by_folder[value.records[0].case.folder]) for value in study.values]
 
 
 def _value_row(value: StudiedValue, row: Row) -> Row:
@@ -684,11 +695,11 @@ def tuning_chart(
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
     facts = facts_of(tuned)
-    timed = [one for one in facts if one.objective is not None]
-    if not any(one.error is not None or one.memory for one in timed):
+    timed = [candidate for candidate in facts if candidate.objective is not None]
+    if not any(candidate.error is not None or candidate.memory for candidate in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
     roles = _roles(tuned, facts, reference)
-    shades = colours or colours_of(sorted({plain(one.case.backend_label) for one in timed}))
+    shades = colours or colours_of(sorted({plain(candidate.case.backend_label) for candidate in timed}))
     return lambda theme: _tuning_spec(tuned, timed, facts, roles, theme, shades)
 
 
@@ -701,13 +712,15 @@ def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None)
     roles: dict[str, list[str]] = {}
     if facts[0].came == WINNER:
         roles[facts[0].case.digest] = ["winner"]
-    usual = next((one.case for one in facts if one.candidate.final and not one.candidate.settings), None)
+    usual = next(
+        (candidate.case for candidate in facts if candidate.candidate.final and not candidate.candidate.settings), None
+    )
     if usual:
         roles.setdefault(usual.digest, []).append("best defaults")
     base = next((row.label for row in finals_rows(tuned, reference) if row.is_reference), "")
-    for one in facts:
-        if base and one.case.label == base:
-            roles.setdefault(one.case.digest, []).append("reference")
+    for candidate in facts:
+        if base and candidate.case.label == base:
+            roles.setdefault(candidate.case.digest, []).append("reference")
     return roles
 
 
@@ -722,8 +735,8 @@ def _tuning_spec(
     values = _candidate_points(tuned, timed, roles)
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
-    available = any(one["accuracy"] is not None for one in values)
-    metrics = [(one.metric, one.accuracy.is_share) for one in timed if one.accuracy]
+    available = any(candidate["accuracy"] is not None for candidate in values)
+    metrics = [(candidate.metric, candidate.accuracy.is_share) for candidate in timed if candidate.accuracy]
     up = [
         accuracy_axis(metrics) if available else ERROR,
         replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
@@ -731,7 +744,7 @@ def _tuning_spec(
     up = [
         panel_axis
         for panel_axis in up
-        if panel_axis.key != tuned.objective.name and any(one[panel_axis.key] is not None for one in values)
+        if panel_axis.key != tuned.objective.name and any(candidate[panel_axis.key] is not None for candidate in values)
     ]
     width = (CHART_WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
@@ -754,7 +767,7 @@ def _tuning_spec(
 
 def _chart_subtitle(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
     """Return the subtitle: the work, and the candidates that are not drawn."""
-    untimed = sum(one.objective is None for one in facts)
+    untimed = sum(candidate.objective is None for candidate in facts)
     row = finals_rows(tuned)[0]
     words = [plain(row.inputs.replace(":float32", "")), plain(row.device_name)]
     words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
@@ -767,30 +780,30 @@ def _candidate_points(
 ) -> list[dict[str, Any]]:
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
-    least = least_error([one.error for one in timed])
+    least = least_error([candidate.error for candidate in timed])
     values = []
-    for one in timed:
-        real = one.accuracy
-        role = roles.get(one.case.digest, [])
+    for candidate in timed:
+        real = candidate.accuracy
+        role = roles.get(candidate.case.digest, [])
         values.append(
             {
-                "name": plain(one.case.way),
-                "x": (one.objective or 0.0) * scale,
-                "said": measure.show(one.objective),
-                "error": None if one.error is None else max(one.error, least),
-                "error_said": error_size(one.error),
+                "name": plain(candidate.case.way),
+                "x": (candidate.objective or 0.0) * scale,
+                "said": measure.show(candidate.objective),
+                "error": None if candidate.error is None else max(candidate.error, least),
+                "error_said": error_size(candidate.error),
                 "accuracy": real and real.value * (100 if real.is_share else 1),
-                "accuracy_said": f"{one.metric} {score(real.value, share=real.is_share)}" if real else "",
-                "memory": None if one.memory is None else one.memory * _MIB,
-                "memory_said": mebibytes(one.memory),
-                "speedup": ratio(one.candidate.speedup),
-                "colour": plain(one.case.backend_label),
-                "precision": one.case.precision,
+                "accuracy_said": f"{candidate.metric} {score(real.value, share=real.is_share)}" if real else "",
+                "memory": None if candidate.memory is None else candidate.memory * _MIB,
+                "memory_said": mebibytes(candidate.memory),
+                "speedup": ratio(candidate.candidate.speedup),
+                "colour": plain(candidate.case.backend_label),
+                "precision": candidate.case.precision,
                 "role": ", ".join(role),
                 "label": ", ".join(role),
                 "wrong": False,
-                "filled": not one.candidate.out,
-                "came": cut_middle(plain(one.came), 80),
+                "filled": not candidate.candidate.out,
+                "came": cut_middle(plain(candidate.came), 80),
             }
         )
     return values

@@ -78,32 +78,32 @@ class ProfiledCase:
 
 def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
     """Return what all cases share in one line, and a distinct name per case, if wanted with the backend."""
-    every = {
-        "model": [one.profile.case.model for one in cases],
-        "inputs": [one.inputs for one in cases],
-        "precision": [one.profile.case.precision for one in cases],
-        "device": [one.device for one in cases],
+    properties = {
+        "model": [case.profile.case.model for case in cases],
+        "inputs": [case.inputs for case in cases],
+        "precision": [case.profile.case.precision for case in cases],
+        "device": [case.device for case in cases],
     }
-    shared = {key for key, words in every.items() if len(set(words)) == 1}
-    models = [model.partition(":")[2] or model for model in every["model"]]
-    if "model" not in shared and len(set(models)) == len(set(every["model"])):
-        every["model"] = models  # without where they are from
-    devices = {one.profile.case.device for one in cases}
+    shared = {key for key, words in properties.items() if len(set(words)) == 1}
+    models = [model.partition(":")[2] or model for model in properties["model"]]
+    if "model" not in shared and len(set(models)) == len(set(properties["model"])):
+        properties["model"] = models  # without where they are from
+    devices = {case.profile.case.device for case in cases}
     names = []
-    for place, one in enumerate(cases):
-        name = one.name if "precision" not in shared else one.name.replace(f" {one.profile.case.precision}", "", 1)
+    for place, case in enumerate(cases):
+        name = case.name if "precision" not in shared else case.name.replace(f" {case.profile.case.precision}", "", 1)
         words = {
-            "model": every["model"][place], "name": name if backends else "",
-            "inputs": one.profile.case.sizes_label or one.inputs,
-            "device": one.profile.case.device if len(devices) > 1 else one.device,
+            "model": properties["model"][place], "name": name if backends else "",
+            "inputs": case.profile.case.sizes_label or case.inputs,
+            "device": case.profile.case.device if len(devices) > 1 else case.device,
         }  # fmt: skip
         names.append(" · ".join(plain(word)[:80] for key, word in words.items() if word and key not in shared))
     counts = Counter(names)
     cards = [
-        card_name(one.profile.environment) if counts[name] > 1 else "" for one, name in zip(cases, names, strict=True)
+        card_name(case.profile.environment) if counts[name] > 1 else "" for case, name in zip(cases, names, strict=True)
     ]
     names = [" · ".join(filter(None, both)) for both in zip(cards, names, strict=True)]
-    return " · ".join(plain(words[0])[:200] for key, words in every.items() if key in shared and words[0]), names
+    return " · ".join(plain(words[0])[:200] for key, words in properties.items() if key in shared and words[0]), names
 
 
 def group_profiles(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:
@@ -112,15 +112,19 @@ def group_profiles(loaded: LoadedProfiles, level: Level | None = None) -> list[l
     A case without a profile of ``level`` keeps another one, which says what exists instead.
     """
     latest: dict[tuple[object, ...], Profile] = {}
-    for one in latest_profiles(loaded.profiles):
-        key = one.case.digest, machine_name(one.environment), None if level else one.level
-        if key not in latest or one.level == level:
-            latest[key] = one
+    for profile in latest_profiles(loaded.profiles):
+        key = profile.case.digest, machine_name(profile.environment), None if level else profile.level
+        if key not in latest or profile.level == level:
+            latest[key] = profile
     groups: dict[tuple[object, ...], list[ProfiledCase]] = {}
-    for one in latest.values():
-        case, inputs, machine = one.case, one.model.inputs or one.case.inputs, machine_name(one.environment)
+    for profile in latest.values():
+        case, inputs, machine = (
+            profile.case,
+            profile.model.inputs or profile.case.inputs,
+            machine_name(profile.environment),
+        )
         group = case.model, case.batch, inputs, case.weights, case.seed, machine
-        groups.setdefault(group, []).append(ProfiledCase(one, loaded.records.get(one.id)))
+        groups.setdefault(group, []).append(ProfiledCase(profile, loaded.records.get(profile.id)))
     return [name_cases(group) for group in groups.values()]
 
 
@@ -130,22 +134,28 @@ def cases_of_level(loaded: LoadedProfiles, level: Level | None) -> list[Profiled
 
 def reference_first(group: Sequence[ProfiledCase], named: str | None) -> list[ProfiledCase]:
     """Put the reference first: the plainest of the cases that match ``reference``, or that ran."""
-    able = [one for one in group if one.profile.status == "ok"] or list(group)
-    checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
+    eligible = [profiled_case for profiled_case in group if profiled_case.profile.status == "ok"] or list(group)
+    checked = [
+        profiled_case.record.agreement.reference
+        for profiled_case in group
+        if profiled_case.record and profiled_case.record.agreement
+    ]
     usual = {reference.partition(" ")[0] for reference in checked}
 
-    def place(one: ProfiledCase) -> tuple[object, ...]:
-        case = one.profile.case
-        return named not in (one.name, case.label), *plainness(case, case.device, usual)
+    def place(profiled_case: ProfiledCase) -> tuple[object, ...]:
+        case = profiled_case.profile.case
+        return named not in (profiled_case.name, case.label), *plainness(case, case.device, usual)
 
-    first = min([one for one in group if named and one.matches(named)] or able, key=place)
-    return [first, *(one for one in group if one is not first)]
+    first = min(
+        [profiled_case for profiled_case in group if named and profiled_case.matches(named)] or eligible, key=place
+    )
+    return [first, *(profiled_case for profiled_case in group if profiled_case is not first)]
 
 
 def check_profile_reference(cases: Sequence[ProfiledCase], reference: str | None) -> None:
     """Raise InferlensError if ``reference`` matches no profile."""
-    if reference and not any(one.matches(reference) for one in cases):
-        raise unknown(reference, [one.profile.case.label for one in cases])
+    if reference and not any(case.matches(reference) for case in cases):
+        raise unknown(reference, [case.profile.case.label for case in cases])
 
 
 def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> list[ProfiledCase]:
@@ -153,16 +163,20 @@ def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> lis
 
     ``with_level`` marks profiles of kernels in a mixed group.
     """
-    one_device = len({one.profile.case.device for one in group}) == 1
+    one_device = len({profiled_case.profile.case.device for profiled_case in group}) == 1
     omitted = ["batch", *group[0].profile.case.sizes, *["device"] * one_device]
-    with_level = with_level and len({one.profile.level for one in group}) > 1
+    with_level = with_level and len({profiled_case.profile.level for profiled_case in group}) > 1
     counts: dict[str, int] = {}
     cases = []
-    for one, case in zip(group, shown_together([one.profile.case for one in group]), strict=True):
-        words = [*case.words(*omitted), *["kernels"] * (with_level and one.profile.level == "kernel")]
+    for profiled_case, case in zip(
+        group, shown_together([profiled_case.profile.case for profiled_case in group]), strict=True
+    ):
+        words = [*case.words(*omitted), *["kernels"] * (with_level and profiled_case.profile.level == "kernel")]
         name = plain(" ".join(words))
         number = counts[name] = counts.get(name, 0) + 1
-        cases.append(ProfiledCase(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
+        cases.append(
+            ProfiledCase(profiled_case.profile, profiled_case.record, f"{name} ({number})" if number > 1 else name)
+        )
     return cases
 
 

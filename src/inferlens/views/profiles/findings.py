@@ -80,9 +80,9 @@ def _judge(
 
 def _rivals(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
     """Return the seconds of other backends in the same precision, if there are several."""
-    same_work, own = _same_work(case, rows)[0], case.profile.case
-    others = [row for row in same_work if (row.precision, row.device) == (own.precision, own.device)]
-    others = [row for row in others if row.backend.partition(":")[0] != own.backend]
+    same_work, own_case = _same_work(case, rows)[0], case.profile.case
+    others = [row for row in same_work if (row.precision, row.device) == (own_case.precision, own_case.device)]
+    others = [row for row in others if row.backend.partition(":")[0] != own_case.backend]
     ran = {row.name: row.median if row.ranked else None for row in others}
     return ran if len({row.backend for row in others}) >= MIN_RIVALS else {}
 
@@ -144,26 +144,28 @@ def _top_findings(
         return
     head, names = distinguish([case.case for case in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
-    every = _by_rule([case.time_findings for case in cases], leading)
-    answer = _standing(cases[every[0][0][1]].case, names[every[0][0][1]], measured) if every else ""
+    rules = _by_rule([case.time_findings for case in cases], leading)
+    answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured) if rules else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
-    failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
+    failed = [
+        f"{name}: {finding_case.reason}" for finding_case, name in zip(cases, names, strict=True) if finding_case.reason
+    ]
     notes = [] if brief else first_notes([*failed, *_doubts(cases, names), *_unchecked_notes(cases, names)])
     lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
     rows: list[Line] = []
     shown = 0
-    for number, several in enumerate(every, 1):
-        first, place = several[0]
+    for number, entries in enumerate(rules, 1):
+        first, place = entries[0]
         won = gain(first, cases[place].findings)
-        where = _where(several, names, _gain_text(first) if won else "")
+        where = _where(entries, names, _gain_text(first) if won else "")
         sentence = f"{first.sentence.removesuffix('.')}{where}."
         lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
         if lines < 0 and rows:
             break
-        shown += len(several)
+        shown += len(entries)
         cells = percent(won) if won else "", plain(sentence)
         rows += [Line(str(number), cells), Line("", ("", plain(_hint(first))), style="dim")]
-    if not brief and (rest := sum(map(len, every)) - shown):
+    if not brief and (rest := sum(map(len, rules)) - shown):
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
     columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
     sentences = () if rows or brief else ("No rule has anything to say.",)  # what is shown beneath has
@@ -186,23 +188,23 @@ def _same_work(case: ProfiledCase, rows: Sequence[Row]) -> tuple[list[Row], Row 
         row for row in rows
         if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
     ]  # fmt: skip
-    own = next((row for row in matching if row.label == profile.case.label), None)
-    return matching, own, next((row for row in matching if row.place == 1), None)
+    own_row = next((row for row in matching if row.label == profile.case.label), None)
+    return matching, own_row, next((row for row in matching if row.place == 1), None)
 
 
 def _leads(case: ProfiledCase, rows: Sequence[Row]) -> bool:
     """Return whether the case is the fastest row."""
-    _, own, best = _same_work(case, rows)
-    return own is not None and own is best
+    _, own_row, best = _same_work(case, rows)
+    return own_row is not None and own_row is best
 
 
 def _standing(case: ProfiledCase, name: str, rows: Sequence[Row]) -> str:
     """Compare the case of the first finding with the fastest. A slow case may not be worth work."""
-    same_work, own, best = _same_work(case, rows)
-    took = median(case.unprofiled) if case.unprofiled else own and own.median
+    same_work, own_row, best = _same_work(case, rows)
+    took = median(case.unprofiled) if case.unprofiled else own_row and own_row.median
     if best is None or not took or not best.median or len(same_work) < 2:
         return ""
-    if own is best:
+    if own_row is best:
         return f"Finding 1 is of {name}, the fastest of {plural(len(same_work), 'way')}: {duration(took)}."
     than = f"{plain(best.name)} is {ratio(took / best.median)} as fast there"
     return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
@@ -218,10 +220,13 @@ def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[li
         return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
 
     rules: dict[str, list[tuple[Finding, int]]] = {}
-    for place, several in enumerate(findings):
-        for finding in several:
+    for place, case_findings in enumerate(findings):
+        for finding in case_findings:
             rules.setdefault(finding.code, []).append((finding, place))
-    return sorted((sorted(one, key=order) for one in rules.values()), key=lambda one: order(one[0]))
+    return sorted(
+        (sorted(rule_findings, key=order) for rule_findings in rules.values()),
+        key=lambda rule_findings: order(rule_findings[0]),
+    )
 
 
 def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
@@ -234,26 +239,28 @@ def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: st
 
 
 def _doubts(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
-    every = _by_rule([case.doubts for case in cases])
-    return [f"{one[0][0].sentence.removesuffix('.')}{_where(one, names)}. {one[0][0].hint}" for one in every]
+    rules = _by_rule([case.doubts for case in cases])
+    return [
+        f"{entries[0][0].sentence.removesuffix('.')}{_where(entries, names)}. {entries[0][0].hint}" for entries in rules
+    ]
 
 
 def _unchecked_notes(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
     cases_by_item: dict[str, list[str]] = {}
-    for of, name in zip(cases, names, strict=True):
-        for item in of.unchecked:
+    for case, name in zip(cases, names, strict=True):
+        for item in case.unchecked:
             cases_by_item.setdefault(item.partition(" (")[0], []).append(name)
-    every = [
-        f"{what} of {few_names(item) if len(item) < len(cases) else 'any case'}" for what, item in cases_by_item.items()
+    texts = [
+        f"{part} of {few_names(item) if len(item) < len(cases) else 'any case'}" for part, item in cases_by_item.items()
     ]
-    return [f"Not looked at: {listing(every if len(cases) > 1 else list(cases_by_item))}."] if every else []
+    return [f"Not looked at: {listing(texts if len(cases) > 1 else list(cases_by_item))}."] if texts else []
 
 
 def _case_tables(cases: Sequence[CaseFindings], top: int | None) -> Iterator[Table | str]:
-    for of in cases:
-        head, (name,) = distinguish([of.case])
-        table = findings_table(of.findings, top, of.reason)
-        notes = [f"Not looked at (of {name}): {listing(of.unchecked)}."] if of.unchecked else []
+    for case in cases:
+        head, (name,) = distinguish([case.case])
+        table = findings_table(case.findings, top, case.reason)
+        notes = [f"Not looked at (of {name}): {listing(case.unchecked)}."] if case.unchecked else []
         yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
 
 
@@ -291,8 +298,8 @@ def _object(case: CaseFindings, top: int | None) -> dict[str, Any]:
 
 
 def _lines(cases: Sequence[CaseFindings], top: int | None) -> Iterable[Sequence[object]]:
-    for of in cases:
-        for place, finding in enumerate(of.findings[:top], 1):
+    for case in cases:
+        for place, finding in enumerate(case.findings[:top], 1):
             fields = msgspec.to_builtins(finding)
             numbers = msgspec.json.encode(finding.numbers).decode()
-            yield [*of.case.fields, place, *(fields[name] for name in FIELDS), numbers]
+            yield [*case.case.fields, place, *(fields[name] for name in FIELDS), numbers]

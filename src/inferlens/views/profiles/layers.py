@@ -150,12 +150,12 @@ def parts_document(
     In execution order, the ``top`` rows are those that take most. ``None`` fits people's screens; programs get all.
     """
     kind = by if level == "kernel" else "layer"
-    every = part_tables(level, cases, sort, by)
+    tables = part_tables(level, cases, sort, by)
     return case_document(
         f"{level}s",
-        every,
+        tables,
         top,
-        blocks=lambda: list(_blocks(every, level, top) if top or len(every) < 2 else _combined_table(every, level)),
+        blocks=lambda: list(_blocks(tables, level, top) if top or len(tables) < 2 else _combined_table(tables, level)),
         data=lambda of, table: _data(of, table, kind),
         names=("row", *PART_FIELDS[level], *TIMES),
         lines=lambda of, table: _lines(of, table, level, kind),
@@ -164,54 +164,57 @@ def parts_document(
 
 def _blocks(cases: Sequence[ShownCase[PartTable]], level: Level, top: int | None) -> Iterator[Table | str]:
     """Yield a table per case, its time source and its answer."""
-    for of in cases:
-        head, (name,) = distinguish([of.case])
-        if isinstance(of.table, str):
-            why = f"No {level}s: {of.table} {of.case.profile.hint}".strip()
+    for case in cases:
+        head, (name,) = distinguish([case.case])
+        if isinstance(case.table, str):
+            why = f"No {level}s: {case.table} {case.case.profile.hint}".strip()
             yield Table(f"{head} · {name}", "", (), (), sentences=[why])
             continue
-        unit, account = _unit([of], level), of.table.reconciliation
+        unit, account = _unit([case], level), case.table.reconciliation
         call = f"Call: {TIME_WRITERS[unit](account.unprofiled)} {unit} · " if account.unprofiled else ""
-        about = time_source([of.case], f"{level}s")
+        about = time_source([case.case], f"{level}s")
         yield Table(f"{head} · {name}", "", (), (), about=f"{call}{about}")
-        yield " ".join(answer(of.table, host=_waits_for_host(of, of.table)))
-        yield from filter(None, [precision_line(of.case)])
-        yield _table(replace(of, top=top or TOP), of.table, level, unit)
+        yield " ".join(answer(case.table, host=_waits_for_host(case, case.table)))
+        yield from filter(None, [precision_line(case.case)])
+        yield _table(replace(case, top=top or TOP), case.table, level, unit)
 
 
 def _combined_table(cases: Sequence[ShownCase[PartTable]], level: Level) -> Iterator[Table | str]:
     """Yield one table of several cases with their largest rows, as many as fit on a screen."""
-    head, names = distinguish([of.case for of in cases])
+    head, names = distinguish([case.case for case in cases])
     why: dict[str, list[str]] = {}
-    for of, name in zip(cases, names, strict=True):
-        if isinstance(of.table, str):
-            why.setdefault(f"{of.table} {of.case.profile.hint}".strip(), []).append(name)
+    for case, name in zip(cases, names, strict=True):
+        if isinstance(case.table, str):
+            why.setdefault(f"{case.table} {case.case.profile.hint}".strip(), []).append(name)
     notes = [f"No {level}s of {few_names(item)}: {reason}" for reason, item in why.items()]
     if sum(map(len, why.values())) == len(cases):
         yield Table(head, "", (), (), sentences=first_notes(notes))
         return
-    tables, unit = [of.table.reconciliation for of in cases if not isinstance(of.table, str)], _unit(cases, level)
+    tables, unit = [case.table.reconciliation for case in cases if not isinstance(case.table, str)], _unit(cases, level)
     notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
-    waiting = sum(not isinstance(of.table, str) and _waits_for_host(of, of.table) for of in cases)
-    able = len(cases) - sum(map(len, why.values()))
-    host = f" · {waiting} of {plural(able, 'call')} wait for the host" * bool(waiting)
+    waiting = sum(not isinstance(case.table, str) and _waits_for_host(case, case.table) for case in cases)
+    completed = len(cases) - sum(map(len, why.values()))
+    host = f" · {waiting} of {plural(completed, 'call')} wait for the host" * bool(waiting)
     room = LINES - 2 * min(len(notes), MAX_NOTES + 1)
     per_case = max(1, min(TOP, room // len(cases) - 1))
-    rest, lines = sum(len(of.ranked) for of in cases), list[Line]()
+    hidden, lines = sum(len(case.ranked) for case in cases), list[Line]()
     drawn_of: list[ProfiledCase] = []
-    every = [row for of in cases if not isinstance(of.table, str) for row in of.table.rows]
-    for of, name in list(zip(cases, names, strict=True))[: room // (per_case + 1)]:
-        if isinstance(of.table, str):
+    all_rows = [row for case in cases if not isinstance(case.table, str) for row in case.table.rows]
+    for case, name in list(zip(cases, names, strict=True))[: room // (per_case + 1)]:
+        if isinstance(case.table, str):
             continue
-        drawn, count = _table(replace(of, top=per_case), of.table, level, unit, every), len(of.ranked[:per_case])
-        before = of.table.reconciliation.unprofiled if level == "kernel" else None
+        drawn, count = (
+            _table(replace(case, top=per_case), case.table, level, unit, all_rows),
+            len(case.ranked[:per_case]),
+        )
+        before = case.table.reconciliation.unprofiled if level == "kernel" else None
         call = f" · call {TIME_WRITERS[unit](before)} {unit}" if before else ""
         lines.append(Line(f"{name}{call}", drawn.lines[-1].cells, style="bold", sums=True))
         lines += [replace(line, indent="  ", ends=False) for line in drawn.lines[:count]]
-        drawn_of.append(of.case)
-        rest -= count
-    if rest:
-        more = f"{rest:,} more rows: --top {max(len(of.ranked) for of in cases)}, or --format csv"
+        drawn_of.append(case.case)
+        hidden -= count
+    if hidden:
+        more = f"{hidden:,} more rows: --top {max(len(case.ranked) for case in cases)}, or --format csv"
         lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
     about = time_source(drawn_of, f"the {level}s that take most") + host
     columns = in_unit(COLUMNS[level], unit)
@@ -223,7 +226,7 @@ def _waits_for_host(shown_case: ShownCase[PartTable], table: PartTable) -> bool:
 
 
 def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
-    return "µs" if level == "kernel" else unit_of(of.case.profile for of in cases)
+    return "µs" if level == "kernel" else unit_of(case.case.profile for case in cases)
 
 
 def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
@@ -288,11 +291,11 @@ def _table(
     if shown_case.rest:
         more = f"{len(shown_case.rest):,} more: --top {len(table.rows)}"
         lines.append(line(more, table.sum_of(shown_case.rest), style="dim"))
-    together = "all kernels" + " (side by side)" * _side_by_side(account)
-    sums = {together: account.kernels} if isinstance(account, GpuAccount) else {
+    sum_name = "all kernels" + " (side by side)" * _side_by_side(account)
+    sums = {sum_name: account.kernels} if isinstance(account, GpuAccount) else {
         "in no layer": account.outside, call: account.whole,
     }  # fmt: skip
-    absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
+    absent = [f"{part}: {why}" for part, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
         NAME_HEADINGS[level],
@@ -324,14 +327,16 @@ def answer(table: PartTable, *, host: bool = False) -> list[str]:
     if not (first and first[0].times and first[0].times.typical > 0):
         return ["Nothing has a time."]
     whole = "of the GPU's time" if isinstance(account, GpuAccount) else "of the call"
-    one, some = (_busy_share(table, times) or times.share or 0.0 for times in (first[0].times, table.sum_of(first)))
+    first_share, some = (
+        _busy_share(table, times) or times.share or 0.0 for times in (first[0].times, table.sum_of(first))
+    )
     busy = account.busy.median if isinstance(account, GpuAccount) else 0.0
     side = _side_by_side(account)
-    rest = f"; the first {MAX_SUMMED} take {percent(some)}" if len(table.rows) > MAX_SUMMED and not side else ""
+    further = f"; the first {MAX_SUMMED} take {percent(some)}" if len(table.rows) > MAX_SUMMED and not side else ""
     noun = "kernel" if isinstance(account, GpuAccount) else "layer"
-    sentences = [f"{_leading(table, first[0])} has the largest share: {percent(one)} {whole}{rest}."]
-    if one < _SMALL:
-        sentences = [f"No {noun} takes over {percent(_SMALL)} {whole}{rest}."]
+    sentences = [f"{_leading(table, first[0])} has the largest share: {percent(first_share)} {whole}{further}."]
+    if first_share < _SMALL:
+        sentences = [f"No {noun} takes over {percent(_SMALL)} {whole}{further}."]
     if not isinstance(account, GpuAccount):
         sentences += ["Some layers ran at the same time."] * account.overlaps
         return sentences + ["The call waits for the host."] * host
@@ -394,8 +399,8 @@ def _data(shown_case: ShownCase[PartTable], table: PartTable, kind: str) -> dict
 def _lines(shown_case: ShownCase[PartTable], table: PartTable, level: Level, kind: str) -> Iterator[list[object]]:
     """Yield a line per row and per remainder, so that a case adds up to its whole."""
     for row in shown_case.rows:
-        own = [_field(name, getattr(row, name)) for name in PART_FIELDS[level]]
-        yield [kind, *own, *time_fields(row.times)]
+        fields = [_field(name, getattr(row, name)) for name in PART_FIELDS[level]]
+        yield [kind, *fields, *time_fields(row.times)]
     account = table.reconciliation
     sums = {f"other {level}s": table.sum_of(shown_case.rest)} if shown_case.rest else {}
     if isinstance(account, GpuAccount):

@@ -106,8 +106,8 @@ def coverage(columns: Sequence[ModuleColumn]) -> str:
     def ends(texts: list[str]) -> str:
         return " to ".join(dict.fromkeys((texts[0], texts[-1])))
 
-    shares = ends([percent(value) for value in sorted(one.in_modules for one in columns)])
-    return f"{shares} in modules, scale {ends([ratio(value) for value in sorted(one.scale for one in columns)])}"
+    shares = ends([percent(value) for value in sorted(column.in_modules for column in columns)])
+    return f"{shares} in modules, scale {ends([ratio(value) for value in sorted(column.scale for column in columns)])}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class ModuleTree:
 def module_columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
     """Return one column per comparable case."""
     cases: dict[str, dict[Level, ProfiledCase]] = {}
-    for one in group:
-        cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
+    for candidate in group:
+        cases.setdefault(candidate.profile.case.digest, {})[candidate.profile.level] = candidate
     possible = [_possible_columns(profiles) for profiles in cases.values()]
     traced = [
         (of := item.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for item in possible if item
@@ -141,35 +141,35 @@ def module_columns(group: Sequence[ProfiledCase], level: Level | None, reference
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
     entries: list[ModuleColumn | MissingColumn] = []
-    for profiles, entry in zip(cases.values(), possible, strict=True):
-        column = next((entry[one] for one in order if one in entry), None)
+    for profiles, options in zip(cases.values(), possible, strict=True):
+        column = next((options[candidate] for candidate in order if candidate in options), None)
         entries.append(column or _missing(profiles, order))
-    mixed = len({one.of_kernels for one in entries if isinstance(one, ModuleColumn)}) > 1
-    names = name_cases([one.case for one in entries], with_level=mixed)
-    by_id = {case.profile.id: replace(one, case=case) for one, case in zip(entries, names, strict=True)}
+    mixed = len({candidate.of_kernels for candidate in entries if isinstance(candidate, ModuleColumn)}) > 1
+    names = name_cases([candidate.case for candidate in entries], with_level=mixed)
+    by_id = {case.profile.id: replace(candidate, case=case) for candidate, case in zip(entries, names, strict=True)}
     ordered = [by_id[case.profile.id] for case in reference_first(names, reference)]
     return ModuleTree(
         level=chosen,
-        columns=tuple(one for one in ordered if isinstance(one, ModuleColumn)),
-        missing=tuple(one for one in ordered if isinstance(one, MissingColumn)),
+        columns=tuple(candidate for candidate in ordered if isinstance(candidate, ModuleColumn)),
+        missing=tuple(candidate for candidate in ordered if isinstance(candidate, MissingColumn)),
     )
 
 
 def _possible_columns(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
     """Return the possible columns of a case: its layers, and the kernels with enough known modules."""
-    every: dict[Level, ModuleColumn] = {}
+    columns: dict[Level, ModuleColumn] = {}
     unknown = 2.0
     for level, case in sorted(profiles.items()):  # kernels first
         profile, runs = case.profile, runs_of(case.profile, None, case.unprofiled)
         if isinstance(runs, str):
             continue
         if level == "layer":
-            every[level] = ModuleColumn(case, runs)
+            columns[level] = ModuleColumn(case, runs)
         if kernels_alone(profile):
             share = max(runs.unknown(profile), MOST_UNKNOWN)
             if share < unknown:
-                unknown, every["kernel"] = share, ModuleColumn(case, runs.of_kernels())
-    return every
+                unknown, columns["kernel"] = share, ModuleColumn(case, runs.of_kernels())
+    return columns
 
 
 def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
@@ -220,7 +220,7 @@ def modules_document(
     if level is not None:
         check_choice("level of modules", level, LEVELS)
     check_choice("rule for fused layers", fused, RULES)
-    check_profile_reference([one for group in groups for one in group], reference)
+    check_profile_reference([case for group in groups for case in group], reference)
     column_sets = [module_columns(group, level, reference) for group in groups]
 
     trees = [tree_of(module_tree, fused, depth) for module_tree in column_sets]
@@ -236,8 +236,8 @@ def tree_of(tree: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
     """Return ``tree`` with its rows down to ``depth``."""
     if not tree.columns:
         return tree
-    profiles = [(one.case.profile, one.runs) for one in tree.columns]
-    right = [one.case.outputs_right and not one.distorted for one in tree.columns]
+    profiles = [(column.case.profile, column.runs) for column in tree.columns]
+    right = [column.case.outputs_right and not column.distorted for column in tree.columns]
     return replace(tree, table=module_table(profiles, rule=fused, depth=depth, right=right))
 
 
@@ -248,66 +248,69 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         shown = _combined_table(trees, most - 3 * brief)
         yield replace(shown, title="", notes=()) if brief else shown
         return
-    for of in trees:
-        head, names = distinguish([one.case for one in of.columns or of.missing])
-        missing = _missing_notes(of)
-        if of.table is None and brief and drawn:
+    for shown_tree in trees:
+        head, names = distinguish([column.case for column in shown_tree.columns or shown_tree.missing])
+        missing = _missing_notes(shown_tree)
+        if shown_tree.table is None and brief and drawn:
             continue  # the command has printed the reason
-        if of.table is None:
+        if shown_tree.table is None:
             yield Table(head, "", (), (), sentences=first_notes(missing))
             continue
-        unit = unit_of(one.case.profile for one in of.columns)
-        sentences = _lead(of, of.table, names, unit) + f" {_times(of.columns)}." * brief
-        notes = first_notes([*_notes(of.columns, names), *missing])[: 1 if brief else None]
-        sums = _sums(of, of.table, unit)
+        unit = unit_of(column.case.profile for column in shown_tree.columns)
+        sentences = _lead(shown_tree, shown_tree.table, names, unit) + f" {_times(shown_tree.columns)}." * brief
+        notes = first_notes([*_notes(shown_tree.columns, names), *missing])[: 1 if brief else None]
+        sums = _sums(shown_tree, shown_tree.table, unit)
         used = sum(1 + len(text) // WIDTH for text in (head, sentences, *notes)) + bool(notes) + len(sums)
-        calls = plural(min(one.runs.count for one in of.columns), "call")
+        calls = plural(min(column.runs.count for column in shown_tree.columns), "call")
         if not brief:
-            times = _times(of.columns).replace(", scaled to a call without profiling", "")  # the coverage has the scale
-            yield Table(head, "", (), (), about=f"{times} · {calls} · {coverage(of.columns)}")
+            times = _times(shown_tree.columns).replace(
+                ", scaled to a call without profiling", ""
+            )  # the coverage has the scale
+            yield Table(head, "", (), (), about=f"{times} · {calls} · {coverage(shown_tree.columns)}")
         yield sentences
-        lines = _module_lines(of.table, len(names), unit, most and max(most - used, 1))
-        wholes = ["kernels" if one.of_kernels else "call" for one in of.columns]
+        lines = _module_lines(shown_tree.table, len(names), unit, most and max(most - used, 1))
+        wholes = ["kernels" if column.of_kernels else "call" for column in shown_tree.columns]
         yield Table("", "module", _headings(names, unit, wholes), lines_and_sums(lines, sums), notes=notes)
 
 
 def _combined_table(trees: Sequence[ModuleTree], most: int) -> Table:
     """Return one table of several trees: each whole and its largest modules, as many as fit."""
-    drawn = [(of, of.table) for of in trees if of.table]
-    head, names = distinguish([of.columns[0].case for of, _ in drawn], backends=False)
-    columns = list(dict.fromkeys(name for of, _ in drawn for name in _case_names(of)))
-    every = [one for of in trees for one in of.columns]
-    waiting = sum(one.waits for one in every)
-    notes = [f"{waiting} of {plural(len(every), 'call')} wait for the host: faster modules win nothing there."]
+    drawn = [(tree, tree.table) for tree in trees if tree.table]
+    head, names = distinguish([tree.columns[0].case for tree, _ in drawn], backends=False)
+    columns = list(dict.fromkeys(name for tree, _ in drawn for name in _case_names(tree)))
+    columns_shown = [module_column for tree in trees for module_column in tree.columns]
+    waiting = sum(module_column.waits for module_column in columns_shown)
+    notes = [f"{waiting} of {plural(len(columns_shown), 'call')} wait for the host: faster modules win nothing there."]
     notes = notes * bool(waiting)
-    notes += [note for of in trees for note in (*_notes(of.columns, _case_names(of)), *_missing_notes(of))]
+    notes += [note for tree in trees for note in (*_notes(tree.columns, _case_names(tree)), *_missing_notes(tree))]
     room = most + 1 - 3 * bool(notes) - 2 * (len(columns) > MOST_SHARES)
     per_case = max(1, room // len(drawn) - 1)
     lines: list[Line] = []
     left = sum(visible_rows(table.rows[1:], per_case)[1] for _, table in drawn)
-    unit = unit_of(one.case.profile for of, _ in drawn for one in of.columns)
-    for (of, table), name in list(zip(drawn, names, strict=True))[: room // (per_case + 1)]:
-        whole, *calls = _sums(of, table, unit)
+    unit = unit_of(module_column.case.profile for tree, _ in drawn for module_column in tree.columns)
+    for (tree, table), name in list(zip(drawn, names, strict=True))[: room // (per_case + 1)]:
+        whole, *calls = _sums(tree, table, unit)
         calls = calls[: per_case > 2]
-        modules = _module_lines(table, len(of.columns), unit, per_case - len(calls), rest=False)
+        modules = _module_lines(table, len(tree.columns), unit, per_case - len(calls), rest=False)
         own = [replace(whole, name=name), *calls, *modules]
         for number, line in enumerate(own):
-            pairs = dict(zip(_case_names(of), zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
+            pairs = dict(zip(_case_names(tree), zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
             cells = [cell for column in columns for cell in pairs.get(column, ("", ""))]
             lines.append(replace(line, cells=cells, indent=f"  {line.indent}" if number else ""))
     lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
-    about = f"The modules that take most · {_times(every, shares=False)}"
+    about = f"The modules that take most · {_times(columns_shown, shares=False)}"
     notes = first_notes(list(dict.fromkeys(notes)))[:1]
     return Table(head, "module", _headings(columns, unit), lines, about=about, notes=notes)
 
 
 def _case_names(tree: ModuleTree) -> list[str]:
-    return distinguish([one.case for one in tree.columns])[1]
+    return distinguish([column.case for column in tree.columns])[1]
 
 
 def _missing_notes(tree: ModuleTree) -> list[str]:
     return [
-        f"{one.case.name} has no {one.level}s: {one.reason} {one.case.profile.hint}".strip() for one in tree.missing
+        f"{column.case.name} has no {column.level}s: {column.reason} {column.case.profile.hint}".strip()
+        for column in tree.missing
     ]
 
 
@@ -315,9 +318,9 @@ def _times(columns: Sequence[ModuleColumn], *, shares: bool = True) -> str:
     """Return the source of the times and the meaning of shares."""
     shares = shares and len(columns) <= MOST_SHARES
     texts = {
-        time_source([one.case], "kernels" if one.of_kernels else "layers")
-        + ", as share of all kernels" * (shares and one.of_kernels)
-        for one in columns
+        time_source([column.case], "kernels" if column.of_kernels else "layers")
+        + ", as share of all kernels" * (shares and column.of_kernels)
+        for column in columns
     }
     return "; ".join(sorted(texts))
 
@@ -348,14 +351,17 @@ def _module_lines(table: ModuleTable, columns: int, unit: str, most: int | None,
 
 def _sums(tree: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
     """Return the whole, the call that contains the kernels, and the GPU's working time."""
-    kernels, scaled = {one.of_kernels for one in tree.columns}, all(one.account.unprofiled for one in tree.columns)
+    kernels, scaled = (
+        {column.of_kernels for column in tree.columns},
+        all(column.account.unprofiled for column in tree.columns),
+    )
     titles = [CALL if scaled else PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels)
     sums = [replace(_line(table.rows[0], unit, ", or ".join(titles)), style="bold", sums=True)]
-    if True in kernels and any(one.account.unprofiled for one in tree.columns):
-        calls = [cell for one in tree.columns for cell in (TIME_WRITERS[unit](one.account.unprofiled), "")]
+    if True in kernels and any(column.account.unprofiled for column in tree.columns):
+        calls = [cell for column in tree.columns for cell in (TIME_WRITERS[unit](column.account.unprofiled), "")]
         sums.append(Line(CALL, calls, sums=True))
-    if any(one.busy and one.account.unprofiled for one in tree.columns):
-        works = [cell for one in tree.columns for cell in _gpu_work(one, unit)]
+    if any(column.busy and column.account.unprofiled for column in tree.columns):
+        works = [cell for column in tree.columns for cell in _gpu_work(column, unit)]
         sums.append(Line("GPU at work", works, indent="  ", sums=True))
     return sums
 
@@ -432,28 +438,28 @@ def _shares(row: ModuleRow) -> list[float]:
 
 def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]:
     named = list(zip(columns, names, strict=True))
-    if wrong := [name for one, name in named if not one.case.outputs_right]:
+    if wrong := [name for column, name in named if not column.case.outputs_right]:
         yield f"The outputs of {listing(wrong)} are wrong."
     stated = len(columns) == 1 and columns[0].busy  # the lead has the working time
-    if waiting := [name for one, name in named if one.waits and not stated]:
+    if waiting := [name for column, name in named if column.waits and not stated]:
         yield f"The call waits for the host with {few_names(waiting)}: faster modules win nothing there."
-    if costly := [f"{name} ({ratio(one.account.cost)})" for one, name in named if one.distorted]:
+    if costly := [f"{name} ({ratio(column.account.cost)})" for column, name in named if column.distorted]:
         yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
-    if len({(one.case.profile.timed, one.of_kernels) for one in columns}) > 1:
+    if len({(column.case.profile.timed, column.of_kernels) for column in columns}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for one, name in named if one.runs.unknown(one.case.profile) > MOST_UNKNOWN]:
+    if lost := [name for column, name in named if column.runs.unknown(column.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
 def _lead(tree: ModuleTree, table: ModuleTable, names: Sequence[str], unit: str) -> str:
     """Return the GPU's working time in a call, if known for a single column, and the largest module."""
-    kernels = all(one.of_kernels for one in tree.columns)
+    kernels = all(column.of_kernels for column in tree.columns)
     sentence = answer(table, names, " of the GPU's time" * kernels)
     works, part = _gpu_work(tree.columns[0], unit) if len(tree.columns) == 1 else ("", "")
     if not works:
         return sentence
-    who = "The call waits for the host: the GPU" if tree.columns[0].waits else "The GPU"
-    works = f"{who} works {works} of {TIME_WRITERS[unit](tree.columns[0].account.unprofiled)} {unit} ({part})"
+    subject = "The call waits for the host: the GPU" if tree.columns[0].waits else "The GPU"
+    works = f"{subject} works {works} of {TIME_WRITERS[unit](tree.columns[0].account.unprofiled)} {unit} ({part})"
     words, most = _hottest(table, 0)
     first = words.removesuffix(LARGEST_SHARE)
     return f"{works}; of that {first} takes {most}." if first != words else f"{works}. {sentence}"
@@ -487,10 +493,10 @@ def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
     if not candidates:
         return "", ""
     first = max(candidates, key=lambda row: _share(row, place))
-    alike = [row for row in inner if _share(row, place) * SIMILAR > _share(first, place)]
-    if first is inner[0] and path and len(alike) == len(inner) > 2:
-        mean = sum(_share(row, place) for row in alike) / len(alike)
-        return f"Each of the {len(alike)} modules of {cut_name('.'.join(path))} takes as much", percent(mean)
+    similar = [row for row in inner if _share(row, place) * SIMILAR > _share(first, place)]
+    if first is inner[0] and path and len(similar) == len(inner) > 2:
+        mean = sum(_share(row, place) for row in similar) / len(similar)
+        return f"Each of the {len(similar)} modules of {cut_name('.'.join(path))} takes as much", percent(mean)
     context = f" (beside {cut_name('.'.join(path))})" if first in others else ""
     return f"{cut_name('.'.join(first.path))}{context}{LARGEST_SHARE}", percent(_share(first, place))
 
@@ -508,30 +514,30 @@ def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
         "deepest": table and table.deepest,
         "columns": [
             {
-                **one.case.data, "level": one.case.profile.level, "share_of": one.runs.share_of,
-                "timed": one.case.profile.timed, "clock": one.case.profile.clock,
-                "in_modules": one.in_modules, "scale": one.scale,
-                "marked": marked, "busy": one.busy, "reconciliation": one.account,
+                **column.case.data, "level": column.case.profile.level, "share_of": column.runs.share_of,
+                "timed": column.case.profile.timed, "clock": column.case.profile.clock,
+                "in_modules": column.in_modules, "scale": column.scale,
+                "marked": marked, "busy": column.busy, "reconciliation": column.account,
             }
-            for one, marked in zip(tree.columns, table.marked if table else (), strict=True)
+            for column, marked in zip(tree.columns, table.marked if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())
         ],
-        "failed": [{**one.case.data, "level": one.level, "reason": one.reason} for one in tree.missing],
-        "sentences": [answer(table, [one.case.name for one in tree.columns])] if table else [],
+        "failed": [{**column.case.data, "level": column.level, "reason": column.reason} for column in tree.missing],
+        "sentences": [answer(table, [column.case.name for column in tree.columns])] if table else [],
     }  # fmt: skip
 
 
 def _lines(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[list[object]]:
     """Yield every cell. Those of one column and depth add up to the whole."""
     for row in table.rows:
-        for one, cell in zip(columns, row.cells, strict=True):
+        for column, cell in zip(columns, row.cells, strict=True):
             if cell:
                 place = [row.kind, ".".join(row.path), row.depth, table.rule]
                 marks = [getattr(cell, mark) for mark in MARKS]
-                kind = [one.case.profile.level, one.runs.share_of]
-                yield [*one.case.fields, *place, *time_fields(cell.times), *marks, *kind]
+                kind = [column.case.profile.level, column.runs.share_of]
+                yield [*column.case.fields, *place, *time_fields(cell.times), *marks, *kind]
 
 
 # Boxes of modules as wide as their shares of the call. Boxes without children add up to the call. Colours mark parts of
@@ -558,9 +564,9 @@ class _ModuleBox:
 def icicles(groups: Sequence[Sequence[ProfiledCase]]) -> Iterator[Picture]:
     """Yield a picture per model, inputs and machine with a panel per case."""
     for number, group in enumerate(groups, 1):
-        of = tree_of(module_columns(group, None, None), "work", DEEPEST)
-        if of.table:
-            panels, values = _module_panels(of)
+        tree = tree_of(module_columns(group, None, None), "work", DEEPEST)
+        if tree.table:
+            panels, values = _module_panels(tree)
             yield Picture(
                 f"modules-{number}",
                 MODULES_CAPTION,
@@ -572,8 +578,8 @@ def icicles(groups: Sequence[Sequence[ProfiledCase]]) -> Iterator[Picture]:
 def _module_panels(tree: ModuleTree) -> tuple[list[tuple[str, list[Box]]], list[dict[str, Any]]]:
     """Return the boxes of each case, and all of them as rows."""
     assert tree.table
-    rows, (_, names) = visible_rows(tree.table.rows[1:], None)[0], distinguish([one.case for one in tree.columns])
-    unit = unit_of(one.case.profile for one in tree.columns)
+    rows, (_, names) = visible_rows(tree.table.rows[1:], None)[0], distinguish([column.case for column in tree.columns])
+    unit = unit_of(column.case.profile for column in tree.columns)
     parts = _parts([(row, len(indent) // 2) for row, indent, _ in rows])
     colours = colours_of(dict.fromkeys(filter(None, parts)), [item for item in PALETTE if item != GREY])
     panels, values = [], []
@@ -593,8 +599,8 @@ def _module_panels(tree: ModuleTree) -> tuple[list[tuple[str, list[Box]]], list[
                            "left": round(box.left, 6), "share": round(box.wide, 6)})  # fmt: skip
         whole = tree.table.rows[0].cells[place]
         took = f" · {TIME_WRITERS[unit](whole.times.typical)} {unit}" if whole and whole.times else ""
-        what = "all kernels" if tree.columns[place].of_kernels else "the call"
-        panels.append((f"{case}{took}, {what}", drawn))
+        whole_name = "all kernels" if tree.columns[place].of_kernels else "the call"
+        panels.append((f"{case}{took}, {whole_name}", drawn))
     return panels, values
 
 

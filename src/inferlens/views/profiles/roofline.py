@@ -158,17 +158,17 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
     if len(cases) > 1 and top is None:
         yield from _combined_table(cases, results)
         return
-    for of in cases:
-        head, (name,) = distinguish([of.case])
+    for case in cases:
+        head, (name,) = distinguish([case.case])
         title = f"{head} · {name}"
-        if isinstance(of.table, str):
+        if isinstance(case.table, str):
             yield Table(title, "", (), ())
-            yield f"No floors: {of.table} {of.case.profile.hint}".strip()
+            yield f"No floors: {case.table} {case.case.profile.hint}".strip()
             continue
-        yield Table(title, "", (), (), about=ceilings(of.table))
-        yield answer(of.table, unit_of([of.case.profile]))
-        yield _table(of, of.table, top or ROWS + 1 - max(len(notes(of, of.table)[:MAX_NOTE_LINES]), 1))
-    if any(not isinstance(of.table, str) for of in cases):
+        yield Table(title, "", (), (), about=ceilings(case.table))
+        yield answer(case.table, unit_of([case.case.profile]))
+        yield _table(case, case.table, top or ROWS + 1 - max(len(notes(case, case.table)[:MAX_NOTE_LINES]), 1))
+    if any(not isinstance(case.table, str) for case in cases):
         yield f"What to try: inferlens show {results} --view findings"
 
 
@@ -182,8 +182,8 @@ def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Tab
     without_floor = [group for group in groups[top:] if group.total.floor is None]
     with_floor = [group for group in groups if group.total.floor is not None]
     modules = roofline.by == "module" or any(row.modules for row in roofline.rows)
-    own = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
-    dropped = {"layer", "#"} if roofline.by == "module" or not (modules and own) else set()
+    has_modules = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
+    dropped = {"layer", "#"} if roofline.by == "module" or not (modules and has_modules) else set()
     columns = [
         copied(column, title=roofline.timed) if column.title == "layer" else column
         for column in in_unit(COLUMNS, unit_of([shown_case.case.profile]))
@@ -192,7 +192,7 @@ def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Tab
     lines = [Line.from_row(module_path(row), columns, row) for row in rows]
 
     def summed(name: str, alikes: Sequence[RepeatedRows], style: str) -> Line:
-        total = roofline.sum_of(row for alike in alikes for row in alike.rows)
+        total = roofline.sum_of(row for repeated in alikes for row in repeated.rows)
         cells = [column.text(RepeatedRows((), total)) for column in columns]
         return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
                            for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
@@ -210,30 +210,30 @@ def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Tab
 
 def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
     """Yield a row per case, the largest possible gain first."""
-    head, names = distinguish([of.case for of in cases])
+    head, names = distinguish([case.case for case in cases])
     result, why = [], dict[str, int]()
-    for of, name in zip(cases, names, strict=True):
-        if isinstance(of.table, str):
-            reason = f"{of.table} {of.case.profile.hint}".strip()
+    for case, name in zip(cases, names, strict=True):
+        if isinstance(case.table, str):
+            reason = f"{case.table} {case.case.profile.hint}".strip()
             why[reason] = why.get(reason, 0) + 1
             continue
-        result.append((of.table, whole_call(of.table), cut_name(name)))
+        result.append((case.table, whole_call(case.table), cut_name(name)))
     result.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
-    unit = unit_of(of.case.profile for of in cases if not isinstance(of.table, str))
+    unit = unit_of(case.case.profile for case in cases if not isinstance(case.table, str))
     columns = (*in_unit(CASE_COLUMNS, unit), Column("name", "most in", keep=4, numeric=False, max_width=26))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
     lines, room = [], CASES - 2 * min(len(notes), MAX_NOTE_LINES)
-    for table, every, name in result[:room]:
+    for table, total, name in result[:room]:
         best = next(iter(merge_repeats(table, table.ranked)), None)
         most = module_path(best) if best and best.total.won else ""
-        lines.append(Line.from_row(name, columns, structs.replace(every, name=BOUND_PHRASES.get(table.bound, most))))
+        lines.append(Line.from_row(name, columns, structs.replace(total, name=BOUND_PHRASES.get(table.bound, most))))
     if len(result) > room:
         lines.append(Line(f"{len(result) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
     about = "to win: time above the floor, which is the least that this device needs for what a layer does"
     yield Table(head, "", (), (), about=about)
     if result and result[0][1].won:
-        _, every, name = result[0]
-        part = f"{TIME_WRITERS[unit](every.won)} of {TIME_WRITERS[unit](every.time)} {unit} ({share(every.of_call)})"
+        _, total, name = result[0]
+        part = f"{TIME_WRITERS[unit](total.won)} of {TIME_WRITERS[unit](total.time)} {unit} ({share(total.of_call)})"
         yield f"Most to win with {name}: at most {part}."
     elif result:
         yield f"Nothing can be won by faster layers alone. What to try: inferlens show {results} --view findings"
@@ -263,7 +263,7 @@ def merge_repeats(roofline: Roofline, ranked: Sequence[Floor]) -> list[RepeatedR
         )  # fmt: skip
         groups_merged.append(RepeatedRows(rows, total if len(rows) > 1 else rows[0]))
     by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
-    return sorted(groups_merged, key=lambda alike: alike.total.time if by_time else alike.total.above, reverse=True)
+    return sorted(groups_merged, key=lambda group: group.total.time if by_time else group.total.above, reverse=True)
 
 
 def module_path(rows: RepeatedRows) -> str:
@@ -382,10 +382,11 @@ def _panels(
     reason: str,
 ) -> Drawing:
     """Draw a panel per case with data; ``reason`` explains the omission of others."""
-    drawable = [(of, of.table) for of in cases if not isinstance(of.table, str) and has_data(of.table)]
-    skipped = [of for of in cases if all(of is not one for one, _ in drawable)]
+    drawable = [(case, case.table) for case in cases if not isinstance(case.table, str) and has_data(case.table)]
+    skipped = [case for case in cases if all(case is not drawn_case for drawn_case, _ in drawable)]
     missing = [
-        plain(f"Not drawn: {of.case.name}. {of.table if isinstance(of.table, str) else reason}") for of in skipped
+        plain(f"Not drawn: {case.case.name}. {case.table if isinstance(case.table, str) else reason}")
+        for case in skipped
     ]
     if not drawable:
         raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
@@ -396,8 +397,8 @@ def _panels(
 def _document(
     tables: Sequence[tuple[ShownCase[T], T]], panel: Callable[[ShownCase[T], T, Theme], Any], theme: Theme
 ) -> dict[str, Any]:
-    every = [panel(of, table, theme) for of, table in tables]
-    return vega_document(stack_charts(every, own_scales=("color", "size"), spacing=44), theme)
+    panels = [panel(case, table, theme) for case, table in tables]
+    return vega_document(stack_charts(panels, own_scales=("color", "size"), spacing=44), theme)
 
 
 def case_picture(name: str, shown_case: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:

@@ -83,8 +83,10 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
     Raises:
         InferlensError: if there is nothing to draw.
     """
-    levels = dict.fromkeys(one.level for one in loaded.profiles)
-    parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
+    levels = dict.fromkeys(profile.level for profile in loaded.profiles)
+    parts = [
+        replace(loaded, profiles=[profile for profile in loaded.profiles if profile.level == level]) for level in levels
+    ]
     result = [(case, timeline(case.profile)) for part in parts for case in cases_of_level(part, None)]
     drawn = [(case, rows) for case, rows in result if not isinstance(rows, str)]
     missing = [plain(f"Not drawn: {case.name}. {why}") for case, why in result if isinstance(why, str)]
@@ -143,7 +145,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
             for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
         ]
         note = IN_ORDER if any(not parts[index].begins for index in members) else ""
-        lanes = _lanes(sorted(slices, key=lambda one: (one.begin, one.run)))
+        lanes = _lanes(sorted(slices, key=lambda piece: (piece.begin, piece.run)))
         for number, lane in enumerate(lanes, start=1):
             notes = [note, f"{number} of {len(lanes)} side by side" if len(lanes) > 1 else ""]
             rows.append(TimelineRow(f"{profile.level}s", where, lane, ", ".join(filter(None, notes))))

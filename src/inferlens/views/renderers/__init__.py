@@ -65,9 +65,9 @@ def render(
         return column_names(document.blocks()) + "\n"
     if format not in DATA_FORMATS:
         screen = Screen(lines, width)
-        every = document.fit(screen, tables=bool(columns)) if format == "table" else document.blocks()
+        shown = document.fit(screen, tables=bool(columns)) if format == "table" else document.blocks()
         every_column = wide or format == "html"  # a page hides what is wide until it is asked for
-        blocks = every if every_column and not columns else select_columns(every, columns)
+        blocks = shown if every_column and not columns else select_columns(shown, columns)
         if wide or columns:
             blocks = [block if isinstance(block, str) else replace(block, all_columns=True) for block in blocks]
         document = replace(document, blocks=lambda: blocks)

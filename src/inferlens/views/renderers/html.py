@@ -240,8 +240,10 @@ def find_browser() -> str:
     """Return the Chromium of this machine. Raise InferlensError if there is none."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if not path:
-        what = "A PDF is printed by Chromium or Chrome, and neither is on the PATH."
-        raise InferlensError(what, hint="apt install chromium; or a file that ends in .html, which any browser prints")
+        problem = "A PDF is printed by Chromium or Chrome, and neither is on the PATH."
+        raise InferlensError(
+            problem, hint="apt install chromium; or a file that ends in .html, which any browser prints"
+        )
     return path
 
 

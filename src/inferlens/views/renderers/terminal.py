@@ -46,8 +46,10 @@ def height(blocks: Sequence[Table | str], width: int) -> int:
 
 def first_fitting(candidates: Iterable[Sequence[Table | str]], screen: Screen) -> list[Table | str]:
     """Return the first that fits on a screen; empty if none does."""
-    able = (list(blocks) for blocks in candidates if height(select_columns(blocks, None), screen.width) <= screen.lines)
-    return next(able, [])
+    fitting = (
+        list(blocks) for blocks in candidates if height(select_columns(blocks, None), screen.width) <= screen.lines
+    )
+    return next(fitting, [])
 
 
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
@@ -239,8 +241,8 @@ def with_bars(document: Document, width: int, columns: str | None = None) -> Doc
     """
 
     def drawn(screen: Screen) -> list[Table | str]:
-        every = document.fit(screen, tables=True)
-        blocks = select_columns(every, columns) if columns else every
+        shown = document.fit(screen, tables=True)
+        blocks = select_columns(shown, columns) if columns else shown
         return [
             item if isinstance(item, str) or not item.lines else _draw_bars(item, width, bool(columns))
             for item in blocks
