@@ -11,8 +11,7 @@ import msgspec
 
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.store import LoadedProfiles
-from inferlens.views.profiles import cases_of_level, group_profiles
-from inferlens.views.profiles.layers import parts_document
+from inferlens.views.profiles import cases_of_level, group_profiles, parts_document
 from inferlens.views.profiles.modules import modules_document
 from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 from inferlens.views.renderers import render

@@ -17,9 +17,8 @@ from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
 from inferlens.record.work import ModuleWork, Work
 from inferlens.views.picture import chart_data
-from inferlens.views.profiles import cases_of_level, group_profiles
+from inferlens.views.profiles import cases_of_level, group_profiles, part_tables
 from inferlens.views.profiles import roofline as plots
-from inferlens.views.profiles.layers import part_tables
 from inferlens.views.profiles.modules import modules_document
 from inferlens.views.renderers import render
 from tests.analysis.profile.floors import nasty as nasty_work

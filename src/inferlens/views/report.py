@@ -62,10 +62,9 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.profiles import ProfiledCase, cases_of_level, group_profiles
+from inferlens.views.profiles import ProfiledCase, cases_of_level, group_profiles, part_tables, parts_document
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
 from inferlens.views.profiles.findings import findings_document as findings_of
-from inferlens.views.profiles.layers import part_tables, parts_document
 from inferlens.views.profiles.modules import LEVELS, icicles, modules_document
 from inferlens.views.profiles.quantization import quantization_document as of_quantization
 from inferlens.views.profiles.roofline import case_picture, case_rooflines

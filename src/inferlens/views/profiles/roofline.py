@@ -53,6 +53,7 @@ from inferlens.views.profiles import (
     MAX_SUMMED,
     THE_MODEL,
     TIME_WRITERS,
+    PartTable,
     ShownCase,
     T,
     case_document,
@@ -61,10 +62,10 @@ from inferlens.views.profiles import (
     distinguish,
     in_unit,
     rank_cases,
+    row_name,
     scaling_notes,
     unit_of,
 )
-from inferlens.views.profiles.layers import PartTable, row_name
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
