@@ -19,9 +19,9 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, QUANTIZED, bare
 from inferlens.spec.plan import command
-from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, plural, ratio
+from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, plural, ratio, score
 from inferlens.views import View
-from inferlens.views.answer import accuracy_score, answers
+from inferlens.views.answer import answers
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
@@ -400,6 +400,18 @@ def least_error(errors: Sequence[float | None]) -> float:
     return min((error for error in errors if error), default=3e-7) / 3
 
 
+def point_measures(
+    error: float | None, least: float, metric: str, accuracy: float | None, is_share: bool, memory: float | None
+) -> dict[str, Any]:
+    """Return the measures of a point in the units of their axes, and as text; ``least`` replaces smaller errors."""
+    return {
+        "error": None if error is None else max(error, least), "error_said": error_size(error),
+        "accuracy": accuracy and accuracy * (100 if is_share else 1),
+        "accuracy_said": f"{metric} {score(accuracy, share=is_share)}" if metric else "",
+        "memory": memory and memory * _MIB, "memory_said": mebibytes(memory),
+    }  # fmt: skip
+
+
 def pareto_front(
     values: Sequence[dict[str, Any]], key: str, *, less: bool, up_less: bool = True
 ) -> list[dict[str, Any]]:
@@ -579,29 +591,13 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
 def _point_values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
     least, values = least_error([row.error for row in points]), []
     for row, label in zip(points, labels(points, names), strict=True):
-        right, memory = row.agrees is not False, _memory_bytes(row)
-        role = label.removeprefix(names[row.id]).strip(" ()")
-        values.append(
-            {
-                "name": plain(row.name),
-                "x": 1e3 * (row.median or 0.0),
-                "said": milliseconds(row.median),
-                "error": None if row.error is None else max(row.error, least),
-                "error_said": error_size(row.error),
-                "accuracy": row.accuracy and row.accuracy * (100 if row.accuracy_share else 1),
-                "accuracy_said": f"{row.metric} {accuracy_score(row)}" if row.metric else "",
-                "memory": memory and memory * _MIB,
-                "memory_said": mebibytes(memory),
-                "energy": row.energy and 1e3 * row.energy,
-                "energy_said": millijoules(row.energy),
-                "speedup": ratio(row.speedup),
-                "outputs": row.outputs,
-                "colour": plain(row.backend),
-                "precision": row.precision,
-                "role": role,
-                "label": label + " (wrong)" * (not right),
-                "filled": right,
-                "wrong": not right,
-            }
-        )
+        right, role = row.agrees is not False, label.removeprefix(names[row.id]).strip(" ()")
+        values.append({
+            **point_measures(row.error, least, row.metric, row.accuracy, row.accuracy_share, _memory_bytes(row)),
+            "name": plain(row.name), "x": 1e3 * (row.median or 0.0), "said": milliseconds(row.median),
+            "energy": row.energy and 1e3 * row.energy, "energy_said": millijoules(row.energy),
+            "speedup": ratio(row.speedup), "outputs": row.outputs, "colour": plain(row.backend),
+            "precision": row.precision, "role": role, "label": label + " (wrong)" * (not right),
+            "filled": right, "wrong": not right,
+        })  # fmt: skip
     return values

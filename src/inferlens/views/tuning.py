@@ -47,6 +47,7 @@ from inferlens.views.chart import (
     PanelAxis,
     accuracy_axis,
     least_error,
+    point_measures,
     scatter_panel,
 )
 from inferlens.views.picture import (
@@ -677,7 +678,6 @@ def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, the
 
 TUNING_HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
-_MIB = 2.0**-20
 
 
 def render_tuning(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
@@ -783,27 +783,16 @@ def _candidate_points(
     least = least_error([candidate.error for candidate in timed])
     values = []
     for candidate in timed:
-        real = candidate.accuracy
-        role = roles.get(candidate.case.digest, [])
-        values.append(
-            {
-                "name": plain(candidate.case.way),
-                "x": (candidate.objective or 0.0) * scale,
-                "said": measure.show(candidate.objective),
-                "error": None if candidate.error is None else max(candidate.error, least),
-                "error_said": error_size(candidate.error),
-                "accuracy": real and real.value * (100 if real.is_share else 1),
-                "accuracy_said": f"{candidate.metric} {score(real.value, share=real.is_share)}" if real else "",
-                "memory": None if candidate.memory is None else candidate.memory * _MIB,
-                "memory_said": mebibytes(candidate.memory),
-                "speedup": ratio(candidate.candidate.speedup),
-                "colour": plain(candidate.case.backend_label),
-                "precision": candidate.case.precision,
-                "role": ", ".join(role),
-                "label": ", ".join(role),
-                "wrong": False,
-                "filled": not candidate.candidate.out,
-                "came": cut_middle(plain(candidate.came), 80),
-            }
+        real, role = candidate.accuracy, ", ".join(roles.get(candidate.case.digest, []))
+        accuracy: tuple[str, float | None, bool] = (
+            (candidate.metric, real.value, real.is_share) if real else ("", None, False)
         )
+        values.append({
+            **point_measures(candidate.error, least, *accuracy, candidate.memory),
+            "name": plain(candidate.case.way), "x": (candidate.objective or 0.0) * scale,
+            "said": measure.show(candidate.objective), "speedup": ratio(candidate.candidate.speedup),
+            "colour": plain(candidate.case.backend_label), "precision": candidate.case.precision,
+            "role": role, "label": role, "wrong": False, "filled": not candidate.candidate.out,
+            "came": cut_middle(plain(candidate.came), 80),
+        })  # fmt: skip
     return values
