@@ -211,7 +211,7 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
     from inferlens.cli.progress import Bar
     from inferlens.execution.tune import study
     from inferlens.record.store import safe_name
-    from inferlens.views.raced.study import document, picture
+    from inferlens.views.tuning import study_document, study_picture
 
     with Bar(screen.errors()) as bar:
         try:
@@ -221,9 +221,9 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
             raise typer.Exit(130) from None
     folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
     file = shown["file"]
-    screen.document(document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
+    screen.document(study_document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
     if chart:
-        screen.save(file, picture(sweep, chart))
+        screen.save(file, study_picture(sweep, chart))
     if not any(record.status == "ok" for value in sweep.values for record in value.records):
         raise typer.Exit(1)
 
@@ -274,7 +274,7 @@ def show_machines(fleet: Fleet) -> None:
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
-    from inferlens.views.raced.crossed import document
+    from inferlens.views.crosstab import crosstab_document
     from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
@@ -289,9 +289,9 @@ def show_machines(fleet: Fleet) -> None:
             screen.text(f"{objective.capitalize()}\n")
         several = len({machine_name(record.environment) for record in records}) > 1
         if several:
-            screen.document(document(records, "machine", where=str(folder), top=most))
+            screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
         else:
-            screen.text("\n".join(answer.within(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
+            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
         screen.text(f"\nMore: inferlens show {folder}{' --by machine' * several}\n\n")
 
 
@@ -313,7 +313,7 @@ def machines_listed(fleet: Fleet) -> Document:
         data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
     columns = [
         Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
-        Column("", "out of reach, because", numeric=False, most=50),
+        Column("", "out of reach, because", numeric=False, max_width=50),
     ]  # fmt: skip
     done = f", {len(fleet.done)} of them done" if fleet.done else ""
     total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."

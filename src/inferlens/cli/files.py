@@ -110,7 +110,7 @@ def report_text(report: BuildReport) -> str:
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     """Write the fastest case of ``results``, and say which files there are."""
     from inferlens.execution.deploy import export_best
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
 
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
@@ -136,7 +136,7 @@ def quantize(
     code is 1 if no file keeps the limit.
     """
     from inferlens.execution.quantize import quantize as quantized
-    from inferlens.views.profiled.quantized import document
+    from inferlens.views.profiles.quantization import quantization_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
@@ -145,7 +145,9 @@ def quantize(
         raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
     with screen.busy(f"{model} to {words.get('to', 'int8')}") as phase:
         result = quantized(model, **words, phase=phase)
-    screen.document(document(result, model, words.get("device", ""), layers=words.get("errors", False)), format)
+    screen.document(
+        quantization_document(result, model, words.get("device", ""), layers=words.get("errors", False)), format
+    )
     if not result.path:
         raise typer.Exit(1)
 
@@ -172,8 +174,8 @@ def partition(
     from inferlens.execution.deploy import able
     from inferlens.execution.deploy import cases as cases_of
     from inferlens.execution.deploy import partition as divide
-    from inferlens.views.partition import Answer
-    from inferlens.views.partition import document as of_partitions
+    from inferlens.views.graph import PartitionResult
+    from inferlens.views.graph import partition_document as of_partitions
 
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
@@ -184,9 +186,9 @@ def partition(
             try:
                 done = divide(case, trust=words.get("trust", False), phase=phase)
                 assert done.value
-                answers.append(Answer(case, done.value, done.warnings))
+                answers.append(PartitionResult(case, done.value, done.warnings))
             except InferlensError as error:
-                answers.append(Answer(case, error))
+                answers.append(PartitionResult(case, error))
     failures = [answer.result for answer in answers if isinstance(answer.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]

@@ -17,8 +17,7 @@ from inferlens.errors import InferlensError
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
-from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Screen, Table, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain, text
 
 if TYPE_CHECKING:
     from inferlens.execution.profile import CaseTrace
@@ -109,20 +108,19 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_profile
     from inferlens.execution.profile import levels_of
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.findings import document as findings_document
-    from inferlens.views.profiled.findings import judged, precision_lines
-    from inferlens.views.profiled.modules import document as modules_document
-    from inferlens.views.renderers.terminal import fitting
+    from inferlens.views.profiles import group_profiles, precision_lines
+    from inferlens.views.profiles.findings import findings_document, judge_cases
+    from inferlens.views.profiles.modules import modules_document
+    from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    cases, above = groups(loaded), folders[0].parent
+    cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
@@ -138,7 +136,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
             for sentences in least
             for lines in range(size.lines, least[sentences] - 1, -1)
         )
-        return fitting(tries, size) or blocks(1, sentences=False)
+        return first_fitting(tries, size) or blocks(1, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:
@@ -198,7 +196,7 @@ def trace_table(traces: Sequence[CaseTrace]) -> Table:
         Column("", "size", "", size, 5),
         Column("", "trace", "", files, 1, numeric=False, fold=True),
     )
-    lines = [Line.of(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
+    lines = [Line.from_row(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
     return Table("", "case", columns, lines, notes=trace_notes(traces))
 
 
@@ -245,11 +243,11 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. Time of no known
     module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.modules import document
+    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.modules import modules_document
 
-    loaded = groups(screen.profiles(paths, format))
-    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    loaded = group_profiles(screen.profiles(paths, format))
+    shown = modules_document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
     screen.document(shown, format, **how)
 
 
@@ -268,23 +266,22 @@ def layers(
 
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
-    from inferlens.views.profiled import perfetto
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document, shown
+    from inferlens.views.profiles import cases_of_level, part_tables, parts_document
+    from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
-        perfetto.check_file(trace)
+        check_file(trace)
     format_of_plot = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
-    cases = of_level(loaded, "layer")
+    cases = cases_of_level(loaded, "layer")
     if plot:
-        from inferlens.views.profiled.plots import boxes
+        from inferlens.views.profiles.roofline import boxes
 
-        write(plot, boxes(shown("layer", cases, sort), format_of_plot, top), "--plot")
+        write(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
     if trace:
-        write(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        write(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        shown_as = document("layer", cases, sort=sort, top=top)
+        shown_as = parts_document("layer", cases, sort=sort, top=top)
         screen.document(shown_as, format, **how)
 
 
@@ -293,7 +290,7 @@ def picture_format(plot: Path | None, example: str) -> str:
     from inferlens.views import picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(format, f"--plot {example}")
+    picture.check_picture(format, f"--plot {example}")
     return format
 
 
@@ -317,11 +314,10 @@ def kernels(
 
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document
+    from inferlens.views.profiles import cases_of_level, parts_document
 
-    cases = of_level(screen.profiles(paths, format), "kernel")
-    shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    cases = cases_of_level(screen.profiles(paths, format), "kernel")
+    shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
     screen.document(shown, format, **how)
 
 
@@ -343,18 +339,18 @@ def roofline(
     bandwidth of copies, both measured on the same device. Several cases have a row each. One case has a row for each
     layer; layers that repeat share a row.
     """
-    from inferlens.views.profiled.roofline import document, roofed
+    from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
     format_of_plot = picture_format(plot, "roofline.svg")
-    cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
+    cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
-        from inferlens.views.profiled.plots import rooflines
+        from inferlens.views.profiles.roofline import rooflines
 
         write(plot, rooflines(cases, format_of_plot), "--plot")
     else:
-        shown = document(cases, top=top, results=str(paths[0]))
+        shown = roofline_document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, **how)
 
 
@@ -374,7 +370,7 @@ def trace(
 
 def trace_chart(path: Path, file: Path, step: str | None) -> None:
     """Draw the parts of the steps of a trace."""
-    from inferlens.views.traced.step_chart import render
+    from inferlens.views.trace_documents import render_steps
 
     picture_format(file, "steps.svg")
-    write(file, (render(path, file.suffix.lower()[1:], step=step), []), "--plot")
+    write(file, (render_steps(path, file.suffix.lower()[1:], step=step), []), "--plot")

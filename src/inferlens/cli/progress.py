@@ -27,7 +27,7 @@ from inferlens.execution.race import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
-from inferlens.views.plain import without_end
+from inferlens.views.table import cut_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 
@@ -186,9 +186,7 @@ class Bar(Observer):
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
             done = min(self._done + share, len(self._cases) or 1)
-            self._bar.update(
-                self._task, description=escape(without_end(what, self._console.width // 2)), completed=done
-            )
+            self._bar.update(self._task, description=escape(cut_end(what, self._console.width // 2)), completed=done)
             self._bar.refresh()
 
     def _say(self, text: str) -> None:

@@ -42,7 +42,7 @@ def tune(
     """
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_tune, tune_request
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.tuning import tunings_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)  # refused before hours of measuring
@@ -75,7 +75,11 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
     families = [(kind, space, family) for kind, space in every.items() for family in space.families]
     left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
     seconds = estimator([planned.model.name for _, _, planned in families], plan)
-    columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
+    columns = [
+        Column("", "candidates"),
+        Column("", "each"),
+        Column("", "cannot run, because", numeric=False, max_width=50),
+    ]
     several = len({planned.case.model for _, _, planned in families}) > 1
 
     def name(kind: str, each: PlannedCase) -> str:
