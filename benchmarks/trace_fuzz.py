@@ -16,7 +16,7 @@ from rich.progress import track
 from inferlens.errors import InferlensError
 from inferlens.trace.read import read_trace
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.trace_views import VIEWS, Selection
+from inferlens.views.trace import VIEWS, Selection
 from tests.trace.samples import drawn, mutated, of_torch, training
 
 COUNT = 10_000

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inferlens.views.traced.show import ShownTrace, of
+from inferlens.views.traced.trace_views import VIEWS, Selection
 
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.model import Trace
 from inferlens.views.table import render
-from inferlens.views.traced.show import ShownTrace, of
-from inferlens.views.traced.trace_views import VIEWS, Selection
 
 # Public traces that lie beside the checkout where somebody has put them; they are no part of it.
 SHARED = Path(__file__).parents[3] / "shared" / "traces"

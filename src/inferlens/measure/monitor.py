@@ -22,7 +22,7 @@ import psutil
 from msgspec.structs import replace
 
 from inferlens.analysis.interference import FOREIGN_ACTIVE, OTHERS_BUSY
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.limits import control_group, cpu_quota
 from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
 from inferlens.units import duration, percent
@@ -119,7 +119,7 @@ class Monitor:
     def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
         """The columns to fill, and every how many ticks; the ``stack`` lets go of NVML."""
         try:
-            gpu = self._gpu = WatchedGpu(stack.enter_context(nvml_open(self._nvml))) if self._wants_gpu else None
+            gpu = self._gpu = WatchedGpu(stack.enter_context(open_nvml(self._nvml))) if self._wants_gpu else None
         except Exception as error:
             gpu, self._absent["gpu"] = None, reason_of(error)
         asked = []
@@ -545,7 +545,7 @@ def gpu_before(nvml: Any = None) -> Before:
             return None
 
     try:
-        with nvml_open(nvml) as opened:
+        with open_nvml(nvml) as opened:
             gpu = WatchedGpu(opened)
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
     except Exception as error:
@@ -650,7 +650,7 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
             who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
             return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
-        with suppress(Exception), nvml_open() as nvml:  # whatever the driver comes up with
+        with suppress(Exception), open_nvml() as nvml:  # whatever the driver comes up with
             share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
             if share > FOREIGN_ACTIVE:
                 return f"other processes use {percent(share)} of the GPU's time"
