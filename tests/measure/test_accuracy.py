@@ -128,9 +128,9 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert tuned[0].accuracy
     (ended,) = tuned.tuned
     out = {
-        candidate.out
+        candidate.rejection
         for candidate in ended.candidates
-        if "mistakes=0.05" in " ".join(candidate.settings) or "drop" in candidate.out
+        if "mistakes=0.05" in " ".join(candidate.settings) or "drop" in candidate.rejection
     }
     assert out
     assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in item for item in out)
@@ -156,7 +156,7 @@ def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path:
         "fake:demo", "fake:steady", "fake:fast", input=FAST["input"], iterations=3, warmup=1, max_rounds=3,
         output=str(tmp_path / "alone"),
     )  # fmt: skip
-    assert (ab_result.accuracy, ab_result.of_accuracy) == (None, "")
+    assert (ab_result.accuracy, ab_result.accuracy_sentence) == (None, "")
 
 
 def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:

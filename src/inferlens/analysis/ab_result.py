@@ -8,7 +8,16 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from inferlens.analysis import notes
-from inferlens.analysis.comparison import MISSING, WRONG, Difference, Side, Verdict, check, metric_of, sentence
+from inferlens.analysis.comparison import (
+    MISSING,
+    WRONG,
+    Difference,
+    Side,
+    Verdict,
+    check,
+    metric_of,
+    differences_sentence,
+)
 from inferlens.analysis.interference import MachineLoad, mean_load
 from inferlens.analysis.measures import AccuracyPair
 from inferlens.analysis.samples import CaseRuns
@@ -57,9 +66,7 @@ class ABRule(Struct, frozen=True, kw_only=True):
     within: float = 600.0  # seconds at most; a round that would probably end later is not begun, but for the first
 
     @staticmethod
-    def from_words(
-        metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str
-    ) -> ABRule:
+    def parse(metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str) -> ABRule:
         """A rule from values as a person writes them; an :class:`InferlensError` if one does not fit."""
         rule = ABRule(
             metric=metric_of(metric),
@@ -132,14 +139,14 @@ class ABResult(Struct, frozen=True, kw_only=True):
         return mean_load((self.base.machine_load, self.candidate.machine_load))
 
     @property
-    def standing(self) -> str:
+    def ratio_text(self) -> str:
         """How fast B is in words: ``1.91x as fast as A (1.87 to 1.96)``, as long as its interval says something."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
         return f"{ratio(1 / self.ratio)} as fast as A ({ratio_range(1 / self.interval.high, 1 / self.interval.low)})"
 
     @property
-    def likeliest(self) -> str:
+    def likely_verdict(self) -> str:
         """What is probably so: ``B is probably faster (92 %)``."""
         if not self.odds:
             return "which is faster is not known yet"
@@ -157,17 +164,17 @@ class ABResult(Struct, frozen=True, kw_only=True):
         if self.verdict == "DID NOT RUN":
             return f"DID NOT RUN: {self.reason}"
         if self.verdict == "UNDECIDED":
-            return f"UNDECIDED, {self.likeliest}: {self.standing}, {spent}"
+            return f"UNDECIDED, {self.likely_verdict}: {self.ratio_text}, {spent}"
         same = f"A and B are EQUALLY FAST within {percent(self.rule.threshold)}: B is"
         answer = same if self.verdict == "SAME" else f"B is {self.verdict}:"
-        return f"{answer} {self.standing}, {percent(self.rule.level)} sure, {spent}"
+        return f"{answer} {self.ratio_text}, {percent(self.rule.level)} sure, {spent}"
 
     @property
     def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
         """What A and B have in common; what each of them is; and what was measured of each."""
-        common, names = names_of_cases((self.a, self.b), self.revisions)
+        common, names = distinguish_cases((self.a, self.b), self.revisions)
         figures = [
-            "  ".join([self._figure(side), *_costs(costs)])
+            "  ".join([self._figure(side), *_cost_texts(costs)])
             for side, costs in zip((self.base, self.candidate), self.costs, strict=True)
         ]
         return common, names, (figures[0], figures[1])
@@ -178,16 +185,16 @@ class ABResult(Struct, frozen=True, kw_only=True):
         return f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
 
     @property
-    def of_environments(self) -> str:
+    def environments_sentence(self) -> str:
         """What differs between two environments, in a sentence; empty of one."""
         if self.a.python == self.b.python or not (self.base.records and self.candidate.records):
             return ""
         if not self.differences:
             return "No library that records have the version of differs, nor Python, the driver or a variable."
-        return f"What differs: {sentence(self.differences)}."
+        return f"What differs: {differences_sentence(self.differences)}."
 
     @property
-    def of_outputs(self) -> str:
+    def outputs_sentence(self) -> str:
         """Whether two models answer alike, in a sentence; empty of one model, or where it is not known."""
         agreement = self.outputs
         if not agreement:
@@ -199,7 +206,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         return f"A and B give {'the same outputs' if agreement.agrees else 'DIFFERENT OUTPUTS'} {size}."
 
     @property
-    def of_accuracy(self) -> str:
+    def accuracy_sentence(self) -> str:
         """What the answers of both are worth, in a sentence; empty where it is not known."""
         worth_of_two = self.accuracy
         if not worth_of_two:
@@ -213,7 +220,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
         return f"{worth_of_two.metric} of {plural(worth_of_two.count, 'sample')}: A {values[0]}, B {values[1]}{lost}"
 
     @property
-    def more(self) -> dict[str, str]:
+    def retry_options(self) -> dict[str, str]:
         """Options of a second attempt that probably decides it; none where it is decided."""
         if self.verdict != "UNDECIDED" or not self.rounds:
             return {}
@@ -235,17 +242,17 @@ class ABResult(Struct, frozen=True, kw_only=True):
     @property
     def remarks(self) -> list[str]:
         """What changes or weakens the answer: two sentences at most, and how many more there are."""
-        every = [*filter(None, [self.of_environments, self.of_outputs]), *self.notes]
+        every = [*filter(None, [self.environments_sentence, self.outputs_sentence]), *self.notes]
         more = f"({len(every) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
         return every if len(every) < 3 else [*every[:2], more]
 
 
-def _costs(costs: dict[str, float | None]) -> list[str]:
+def _cost_texts(costs: dict[str, float | None]) -> list[str]:
     """What is known of them, in words."""
     return [f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None]
 
 
-def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
+def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
     """What two cases have in common, and what each of them is."""
     short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
     parts = []
@@ -270,7 +277,7 @@ def names_of_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str
     return " · ".join(one[name] for name in same if one[name]), (own[0], own[1])
 
 
-def notes_of(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
+def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
     """What changes or weakens the answer, beyond what the interval covers, each with whose it is."""
     differ = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
     whose: dict[str, list[str]] = {}
@@ -324,7 +331,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         return mean_load(step.machine_load for step in self.steps)
 
     @property
-    def named(self) -> list[Step]:
+    def named_steps(self) -> list[Step]:
         """The steps, with environments by names as short as tells them apart."""
         cases = shown_together([self.steps[0].a, *(step.b for step in self.steps)])
         names = [case.python or "this one" for case in cases]
@@ -336,12 +343,12 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         """The answer: the steps that changed the time, and what changed there; or that none did."""
         said = [
             f"{step.before} to {step.after} is {step.ab_result.verdict}: "
-            f"{step.ab_result.standing.replace(' as A', '')}. " + self._cause(step.ab_result)
-            for step in self.named
+            f"{step.ab_result.ratio_text.replace(' as A', '')}. " + self._cause(step.ab_result)
+            for step in self.named_steps
             if step.ab_result.verdict in ("FASTER", "SLOWER")
         ]
         for verdict in ("DID NOT RUN", "UNDECIDED"):
-            steps = [f"{step.before} to {step.after}" for step in self.named if step.ab_result.verdict == verdict]
+            steps = [f"{step.before} to {step.after}" for step in self.named_steps if step.ab_result.verdict == verdict]
             said += [f"{verdict}: {listing(steps)}."] if steps else []
         threshold = percent(self.steps[0].rule.threshold)
         return said or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
@@ -354,9 +361,9 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         left = [difference for difference in ab_result.differences if _change(difference) not in harmless]
         cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
         if not (left and cleared):  # all of it together, where each by itself did nothing
-            return ab_result.of_environments or "What differs there is not known."
-        return f"What differs: {sentence(left)}; and {listing(cleared)}, which made no difference in another step."
+            return ab_result.environments_sentence or "What differs there is not known."
+        return f"What differs: {differences_sentence(left)}; and {listing(cleared)}, which made no difference in another step."
 
 
-def _change(of: Difference) -> tuple[str, frozenset[str]]:
-    return of.field, frozenset((of.base, of.candidate))
+def _change(difference: Difference) -> tuple[str, frozenset[str]]:
+    return difference.field, frozenset((difference.base, difference.candidate))

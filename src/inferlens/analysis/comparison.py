@@ -40,7 +40,7 @@ NOT_MEASURED = "not measured"
 UNCHECKED = "Outputs not checked"
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
-_SAID = (*notes.OUTCOME_LEVELS, "repeat-failed", "busy")  # notes of what the state says already
+_STATE_CODES = (*notes.OUTCOME_LEVELS, "repeat-failed", "busy")  # notes of what the state says already
 
 # One case: what base and candidate have of it, or ``None``.
 Match = tuple[CaseRuns | None, CaseRuns | None]
@@ -201,10 +201,10 @@ def compare(
     (before, problems), (after, more) = _records(base), _records(candidate)
     found = matches(before, after)
     pairs = [pair for match in found if (pair := pair_of(match))]
-    differ = differences(pairs)
+    differ = environment_differences(pairs)
     refused = [difference for difference in differ if difference.unlike]
     if refused and not unlike:
-        raise refusal(refused, len(pairs))
+        raise conditions_error(refused, len(pairs))
     taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
     count = sum(side.ok and theirs.ok for _, (side, _), (theirs, _) in taken)
     cases = []
@@ -330,7 +330,9 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
             why = record.agreement.reason if record.agreement else ""
             yield f"{UNCHECKED}: {why or 'nothing was there to compare them with'}"
     # Their codes alone: figures differ from case to case, and with them there would be a note for each.
-    if codes := [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _SAID]:
+    if codes := [
+        note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _STATE_CODES
+    ]:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
 
 
@@ -403,7 +405,7 @@ def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[
 # libraries, Python, the revision, the weights, this program, how much was measured. It is said, and no more.
 
 UNKNOWN = "unknown"
-NOT_THERE = "not there"
+ABSENT = "not there"
 POWER_LIMIT = "GPU power limit"
 REVISION = "git revision"
 # The last are variables by which a library chooses its processors, or by which every call waits for the GPU.
@@ -412,7 +414,7 @@ UNLIKE = frozenset((
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
     "CUDA_LAUNCH_BLOCKING",
 ))  # fmt: skip
-_SLACK = 0.02  # systems and drivers keep a little memory to themselves, now more, now less, and round power limits
+_TOLERANCE = 0.02  # systems and drivers keep a little memory to themselves, now more, now less, and round power limits
 
 Pair = tuple[Record, Record]
 
@@ -427,24 +429,24 @@ class Difference(Struct, frozen=True):
     cases: int
 
 
-def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
+def environment_differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
     """What differs within the pairs of a base's and a candidate's record, what is unlike first."""
-    counts = Counter(item for pair in pairs for item in _of_pair(*pair))
+    counts = Counter(item for pair in pairs for item in _pair_differences(*pair))
     every = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
     return tuple(sorted(every, key=lambda difference: not difference.unlike))
 
 
-def sentence(differences: Sequence[Difference]) -> str:
+def differences_sentence(differences: Sequence[Difference]) -> str:
     """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``; what only one has comes last."""
-    ordered = sorted(differences, key=lambda difference: NOT_THERE in (difference.base, difference.candidate))
+    ordered = sorted(differences, key=lambda difference: ABSENT in (difference.base, difference.candidate))
     return ", ".join(
         one_line(f"{difference.field} {difference.base} / {difference.candidate}") for difference in ordered
     )
 
 
-def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
+def conditions_error(unlike: Sequence[Difference], cases: int) -> InferlensError:
     """The error that names what is unlike."""
-    lines = [one_line(f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}") for one in unlike]
+    lines = [one_line(f"{one.field}: {one.base} / {one.candidate}{case_count_label(one, cases)}") for one in unlike]
     return InferlensError(
         "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
         expected="the same machine, driver and inputs on both sides",
@@ -452,26 +454,26 @@ def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
     )
 
 
-def about(difference: Difference, cases: int) -> str:
+def case_count_label(difference: Difference, cases: int) -> str:
     """How many of the cases a difference is about, in brackets; nothing if it is all of them."""
     return "" if difference.cases == cases else f" ({difference.cases} of {plural(cases, 'case')})"
 
 
-def _of_pair(base: Record, candidate: Record) -> Iterator[tuple[str, str, str]]:
+def _pair_differences(base: Record, candidate: Record) -> Iterator[tuple[str, str, str]]:
     """Name and both texts of each field that differs."""
     ran = base.status == candidate.status == "ok"  # one that failed may not have got as far as its model
     one, other = (_fields(record, ran) for record in (base, candidate))
     for name in dict.fromkeys([*one, *other]):
-        mine, theirs = one.get(name, NOT_THERE), other.get(name, NOT_THERE)
+        mine, theirs = one.get(name, ABSENT), other.get(name, ABSENT)
         if isinstance(mine, float) and isinstance(theirs, float):
-            same = abs(mine - theirs) <= _SLACK * max(mine, theirs)
+            same = abs(mine - theirs) <= _TOLERANCE * max(mine, theirs)
         else:
             same = mine == theirs or (name == POWER_LIMIT and "" in (mine, theirs))  # old records do not tell it
         if not same:
             yield name, _text(name, mine), _text(name, theirs)
 
 
-def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
+def _fields(record: Record, with_model: bool) -> dict[str, str | float]:
     """What may differ: texts, and sizes as numbers; empty where it is not known."""
     here, budget, model = record.environment, record.budget, record.model
     fields: dict[str, str | float] = {
@@ -499,7 +501,7 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
     if record.case.device != "cpu":
         fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in here.gpus), 0)) or ""
         fields[POWER_LIMIT] = _power_limit(record) or ""
-    if of_model:
+    if with_model:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),
             "weights": model.weights_sha256[:12] or model.weights,

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.modules import Path, ancestor, path_of
+from inferlens.analysis.modules import Path, ancestor, module_path
 from inferlens.analysis.profile_table import runs_of
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.trace.precision import precision_in
@@ -95,7 +95,9 @@ class GraphSource(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequence[float] = ()) -> GraphSource | str:
+def profile_source(
+    profile: Profile, title: str, about: str = "", unprofiled: Sequence[float] = ()
+) -> GraphSource | str:
     """Return a profile's layers with typical times, or why there are none; ``unprofiled`` as in :func:`runs_of`."""
     runs = runs_of(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
@@ -105,16 +107,16 @@ def source_of(profile: Profile, title: str, about: str = "", unprofiled: Sequenc
         title=title,
         about=about,
         layers=profile.layers.layers,
-        seconds=tuple(runs.typical(row) if runs.was_timed[at] else None for at, row in enumerate(runs.layers)),
+        seconds=tuple(runs.typical(row) if runs.timed[at] else None for at, row in enumerate(runs.layers)),
         whole=runs.typical(runs.whole),
         inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in tensor_specs),
         notes=tuple(f"{what}: {why}" for what, why in profile.layers.absent.items() if what != "begins"),
     )
 
 
-def flow_of(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
+def data_flow(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
     """Return which layer reads from which (-1: the model's input), what leaves the model, and what is not known."""
-    edges = list(islice(_by_name(source), MOST_EDGES + 1))
+    edges = list(islice(_edges_by_name(source), MOST_EDGES + 1))
     notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
     edges = edges[:MOST_EDGES]
     if not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1:
@@ -124,10 +126,10 @@ def flow_of(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], 
         Edge(tail=index - 1, head=index, known=False) for index, layer in enumerate(source.layers)
         if index and not any(tensor.name for tensor in (*layer.inputs, *layer.outputs))
     ]  # fmt: skip
-    return edges, list(_ends(source, {edge.tail for edge in edges})), notes
+    return edges, list(_leaving_tensors(source, {edge.tail for edge in edges})), notes
 
 
-def _by_name(source: GraphSource) -> Iterator[Edge]:
+def _edges_by_name(source: GraphSource) -> Iterator[Edge]:
     """Edges by the names of tensors, each pair of layers once for each name."""
     given = {tensor.name for tensor in source.inputs}
     writers: dict[str, list[int]] = {}
@@ -144,7 +146,7 @@ def _by_name(source: GraphSource) -> Iterator[Edge]:
             yield from (Edge(tail=writer, head=index, tensors=(tensor,)) for writer in earlier if writer != index)
 
 
-def _ends(source: GraphSource, read: set[int]) -> Iterator[tuple[int, Tensor]]:
+def _leaving_tensors(source: GraphSource, read: set[int]) -> Iterator[tuple[int, Tensor]]:
     """Layers and the tensor of theirs that leaves the model: by its outputs' names, or if nobody reads the layer."""
     names = {tensor.name for tensor in source.outputs}
     for index, layer in enumerate(source.layers):
@@ -154,13 +156,13 @@ def _ends(source: GraphSource, read: set[int]) -> Iterator[tuple[int, Tensor]]:
         yield from ((index, tensor) for tensor in leaving)
 
 
-def lasting(seconds: Sequence[float | None]) -> float | None:
+def sum_times(seconds: Sequence[float | None]) -> float | None:
     """The sum of the times that are known; ``None`` if there is none."""
     known = [time for time in seconds if time is not None]
     return sum(known) if known else None
 
 
-def precision_of(layer: Layer) -> str:
+def layer_precision(layer: Layer) -> str:
     """What a layer computes in: what the backend says of it, or else the type of its first output; empty if not known.
 
     A layer that only turns out indices or truth values is ``int`` or ``bool``.
@@ -183,7 +185,7 @@ MOST = 2_000  # nodes that are drawn at all
 Owners = Sequence[Path | None]  # the module of each layer
 
 
-def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None = None) -> Graph:
+def build_graph(source: GraphSource, *, regions: str = "module", depth: int | None = None) -> Graph:
     """The graph of some layers.
 
     Args:
@@ -191,10 +193,10 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
         depth: a module that is as deep as this, 1 or more, is one node; beyond the deepest nothing is folded.
             ``None``: as deep as gives :data:`READABLE` nodes at most.
     """
-    owners = owners_of(source.layers)
+    owners = layer_modules(source.layers)
     deepest = max((len(owner) for owner in owners if owner), default=0)
     shown, groups = _groups(source, owners, deepest, depth)
-    edges, ends, notes = flow_of(source)
+    edges, ends, notes = data_flow(source)
     nodes = [_node(source, owners, group, shown) for group in groups]
     place = {index: number for number, group in enumerate(groups) for index in group}
     if len(groups) < len(source.layers):
@@ -204,16 +206,16 @@ def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None 
     # A layer lies in its module, a folded node beside what its module has around it.
     paths = [(node.module or ())[: -1 if node.role == "folded" else None] for node in nodes]
     found = _regions(paths, nodes) if regions == "module" else ()
-    edges = _with_ends(source, nodes, _between(edges, place), [(place[index], tensor) for index, tensor in ends])
+    edges = _add_ends(source, nodes, _node_edges(edges, place), [(place[index], tensor) for index, tensor in ends])
     return Graph(
         title=source.title, about=source.about, nodes=tuple(nodes), edges=tuple(edges), regions=found,
         whole=source.whole, layers=len(source.layers), depth=shown, deepest=deepest, notes=(*source.notes, *notes),
     )  # fmt: skip
 
 
-def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
+def layer_modules(layers: Sequence[Layer]) -> list[Path | None]:
     """The deepest module that contains all that a layer came from; for layers of no known module, its neighbours'."""
-    known = [ancestor([path_of(path) for path in layer.modules]) if layer.modules else None for layer in layers]
+    known = [ancestor([module_path(path) for path in layer.modules]) if layer.modules else None for layer in layers]
 
     def last(before: Path | None, own: Path | None) -> Path | None:
         return before if own is None else own
@@ -229,21 +231,21 @@ def _groups(source: GraphSource, owners: Owners, deepest: int, depth: int | None
     """How deep modules are unfolded, and the layers of each node."""
     shown = deepest + 1 if depth is None else min(max(depth, 1), deepest + 1)
     most = READABLE if depth is None else MOST
-    groups = _runs(owners, shown)
+    groups = _module_groups(owners, shown)
     while depth is None and len(groups) > most and shown > 1:
         shown -= 1
-        groups = _runs(owners, shown)
-    return shown, groups if len(groups) <= most else _thinned(source, groups, most)
+        groups = _module_groups(owners, shown)
+    return shown, groups if len(groups) <= most else _join_smallest(source, groups, most)
 
 
-def _runs(owners: Owners, depth: int) -> list[range]:
+def _module_groups(owners: Owners, depth: int) -> list[range]:
     """Layers in a row of the same module at ``depth`` as one group, every other layer as one of its own."""
     keys = [owner[:depth] if owner and len(owner) >= depth else index for index, owner in enumerate(owners)]
     runs = [list(members) for _, members in groupby(range(len(keys)), lambda index: keys[index])]
     return [range(members[0], members[-1] + 1) for members in runs]
 
 
-def _thinned(source: GraphSource, groups: list[range], most: int) -> list[range]:
+def _join_smallest(source: GraphSource, groups: list[range], most: int) -> list[range]:
     """``most`` groups, made by joining, again and again, the two neighbours that take least together."""
     seconds = source.seconds or (None,) * len(source.layers)
     # Of equal times, and where there are none, the number of layers counts.
@@ -259,7 +261,7 @@ def _thinned(source: GraphSource, groups: list[range], most: int) -> list[range]
 def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node:
     layers = [source.layers[index] for index in group]
     times = [source.seconds[index] for index in group] if source.seconds else []
-    seconds = lasting(times)
+    seconds = sum_times(times)
     folded = len(layers) > 1
     known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
     module = ancestor(known) if known else None
@@ -272,11 +274,11 @@ def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node
         module=module,
         modules=tuple(dict.fromkeys(path for layer in layers for path in layer.modules)),
         operators=tuple(name for layer in layers for name in layer.operators),
-        inputs=_outer(read, wrote) if folded else read[0],
-        outputs=_outer(wrote, read) if folded else wrote[0],
+        inputs=_outer_tensors(read, wrote) if folded else read[0],
+        outputs=_outer_tensors(wrote, read) if folded else wrote[0],
         seconds=seconds,
         share=seconds / source.whole if seconds is not None and source.whole else None,
-        precision=_mostly(layers, times),
+        precision=_main_precision(layers, times),
         details={} if folded else _details(layers[0]),
     )
 
@@ -291,21 +293,21 @@ def _details(layer: Layer) -> dict[str, str]:
     }
 
 
-def _outer(of: Sequence[tuple[Tensor, ...]], others: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _outer_tensors(own: Sequence[tuple[Tensor, ...]], inner: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Of folded layers' tensors those with a name that are not among the others, each once."""
-    inside = {tensor.name for tensors in others for tensor in tensors}
-    return tuple({t.name: t for tensors in of for t in tensors if t.name and t.name not in inside}.values())
+    inside = {tensor.name for tensors in inner for tensor in tensors}
+    return tuple({t.name: t for tensors in own for t in tensors if t.name and t.name not in inside}.values())
 
 
-def _mostly(layers: Sequence[Layer], times: Sequence[float | None]) -> str:
+def _main_precision(layers: Sequence[Layer], times: Sequence[float | None]) -> str:
     """The precision in which most of the time is spent; without times, that of most layers."""
     found: Counter[str] = Counter()
     for index, layer in enumerate(layers):
-        found[precision_of(layer)] += (times[index] or 0.0) if any(times) else 1.0  # type: ignore[assignment]
+        found[layer_precision(layer)] += (times[index] or 0.0) if any(times) else 1.0  # type: ignore[assignment]
     return found.most_common(1)[0][0]
 
 
-def _between(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
+def _node_edges(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
     """Edges between nodes: each pair once; those within a node are gone, the model's inputs stay -1 and apart."""
     found: dict[tuple[int, int, bool, str], dict[str, Tensor]] = {}
     for edge in edges:
@@ -321,7 +323,9 @@ def _between(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
     ]
 
 
-def _with_ends(source: GraphSource, nodes: list[Node], edges: list[Edge], ends: list[tuple[int, Tensor]]) -> list[Edge]:
+def _add_ends(
+    source: GraphSource, nodes: list[Node], edges: list[Edge], outputs: list[tuple[int, Tensor]]
+) -> list[Edge]:
     """Adds a node for each of the model's inputs that is read, and for each of its outputs; all edges then."""
     given: dict[str, int] = {}
     for tensor in source.inputs:
@@ -329,7 +333,7 @@ def _with_ends(source: GraphSource, nodes: list[Node], edges: list[Edge], ends: 
             given[tensor.name] = len(nodes)
             nodes.append(Node(name=tensor.name, role="input", outputs=(tensor,)))
     led = [replace(edge, tail=given.get(edge.tensors[0].name, -1)) if edge.tail < 0 else edge for edge in edges]
-    for tail, tensor in ends:
+    for tail, tensor in outputs:
         led.append(Edge(tail=tail, head=len(nodes), tensors=(tensor,)))
         nodes.append(Node(name=tensor.name, role="output", inputs=(tensor,)))
     return [edge for edge in led if edge.tail >= 0]
@@ -352,8 +356,8 @@ def _regions(paths: Sequence[Path], nodes: Sequence[Node], first: int = 0, level
                     label=".".join(inside[0][level:top]),
                     nodes=tuple(places),
                     inner=_regions(inside, nodes, places[0], top),
-                    seconds=lasting([nodes[index].seconds for index in places]),
-                    share=lasting([nodes[index].share for index in places]),
+                    seconds=sum_times([nodes[index].seconds for index in places]),
+                    share=sum_times([nodes[index].share for index in places]),
                 )
             )
         begin += len(inside)

@@ -34,9 +34,9 @@ from inferlens.stats.samples import Array
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
-RULES = ("work", "whole", "split")
+FUSION_RULES = ("work", "whole", "split")
 MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
-APART = 1.1  # times of a module in single processes that are closer are not called different
+SEPARATION = 1.1  # times of a module in single processes that are closer are not called different
 # Deeper names stay together: a tree of modules is not deeper, and a file that says so would take all memory.
 DEEPEST = 64
 
@@ -45,7 +45,7 @@ Rule = Callable[[Sequence[Path]], dict[Path, float]]
 Kind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
 
 
-def path_of(module: str) -> Path:
+def module_path(module: str) -> Path:
     """The names in a module's path; PyTorch allows no dot within a name."""
     return tuple(module.split(".", DEEPEST - 1)) if module else ()
 
@@ -55,12 +55,12 @@ def ancestor(paths: Sequence[Path]) -> Path:
     return tuple(commonprefix(list(paths)))  # noqa: RUF071 - of tuples it compares names
 
 
-def flops_of(work: Work | None) -> dict[Path, float]:
+def module_flops(work: Work | None) -> dict[Path, float]:
     """Each module's own FLOPs, without those of modules in it; empty where they are not known."""
-    return {path_of(module.module): max(module.flops, 0.0) for module in work.modules} if work else {}
+    return {module_path(module.module): max(module.flops, 0.0) for module in work.modules} if work else {}
 
 
-def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
+def fusion_rule(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
     """What share of a layer goes to which of the modules that it was fused from; ``flops`` are those of the modules."""
 
     def known(paths: Sequence[Path]) -> dict[Path, float]:
@@ -154,34 +154,34 @@ class ModuleTimes:
         if path not in self.order:
             return None
         times = self.runs.times(self.total[path]) if path in self.total else None
-        given = ".".join(self.given[path]) if times is None and path in self.given else None
+        given = ".".join(self.assigned[path]) if times is None and path in self.assigned else None
         return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed, counted_in=given)
 
 
 def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
     """The times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
     module_times = ModuleTimes(runs, np.zeros(runs.count))
-    for part, seconds, timed in zip(profile.parts, runs.layers, runs.was_timed, strict=True):
-        paths = list(dict.fromkeys(map(path_of, part.modules)))
+    for part, seconds, timed in zip(profile.parts, runs.layers, runs.timed, strict=True):
+        paths = list(dict.fromkeys(map(module_path, part.modules)))
         if not paths:
             module_times.unknown = module_times.unknown + seconds
             continue
         top = len(ancestor(paths))
         for path in paths:
-            module_times.order.update(dict.fromkeys(_down_to(path)))
-            module_times.shared.update(item for item in _down_to(path) if len(item) > top)
-            module_times.untimed.update(() if timed else _down_to(path))
+            module_times.order.update(dict.fromkeys(_prefixes(path)))
+            module_times.shared.update(item for item in _prefixes(path) if len(item) > top)
+            module_times.untimed.update(() if timed else _prefixes(path))
         shares = rule(paths) if timed else {}
         if shares:
-            module_times.given.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
+            module_times.assigned.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
         for path, share in shares.items():
             module_times.own[path] = module_times.own.get(path, 0.0) + share * seconds
-            for item in _down_to(path):
+            for item in _prefixes(path):
                 module_times.total[item] = module_times.total.get(item, 0.0) + share * seconds
     return module_times
 
 
-def _down_to(path: Path) -> Iterator[Path]:
+def _prefixes(path: Path) -> Iterator[Path]:
     """The model, the modules on the way down, and the module itself."""
     return (path[:length] for length in range(len(path) + 1))
 
@@ -201,8 +201,8 @@ def module_table(
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
     """
     # What a model has to do is the same on every backend: one profile that says it serves for all.
-    flops = next((found for profile, _ in profiles if (found := flops_of(profile.work))), {})
-    chosen = rule_of(rule, flops)
+    flops = next((found for profile, _ in profiles if (found := module_flops(profile.work))), {})
+    chosen = fusion_rule(rule, flops)
     columns = [module_times(profile, runs, chosen) for profile, runs in profiles]
     paths = list(dict.fromkeys(path for one in columns for path in one.order))
     deepest = max(map(len, paths), default=0)
@@ -212,8 +212,8 @@ def module_table(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(columns)
     )
-    rows = [_marked(row, marked) for row in _rows(columns, paths, shown)]
-    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
+    rows = [_mark(row, marked) for row in _rows(columns, paths, shown)]
+    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, comparable=marked)
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
@@ -221,7 +221,7 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
     children: dict[Path, list[Path]] = {}
     for path in filter(None, paths):
         children.setdefault(path[:-1], []).append(path)
-    below = Counter(item for path in paths for item in _down_to(path) if item != path)
+    below = Counter(item for path in paths for item in _prefixes(path) if item != path)
 
     def beneath(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
         """The module's own time if it has any, and the modules in it; beneath the model other rows follow them."""
@@ -252,16 +252,16 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
         yield sums("outside layers", (True, True), lambda one: one.outside)
 
 
-def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
+def _mark(row: ModuleRow, comparable: Sequence[bool]) -> ModuleRow:
     """The row with its marks; rows that are no module have none: what is in them differs."""
     if row.kind != "module" or len(row.cells) < 2:
         return row
-    bounds = [cell.bounds if cell and able else None for cell, able in zip(row.cells, marked, strict=True)]
+    bounds = [cell.bounds if cell and able else None for cell, able in zip(row.cells, comparable, strict=True)]
     cells = list(row.cells)
     for index, (cell, entry) in enumerate(zip(row.cells, bounds, strict=True)):
         if cell and entry:
             others = bounds[:index] + bounds[index + 1 :]
-            fastest = all(item is not None and entry[1] * APART < item[0] for item in others)
-            slower = bounds[0] is not None and entry[0] > bounds[0][1] * APART
+            fastest = all(item is not None and entry[1] * SEPARATION < item[0] for item in others)
+            slower = bounds[0] is not None and entry[0] > bounds[0][1] * SEPARATION
             cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))

@@ -21,7 +21,7 @@ from inferlens.analysis.samples import steady_samples
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Level, Profile, Tensor
 from inferlens.record.record import Record
-from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
+from inferlens.stats.host_bound import enqueueing_is_bottleneck, gpu_waits_for_host
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.samples import Array, median, summarise
 from inferlens.trace.precision import kernel_precision
@@ -210,18 +210,18 @@ class Runs:
             median_low=low, median_high=high, p95=summary.p95,
         )  # fmt: skip
 
-    def of_layers(self, places: Iterable[int]) -> RunTimes:
+    def layer_times(self, places: Iterable[int]) -> RunTimes:
         """What the layers at these places, from 0, add up to, run by run."""
         return self.times(self.layers[list(places)].sum(axis=0))
 
-    def of_kernels(self) -> Runs:
+    def with_kernel_shares(self) -> Runs:
         """The same runs, in which shares are of all kernels."""
         return replace(self, share_of="kernels")
 
-    def unknown(self, profile: Profile) -> float:
+    def unattributed_share(self, profile: Profile) -> float:
         """The share of the time of its layers or kernels that is of no known module; all of no time at all."""
         unknown = np.array([not part.modules for part in profile.parts], dtype=bool)
-        share = self.of_kernels().share(self.layers[unknown].sum(axis=0))
+        share = self.with_kernel_shares().share(self.layers[unknown].sum(axis=0))
         return 1.0 if share is None else share
 
 
@@ -291,7 +291,7 @@ class ProfileTable(Generic[RowT, AccountT]):
 
     def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:
         """What some of the rows add up to, run by run."""
-        return self.runs.of_layers(place for row in rows for place in self.members[row.place])
+        return self.runs.layer_times(place for row in rows for place in self.members[row.place])
 
 
 LayerTable = ProfileTable[LayerRow, Reconciliation]
@@ -323,7 +323,7 @@ def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliati
         **asdict(profiling_cost(runs, unprofiled)),
         layers=runs.times(runs.sums),
         outside=runs.times(runs.outside),
-        untimed=runs.was_timed.count(False),
+        untimed=runs.timed.count(False),
     )
 
 
@@ -402,9 +402,9 @@ def waits_for_host(profile: Profile, runs: Runs, record: Record | None) -> bool:
         return False
     busy, call = gpu_busy(profile, runs), median(latency)
     if busy is not None:
-        return gpu_waits(call - runs.typical(busy), call)
+        return gpu_waits_for_host(call - runs.typical(busy), call)
     enqueue = steady_samples(record, "enqueue time").samples
-    return bool(enqueue) and enqueueing_takes_all(median(enqueue), call)
+    return bool(enqueue) and enqueueing_is_bottleneck(median(enqueue), call)
 
 
 def are_times(values: Array | Sequence[float]) -> bool:
@@ -480,14 +480,18 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
     typical = [runs.typical(series) for series in runs.layers]
     return KernelTable(
-        rows=tuple(_row(places, kernels.kernels, runs, typical, runs.typical(busy)) for places in groups.values()),
+        rows=tuple(
+            _kernel_row(places, kernels.kernels, runs, typical, runs.typical(busy)) for places in groups.values()
+        ),
         reconciliation=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
         members={places[0] + 1: places for places in groups.values()},
         runs=runs,
     )
 
 
-def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float) -> KernelRow:
+def _kernel_row(
+    places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
+) -> KernelRow:
     """One row; of different shapes the one that takes most time stands for all."""
 
     def shape(kernel: Kernel) -> tuple[Any, ...]:
@@ -501,10 +505,10 @@ def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: 
     for place, kernel in zip(places, each, strict=True):
         taken[shape(kernel)] = taken.get(shape(kernel), 0.0) + typical[place]
     shown = max(each, key=lambda kernel: taken[shape(kernel)])
-    timed = any(runs.was_timed[place] for place in places)
+    timed = any(runs.timed[place] for place in places)
     return KernelRow(
         place=places[0] + 1, name=shown.name, kind=shown.kind, calls=sum(kernel.calls for kernel in each),
-        times=runs.of_layers(places) if timed else None,
+        times=runs.layer_times(places) if timed else None,
         of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
         layers=once(kernel.layer for kernel in each if kernel.layer),
         modules=once(module for kernel in each for module in kernel.modules),
@@ -564,12 +568,12 @@ def short_name(name: str) -> str:
         return own or name
     if not rest.startswith("<"):
         return own if rest.startswith("(") else whole + rest
-    names = (item[0] for item in _NAME.finditer(_arguments(rest)) if not _COMMON.match(item[0]))
+    names = (item[0] for item in _NAME.finditer(_template_arguments(rest)) if not _COMMON.match(item[0]))
     inner = next(names, "").rpartition("::")[2]
     return inner if inner and own in _ALONE else f"{own}<{inner or '…'}>"
 
 
-def _arguments(text: str) -> str:
+def _template_arguments(text: str) -> str:
     """What stands between the first angle bracket and the one that closes it."""
     depth = 0
     for place, character in enumerate(text):

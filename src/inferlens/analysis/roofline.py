@@ -25,22 +25,22 @@ from typing import Literal, get_args
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.modules import Path, Rule, flops_of, path_of, rule_of
+from inferlens.analysis.modules import Path, FusionRule, module_flops, module_path, fusion_rule
 from inferlens.analysis.profile_table import gpu_busy, runs_of, waits_for_host
 from inferlens.analysis.samples import latencies
-from inferlens.analysis.work import PartWork, work_of
+from inferlens.analysis.work import PartWork, assign_work
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
 from inferlens.record.work import Ceilings
 
 RowsBy = Literal["layer", "module"]
-BYS: tuple[RowsBy, ...] = get_args(RowsBy)
+ROW_KINDS: tuple[RowKind, ...] = get_args(RowKind)
 LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed in TF32
-NAMED = "inference_precision"  # the fact of a backend that may compute in another precision than the case's
+PRECISION_FACT = "inference_precision"  # the fact of a backend that may compute in another precision than the case's
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
-WEIGHTY = 0.01  # of a run, for a layer's rate to be taken for one that the device can reach
+SIGNIFICANT_SHARE = 0.01  # of a run, for a layer's rate to be taken for one that the device can reach
 FASTER = 1.5  # times the measured rate, which a layer may reach: the rate is that of other sizes
 MOST_SAVED = 4.0  # times it, for a convolution of 3x3 by tiles of 4x4
 FAR = 20.0  # times the floors, for what bounds a run to be something else
@@ -134,7 +134,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
 
 def roofline(
-    profile: Profile, record: Record | None = None, *, by: RowsBy = "layer", depth: int | None = None
+    profile: Profile, record: Record | None = None, *, by: RowKind = "layer", depth: int | None = None
 ) -> Roofline | str:
     """The floors of a profile's layers (or kernels) or modules, or the sentence that says why there are none.
 
@@ -146,7 +146,7 @@ def roofline(
 
     Raises InferlensError for anything else in ``by``.
     """
-    check_choice("kind of row", by, BYS)
+    check_choice("kind of row", by, ROW_KINDS)
     runs, work = runs_of(profile, None, latencies(record).samples if record else ()), profile.work
     if isinstance(runs, str):
         return runs
@@ -156,7 +156,7 @@ def roofline(
         return "The ceilings of its device were not measured."
     precision = precision_of(profile, record)
     parts, times = profile.parts, [runs.typical(series) for series in runs.layers]
-    units, unplaced = work_of(parts, work, joined=by == "module")
+    units, unplaced = assign_work(parts, work, by_module=by == "module")
     whole = runs.typical(runs.whole)
     weights = sum(module.weights for module in work.modules)
     rows, works = [], []
@@ -177,22 +177,22 @@ def roofline(
     reached = [
         part_work.flops / row.time
         for row, part_work in zip(rows, works, strict=True)
-        if part_work and row.time >= WEIGHTY * sum(row.time for row in rows) > 0
+        if part_work and row.time >= SIGNIFICANT_SHARE * sum(row.time for row in rows) > 0
     ]
     rate = max(measured, *reached, 0.0) if measured else None
-    rows = [_floored(*item, rate, ceilings, weights) for item in zip(rows, works, strict=True)]
+    rows = [_with_floor(*item, rate, ceilings, weights) for item in zip(rows, works, strict=True)]
     if by == "module":
         kinds = {module.module: module.kind for module in work.modules}
-        rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
+        rows = list(_by_module(rows, whole, kinds, fusion_rule("split", module_flops(work)), depth))
     floored = [row for row in rows if row.floor is not None]
     known, floor = sum(row.time for row in floored), sum(row.floor or 0.0 for row in floored)
-    bound, busy = _bound(waits_for_host(profile, runs, record), known, floor), gpu_busy(profile, runs)
+    bound, busy = _claim(waits_for_host(profile, runs, record), known, floor), gpu_busy(profile, runs)
     rows = [_claimed(row, whole, bound) for row in rows]
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
         rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,
-        ceilings=ceilings, rate=rate, time=whole, bound=bound, works=None if busy is None else runs.typical(busy),
-        outside=runs.typical(runs.outside), known=known, floor=floor,
+        ceilings=ceilings, rate=rate, time=whole, bound=bound, gpu_time=None if busy is None else runs.typical(busy),
+        outside=runs.typical(runs.outside), floored_time=known, floor=floor,
         won=None if bound or not floored else min(known - floor, whole),
         least=max(
             sum(module.flops for module in work.modules) / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0
@@ -206,7 +206,9 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     the backend says that it took for fp32, fp16 or bf16.
     """
     case = profile.case
-    named = PRECISIONS.get(str(profile.facts.get(NAMED) or (record.facts.get(NAMED) if record else "")))
+    named = PRECISIONS.get(
+        str(profile.facts.get(PRECISION_FACT) or (record.facts.get(PRECISION_FACT) if record else ""))
+    )
     if named and case.precision in PRECISIONS.values():
         return named
     warnings = (*profile.warnings, *(record.warnings if record else ()))
@@ -220,7 +222,9 @@ def _too_fast(row: Floor, part_work: PartWork, rate: float) -> bool:
     return bool(rate) and part_work.flops > most * rate * row.time
 
 
-def _floored(row: Floor, part_work: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float) -> Floor:
+def _with_floor(
+    row: Floor, part_work: PartWork | None, rate: float | None, ceilings: Ceilings, weights: float
+) -> Floor:
     """``row`` with its floor if its work is known, no longer than the time it took; ``weights``: the model's."""
     if part_work is None:
         return row
@@ -244,8 +248,8 @@ def _with_work(row: Floor, flops: float, moved: float, compute: float, memory: f
     )  # fmt: skip
 
 
-def _bound(host: bool, known: float, floor: float) -> Literal["host", "other", ""]:
-    return "host" if host else "other" if floor and known > FAR * floor else ""
+def _claim(row: bool, whole: float, bound: float) -> Literal["host", "other", ""]:
+    return "host" if row else "other" if bound and whole > FAR * bound else ""
 
 
 def _claimed(row: Floor, whole: float, bound: str) -> Floor:
@@ -283,7 +287,7 @@ def _by_module(
     """Modules with their shares of the layers; layers of no known module are one row without a name."""
     found: dict[Path | None, list[tuple[Floor, float]]] = {}
     for layer in layers:
-        paths = list(dict.fromkeys(map(path_of, layer.modules)))
+        paths = list(dict.fromkeys(map(module_path, layer.modules)))
         for path, share in rule(paths).items() if paths else [(None, 1.0)]:
             found.setdefault(path if path is None else path[:depth], []).append((layer, share))
     for path, shares in found.items():

@@ -27,7 +27,7 @@ from inferlens.spec.case import Case
 from inferlens.spec.objective import MEASURES, Constraint, Objective
 
 SCHEMA = "inferlens.tuned/1"
-TUNED = "tuned.json"
+REPORT = "tuned.json"
 WINNER = "winner"
 AGAIN = "the same 'inferlens tune', which goes on where it was"
 Factor = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -90,7 +90,7 @@ class Advice(Struct, frozen=True):
     speedup: Factor
 
 
-class Untried(Struct, frozen=True, kw_only=True):
+class SkippedCandidate(Struct, frozen=True, kw_only=True):
     """A backend or precision that was not tried: ``why``, and the words that would have it tried, if there are any.
 
     Without a reason it was left out because the request said so.
@@ -101,7 +101,7 @@ class Untried(Struct, frozen=True, kw_only=True):
     hint: str = ""
 
 
-class Tuned(Struct, frozen=True, kw_only=True):
+class TuningReport(Struct, frozen=True, kw_only=True):
     """How a tuning ended."""
 
     schema: str = SCHEMA
@@ -113,7 +113,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     candidates: tuple[Candidate, ...]  # all that were measured, the best first
     effects: tuple[Effect, ...]
     size: Annotated[int, Meta(ge=0)]
-    untried: tuple[Untried, ...]
+    untried: tuple[SkippedCandidate, ...]
     over: bool  # whether the search ended by itself; else its time was over
     seconds: Annotated[float, Meta(ge=0, lt=1e9)]
     missed: tuple[str, ...] = ()  # the constraints that even the answer breaks, in words
@@ -121,7 +121,7 @@ class Tuned(Struct, frozen=True, kw_only=True):
     advice: tuple[Advice, ...] = ()  # which advice of profiles paid
 
     @property
-    def finals(self) -> tuple[Record, ...]:
+    def final_records(self) -> tuple[Record, ...]:
         """The records of the finalists' rounds, the answer's and no others'; as of one run, if there were several."""
         found = [record for trial in self.trials if trial.final for record in trial.records]
         return tuple(replace(record, run=found[0].run) for record in found)
@@ -130,11 +130,11 @@ class Tuned(Struct, frozen=True, kw_only=True):
     def aim(self) -> FinalsAim:
         """What the finals were about."""
         digests = {record.id: record.case.digest for trial in self.trials for record in trial.records}
-        barred = (digests[candidate.record] for candidate in self.candidates if candidate.final and candidate.out)
+        barred = (digests[candidate.record] for candidate in self.candidates if candidate.final and candidate.rejection)
         return FinalsAim(self.objective, frozenset(barred))
 
     @property
-    def tried(self) -> int:
+    def candidate_count(self) -> int:
         """How many candidates were measured."""
         return len(self.candidates)
 
@@ -145,9 +145,9 @@ class Tuned(Struct, frozen=True, kw_only=True):
         return tuple(named[item] for item in self.answer.fastest)
 
     @property
-    def by_case(self) -> dict[str, CaseRuns]:
+    def runs_by_case(self) -> dict[str, CaseRuns]:
         """All that was measured of each case, by its digest."""
-        return _by_case([*self.searched, *self.finals])
+        return _group_by_case([*self.searched, *self.final_records])
 
     @property
     def searched(self) -> tuple[Record, ...]:
@@ -178,17 +178,17 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
     accuracy: AccuracyScore | None = None
 
 
-def facts_of(tuned: Tuned) -> list[CandidateFacts]:
+def facts_of(tuning: TuningReport) -> list[CandidateFacts]:
     """What is known of each candidate, in their order, the winner first."""
-    every, finals = tuned.by_case, _by_case(tuned.finals)
+    every, finals = tuning.runs_by_case, _group_by_case(tuning.final_records)
     digests = {record.id: digest for digest, runs in every.items() for record in runs.records}
-    named = {digests[one]: one for one in (*tuned.answer.fastest, *tuned.answer.open)}
-    winner = tuned.best.digest if tuned.best else ""
-    meeting = race(finals, aim=tuned.aim)
-    known = measure_value(finals[winner], tuned.objective.name) if winner in finals else None
-    cost = tuned.objective.measure.cost
+    named = {digests[one]: one for one in (*tuning.answer.fastest, *tuning.answer.open)}
+    winner = tuning.best.digest if tuning.best else ""
+    meeting = race(finals, aim=tuning.aim)
+    known = measure_value(finals[winner], tuning.objective.name) if winner in finals else None
+    cost = tuning.objective.measure.cost
     found = []
-    for candidate in tuned.candidates:
+    for candidate in tuning.candidates:
         digest, times = digests[candidate.record], 1 / candidate.speedup if candidate.speedup else None
         ahead = meeting.difference(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
         times = 1.0 if digest == winner else ahead.ratio if ahead else times
@@ -200,84 +200,88 @@ def facts_of(tuned: Tuned) -> list[CandidateFacts]:
             error=measure_value(every[digest], "error"),
             memory=measure_value(every[digest], "memory"),
             build=measure_value(every[digest], "build"),
-            came=WINNER if digest == winner else _came(candidate, tuned, named.get(digest, "")),
+            outcome=WINNER if digest == winner else _outcome(candidate, tuning, named.get(digest, "")),
             metric=real.metric if real else "",
             accuracy=score_accuracy(real),
         )
         found.append(facts)
-    return sorted(found, key=lambda candidate_facts: candidate_facts.came != WINNER)
+    return sorted(found, key=lambda candidate_facts: candidate_facts.outcome != WINNER)
 
 
-def _came(candidate: Candidate, tuned: Tuned, finalist: str) -> str:
+def _outcome(candidate: Candidate, tuning: TuningReport, answer_id: str) -> str:
     """What came of a candidate that is not the winner; ``finalist`` is the id that the answer knows it by."""
-    fast = tuned.objective.name.startswith(("latency", "throughput"))
+    fast = tuning.objective.name.startswith(("latency", "throughput"))
     alike, worse = ("as fast", "slower") if fast else ("as good", "worse")
-    if candidate.out:
-        return candidate.out
+    if candidate.rejection:
+        return candidate.rejection
     if candidate.final:
         where = (
-            alike if finalist in tuned.answer.fastest else "not told apart" if finalist in tuned.answer.open else worse
+            alike
+            if answer_id in tuning.answer.fastest
+            else "not told apart"
+            if answer_id in tuning.answer.open
+            else worse
         )
         return f"{where} in the finals"
     return worse if candidate.high is not None and candidate.high < 1 else f"about {alike}" if candidate.speedup else ""
 
 
-def _by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
+def _group_by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
     found: dict[str, list[Record]] = {}
     for record in records:
         found.setdefault(record.case.digest, []).append(record)
     return {digest: CaseRuns(tuple(item)) for digest, item in found.items()}
 
 
-def keep(tuned: Tuned, folder: Path) -> None:
+def save_tuning(tuning: TuningReport, folder: Path) -> None:
     """Writes how it ended beside its rounds."""
-    data = msgspec.json.encode(replace(tuned, trials=(), folder=""))
-    write_whole(folder / TUNED, msgspec.json.format(data, indent=1) + b"\n")
+    data = msgspec.json.encode(replace(tuning, trials=(), folder=""))
+    write_whole(folder / REPORT, msgspec.json.format(data, indent=1) + b"\n")
 
 
-def tunings_in(paths: Sequence[Path]) -> list[Path]:
+def find_tunings(paths: Sequence[Path]) -> list[Path]:
     """The folders of the tunings that paths mean: themselves, or those in folders in which there is nothing else."""
     found = []
     for path in paths:
-        if path.name == TUNED and path.is_file():
+        if path.name == REPORT and path.is_file():
             found.append(path.parent)
-        elif plain_or_packed(path / TRIALS).is_file() or (path / TUNED).is_file():
+        elif plain_or_packed(path / TRIALS).is_file() or (path / REPORT).is_file():
             found.append(path)
-        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
-            found += beneath(path)
+        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and tunings_under(path):
+            found += tunings_under(path)
         else:
             return []
     return found
 
 
-def beneath(path: Path) -> list[Path]:
+def tunings_under(path: Path) -> list[Path]:
     """The folders of tunings in a folder, at any depth."""
     return [file.parent for file in files_under(path, TRIALS) if file.parent.name == TUNING]
 
 
-def load_tuned(folder: Path) -> Tuned:
+def load_tuning(folder: Path) -> TuningReport:
     """Return how a tuning ended, with its rounds. Raises InferlensError if it is not over, or a file is broken."""
     try:
-        data = (folder / TUNED).read_bytes()
+        data = (folder / REPORT).read_bytes()
         lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")
     except FileNotFoundError as error:
         raise InferlensError(f"The tuning in {folder} is not over.", hint=AGAIN) from error
     except OSError as error:
         raise InferlensError(f"The tuning in {folder} cannot be read: {error.strerror}.", hint=AGAIN) from error
     try:
-        tuned = decoded(data, Tuned, SCHEMA, "tuning")
+        tuned = decoded(data, TuningReport, SCHEMA, "tuning")
         trials = tuple(msgspec.json.decode(line, type=Trial) for line in lines[1:] if line)
         for name in (tuned.objective.name, *(limit.name for limit in tuned.constraints)):
             check_choice("measure", name, MEASURES)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InferlensError(f"{folder / TRIALS} is broken: {error}.", hint=AGAIN) from error
     except InferlensError as error:
-        raise InferlensError(f"{folder / TUNED} is broken. {error.sentence}", hint=AGAIN) from error
+        raise InferlensError(f"{folder / REPORT} is broken. {error.sentence}", hint=AGAIN) from error
     best = Path(os.path.normpath(folder / ".." / BEST))
     tuned = replace(tuned, trials=trials, folder=str(best) if best.is_dir() else "")
     known = {record.id for trial in trials for record in trial.records}
-    finals = [record.case for record in tuned.finals]
+    finals = [record.case for record in tuned.final_records]
     named = {candidate.record for candidate in tuned.candidates} | {*tuned.answer.fastest, *tuned.answer.open}
     if not named <= known or bool(tuned.best) != bool(tuned.answer.best) or (tuned.best and tuned.best not in finals):
-        raise InferlensError(f"{folder / TUNED} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
+        raise InferlensError(f"{folder / REPORT} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
     return tuned

@@ -40,13 +40,15 @@ _MATRIX = re.compile(
     re.IGNORECASE,
 )
 _PRODUCT = re.compile(r"matmul|gemm|fully_?connected", re.IGNORECASE)
-_ALIKE = 0.01  # by which FLOPs of an operator and of a layer's shapes may differ
+_FLOPS_TOLERANCE = 0.01  # by which FLOPs of an operator and of a layer's shapes may differ
 # What computes no products, whatever its name says besides: generated pointwise kernels and reductions are named after
 # the operators around them. Then what is launched beside a product, PyTorch's own kernels, and kinds that move data.
 _GENERATED = re.compile(
     r"triton_(?:poi|red|per|for)|Triton (?:pointwise|reduction|foreach|persistent)|cpp_fused|C\+\+$"
 )
-_BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce|elementwise_kernel|reduce_kernel|layer_norm|softmax", re.IGNORECASE)
+_AUXILIARY = re.compile(
+    r"nchwto|nhwcto|splitk_?reduce|elementwise_kernel|reduce_kernel|layer_norm|softmax", re.IGNORECASE
+)
 _MOVING = re.compile(
     r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|(?:dynamic|fake)?(?:re|de)?quantize(?:linear)?(?:_per_\w+)?|concat|cat|slice|split|zeros",
     re.IGNORECASE,
@@ -70,20 +72,20 @@ class Unit(Struct, frozen=True):
     work: PartWork | None
 
 
-def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
+def assign_work(parts: Sequence[Part], work: Work, *, by_module: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
     """Return units that hold each layer or kernel once, in order, and the modules with FLOPs that are in none.
 
     If ``joined``, all layers of one module alone are one unit, also where it is not known which does what.
     """
     known = {module.module: module for module in work.modules}
-    operators = work.operators or _whole(work.modules)
-    units = _joined(parts) if joined else _launched(parts)
-    placed = _Placed(parts, units, operators, known)
+    operators = work.operators or _module_operators(work.modules)
+    units = _module_units(parts) if by_module else _launch_units(parts)
+    placed = _Assignment(parts, units, operators, known)
     found = [Unit(unit, placed.work(number)) for number, unit in enumerate(units)]
     return found, tuple(dict.fromkeys(operators[place].module for place in placed.unplaced))
 
 
-def _whole(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
+def _module_operators(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
     """Each module as if it was one operator: of profiles that do not have them one by one."""
     place = {module_work.module: number for number, module_work in enumerate(modules)}
     return [
@@ -96,7 +98,7 @@ def _whole(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
     ]  # fmt: skip
 
 
-def _launched(parts: Sequence[Part]) -> list[tuple[int, ...]]:
+def _launch_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     """Kernels in a row that one call of an operator launched, as one; those of one name are a call each."""
 
     def key(place: int) -> object:
@@ -111,7 +113,7 @@ def _launched(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     return units
 
 
-def _joined(parts: Sequence[Part]) -> list[tuple[int, ...]]:
+def _module_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     """The layers of one module alone as one, where no other layer names it."""
     shared = {path for part in parts if len(part.modules) > 1 for path in part.modules}
     units: dict[object, list[int]] = {}
@@ -121,7 +123,7 @@ def _joined(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     return [tuple(unit) for unit in units.values()]
 
 
-class _Placed:
+class _Assignment:
     """Which unit computes each operator.
 
     Attributes:
@@ -135,7 +137,7 @@ class _Placed:
         parts: Sequence[Part],
         units: Sequence[tuple[int, ...]],
         operators: Sequence[OperatorWork],
-        known: Mapping[str, ModuleWork],
+        modules: Mapping[str, ModuleWork],
     ) -> None:
         self._parts, self._units, self._operators = parts, units, operators
         self.doer: dict[int, int] = {}
@@ -146,9 +148,9 @@ class _Placed:
         self._around: dict[str, int] = {}
         for number, unit in enumerate(units):
             first = parts[unit[0]]
-            for path in dict.fromkeys(path for place in unit for path in parts[place].modules if path in known):
+            for path in dict.fromkeys(path for place in unit for path in parts[place].modules if path in modules):
                 self._users.setdefault(path, []).append(number)
-            if first.modules == (first.name,) and first.name in known and known[first.name].kind == first.kind:
+            if first.modules == (first.name,) and first.name in modules and modules[first.name].kind == first.kind:
                 self._around[first.name] = number
         own: dict[str, list[int]] = {}
         for place, operator_work in enumerate(operators):
@@ -195,12 +197,12 @@ class _Placed:
         """Gives the operators of one module to the units that name it."""
         products = [place for place in places if self._operators[place].flops]
         others = [place for place in places if place not in products]
-        able = self._able(users) if products else []
+        able = self._matrix_units(users) if products else []
         if len(users) == 1 and (able or not products):
             self.doer.update(dict.fromkeys(places, users[0]))
             return
         rest = [user for user in users if user not in able]
-        matched = self._matched(products, able)
+        matched = self._match_products(products, able)
         for place, user in matched:
             self.doer[place] = user
         done = {place for place, _ in matched}
@@ -208,33 +210,37 @@ class _Placed:
             self.unplaced += products
         elif len(done) < len(products):
             self.lost |= set(able).difference(user for _, user in matched)
-        pairs = self._named(others, rest) or (self._alike(others, rest) if not products else ())
+        pairs = self._match_names(others, rest) or (self._match_calls(others, rest) if not products else ())
         if others and not pairs:
             self.unsure |= set(rest)
         self.doer.update(pairs)
 
-    def _able(self, users: Sequence[int]) -> list[int]:
+    def _matrix_units(self, users: Sequence[int]) -> list[int]:
         """Those that compute with matrices: if none of them surely does, all that are not known to do something else.
 
         By kind, of a kernel by its name, which is a program's; else by operators.
         """
         texts = {user: [self._parts[place] for place in self._units[user]] for user in users}
-        free = [user for user in users if not all(map(_is_beside, texts[user]))]
-        own = [user for user in free if any(_MATRIX.search(_own(part)) for part in texts[user] if not _is_beside(part))]
+        free = [user for user in users if not all(map(_has_no_product, texts[user]))]
+        own = [
+            user
+            for user in free
+            if any(_MATRIX.search(_kind(part)) for part in texts[user] if not _has_no_product(part))
+        ]
         launched = [user for user in free if any(_MATRIX.search(_operators(part)) for part in texts[user])]
         named = [user for user in free if any(_aten(part) for part in texts[user])]
         return [user for user in launched if user in named] or own or launched or [
             user for user in free if user not in named
         ]  # fmt: skip
 
-    def _matched(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
+    def _match_products(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of products and units, by their shapes or else in the order of both; those that are sure."""
         if len(able) == 1:
             return [(place, able[0]) for place in products]
-        if by_shape := self._of_one_size(products, able):
+        if by_shape := self._match_sizes(products, able):
             return by_shape
         attends = [bool(_ATTENTION.search(self._operators[place].operator)) for place in products]
-        is_one = [any(_ATTENTION.search(_own(part) + _operators(part)) for part in self._of(user)) for user in able]
+        is_one = [any(_ATTENTION.search(_kind(part) + _operators(part)) for part in self._of(user)) for user in able]
         if attends == is_one:
             return list(zip(products, able, strict=True))
         if not any(attends):  # two products of the model may be one unit
@@ -249,36 +255,38 @@ class _Placed:
             return pairs
         return []
 
-    def _of_one_size(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
+    def _match_sizes(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of products and units of as many FLOPs; none if the shapes of a unit do not tell these."""
-        sizes = {user: _flops_of_shapes([*self._of(user)]) for user in able}
+        sizes = {user: _shape_flops([*self._of(user)]) for user in units}
         if not all(sizes.values()):
             return []
         pairs = []
         for place in products:
             flops = self._operators[place].flops
-            user = next((user for user, size in sizes.items() if size and abs(flops / size - 1) < _ALIKE), None)
+            user = next(
+                (user for user, size in sizes.items() if size and abs(flops / size - 1) < _FLOPS_TOLERANCE), None
+            )
             if user is not None:
                 pairs.append((place, user))
                 del sizes[user]
         return pairs
 
-    def _named(self, others: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
+    def _match_names(self, operators: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of operators and the units that operators of their names launched; all of them, or none."""
         pairs, units = [], iter(rest)
-        for place in others:
-            name = _plain(self._operators[place].operator)
-            named = (user for user in units if name and name in {_plain(_aten(part)) for part in self._of(user)})
+        for place in operators:
+            name = _base_name(self._operators[place].operator)
+            named = (user for user in units if name and name in {_base_name(_aten(part)) for part in self._of(user)})
             user = next(named, None)
             if user is None:
                 return []
             pairs.append((place, user))
         return pairs
 
-    def _alike(self, others: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
+    def _match_calls(self, operators: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
         """Pairs of several calls of one operator, and as many units."""
-        same = len({self._operators[place].operator for place in others}) == 1
-        return list(zip(others, rest, strict=True)) if same and len(others) == len(rest) else []
+        same = len({self._operators[place].operator for place in operators}) == 1
+        return list(zip(operators, units, strict=True)) if same and len(operators) == len(units) else []
 
     def _fold(self, path: str, places: Sequence[int]) -> None:
         """Places the operators of a module that no unit names."""
@@ -299,7 +307,7 @@ class _Placed:
         return (self._parts[place] for place in self._units[user])
 
 
-def _flops_of_shapes(unit: Sequence[Part]) -> float | None:
+def _shape_flops(unit: Sequence[Part]) -> float | None:
     """Return the FLOPs of a product of two matrices by its shapes; ``None`` if the unit is none, or has no shapes."""
     layer = unit[0]
     if len(unit) > 1 or not isinstance(layer, Layer) or not _PRODUCT.search(layer.kind):
@@ -310,7 +318,7 @@ def _flops_of_shapes(unit: Sequence[Part]) -> float | None:
     return 2.0 * depth * math.prod(layer.outputs[0].shape) if depth in layer.inputs[1].shape else None
 
 
-def _own(part: Part) -> str:
+def _kind(part: Part) -> str:
     """What a part says of itself: a layer by its kind, a kernel by its name."""
     return part.kind if isinstance(part, Layer) else part.name[:1000]
 
@@ -324,17 +332,17 @@ def _aten(part: Part) -> str:
     return part.operator if isinstance(part, Kernel) and part.operator.startswith(_FRAMEWORK) else ""
 
 
-def _plain(operator: str) -> str:
+def _base_name(operator: str) -> str:
     """The name of an operator without its namespace; what works in place goes by the name of what does not."""
     return re.split(r"::|\.", operator)[-1].rstrip("_")
 
 
-def _is_beside(part: Part) -> bool:
+def _has_no_product(part: Part) -> bool:
     """Whether a part surely computes no products."""
-    own = _own(part)
+    own = _kind(part)
     if isinstance(part, Kernel) and part.kind != "kernel":
         return True
-    if _GENERATED.match(own) or _BESIDE.search(own) or _MYELIN.match(own):
+    if _GENERATED.match(own) or _AUXILIARY.search(own) or _MYELIN.match(own):
         return True
     return isinstance(part, Layer) and bool(_MOVING.fullmatch(own))
 
@@ -366,7 +374,7 @@ class Precisions(Struct, frozen=True, kw_only=True):
 def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     """In what a profile's layers or kernels compute; ``None`` where nothing tells of any."""
     parts: Sequence[Layer | Kernel] = profile.parts
-    runs = runs if profile.layers else runs.of_kernels()
+    runs = runs if profile.layers else runs.with_kernel_shares()
     found = [computed_in(part) for part in parts]
     if not any(found):
         return None
@@ -376,7 +384,7 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     def share(places: Sequence[int]) -> float:
         return runs.share(runs.layers[list(places)].sum(axis=0)) or 0.0
 
-    work, products = _work(profile, found)
+    work, products = _work_by_precision(profile, found)
     by_name = {name: [place for place in computing if found[place] == name] for name in dict.fromkeys(found)}
     stayed = [place for place in products if found[place] not in ("", "int4", *QUANTIZED)]
     stayed = [place for place in stayed if runs.layers[place].any() and place not in set(conversions)]
@@ -389,10 +397,10 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     )
 
 
-def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], list[int]]:
+def _work_by_precision(profile: Profile, names: Sequence[str]) -> tuple[dict[str, float], list[int]]:
     """The share of the multiply-adds in each precision, and the places of what has any."""
     parts, work = profile.parts, profile.work
-    units = work_of(parts, work)[0] if work and work.modules else []
+    units = assign_work(parts, work)[0] if work and work.modules else []
     done = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
     whole = sum(module.flops for module in work.modules) if work else 0.0
     layers = [(place, part) for place, part in enumerate(parts) if isinstance(part, Layer)]
@@ -401,7 +409,7 @@ def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], lis
         return {}, dense
     shares: dict[str, float] = {}
     for places, flops in done.items():
-        name = next((found[place] for place in places if found[place]), "")
+        name = next((names[place] for place in places if names[place]), "")
         shares[name] = shares.get(name, 0.0) + flops / whole
     rest = 1.0 - sum(shares.values())
     if rest > 0:

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
-from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
+from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_backend
@@ -75,7 +75,7 @@ def ab(
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
     own, words = own_options("ab", words)
-    rule = ABRule.from_words(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
+    rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
     sides = side_specs(model, a, b, _sides(own["checkout"]), _sides(own["python"]))
     observer = observer or Observer()
     _wait(words.pop("wait", 0.0), observer, words.get("device"))
@@ -106,7 +106,7 @@ def ab_steps(
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
     count = len(pythons) - 1
-    rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
+    rule = ABRule.parse("latency", 0.02, level, MOST_ROUNDS, within)
     _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
@@ -267,7 +267,7 @@ class ABRun:
             interval=sure.interval if sure else None,
             base=base,
             candidate=candidate,
-            notes=notes_of(*self._records) if all(self._records) else (),
+            notes=ab_notes(*self._records) if all(self._records) else (),
             run=self.scheduler.state.run,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
@@ -284,7 +284,7 @@ class ABRun:
             return {}
         costs = [{name: measure_value(CaseRuns(tuple(records)), name) for name in COSTS} for records in self._records]
         first, second = (records[0] for records in self._records)
-        return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
+        return {"differences": environment_differences([(first, second)]), "costs": (costs[0], costs[1])}
 
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:

@@ -29,7 +29,7 @@ BORROWED_FREEDOM = 3.0  # degrees of freedom at most that the other close pairs 
 MOST_BORROWED = 4.0  # times the usual noise: other pairs that are noisier than this count as if they had this
 ROUNDS = 10  # of a race, after which it has used up its error
 LARGEST_LOG = 300.0  # keeps the ends of an interval finite numbers
-ON_A_SIDE = "The whole interval is on the {} side, and the difference is at least the threshold."
+_ON_ONE_SIDE = "The whole interval is on the {} side, and the difference is at least the threshold."
 
 
 class Noise(Struct, frozen=True):
@@ -45,8 +45,8 @@ class Noise(Struct, frozen=True):
     reach: float
 
 
-CPU_NOISE = Noise(paired=0.034, apart=0.2, reach=4.0)
-GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.3)
+CPU_NOISE = Noise(paired=0.034, separate=0.2, reach=4.0)
+GPU_NOISE = Noise(paired=0.025, separate=0.1, reach=1.3)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):
@@ -168,12 +168,12 @@ def unpaired_difference(
     sides = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     freedom = float(sum(side.size - 1 for side in sides))
     variance = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
-    variance = variance / freedom if freedom else usual.apart**2 / 2
+    variance = variance / freedom if freedom else usual.separate**2 / 2
     return LogRatio(
         log=float(sides[1].mean() - sides[0].mean()),
         error=max(math.hypot(math.sqrt(variance * sum(1 / side.size for side in sides)), unsteady), 1e-12),
         freedom=freedom or PRIOR_FREEDOM,
-        noise=math.sqrt(2 * variance) / usual.apart,
+        noise=math.sqrt(2 * variance) / usual.separate,
         replicated=freedom > 0,
     )
 
@@ -194,7 +194,7 @@ def chained_difference(first: LogRatio, second: LogRatio) -> LogRatio:
     )
 
 
-def look_error(difference: LogRatio, level: float) -> float:
+def allowed_error(difference: LogRatio, level: float) -> float:
     """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
 
     Looks after few rounds use less, and so do looks at a pair that is noisier than usual, where the usual noise is no
@@ -239,9 +239,9 @@ def conclude(difference: LogRatio | None, *, threshold: float, level: float) -> 
     if not difference.replicated:
         reason = "Each side was measured once: how far processes differ is not known."
     elif interval.low > 1 and ratio >= most:
-        verdict, reason = "SLOWER", ON_A_SIDE.format("slow")
+        verdict, reason = "SLOWER", _ON_ONE_SIDE.format("slow")
     elif interval.high < 1 and ratio <= 1 / most:
-        verdict, reason = "FASTER", ON_A_SIDE.format("fast")
+        verdict, reason = "FASTER", _ON_ONE_SIDE.format("fast")
     elif interval.low >= 1 / most and interval.high <= most:
         verdict, reason = "SAME", "The whole interval is within the threshold."
     else:

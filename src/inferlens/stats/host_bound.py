@@ -10,11 +10,11 @@ WAITING = 0.2
 ENQUEUEING = 0.9
 
 
-def gpu_waits(waiting: float, whole: float) -> bool:
+def gpu_waits_for_host(waiting: float, whole: float) -> bool:
     """Whether a GPU that waits for the host for ``waiting`` of ``whole`` seconds is bound by it."""
     return waiting > WAITING * whole
 
 
-def enqueueing_takes_all(enqueue: float, latency: float) -> bool:
+def enqueueing_is_bottleneck(enqueue: float, latency: float) -> bool:
     """The same of a call of which only the latency and the time to enqueue it are known."""
     return enqueue >= ENQUEUEING * latency

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.samples import Array, median, quantile_of_sorted, remembered
+from inferlens.stats.samples import Array, median, quantile_of_sorted, memoize_samples
 
 _NOISE = 1.0
 _ROUNDS = 5
@@ -66,10 +66,10 @@ def autocorrelations(samples: Sequence[float] | Array) -> Array:
 
 def autocorrelation(samples: Sequence[float] | Array) -> Autocorrelation:
     """The integrated autocorrelation time, at most n / 2, of a series in order of time; 1 below four samples."""
-    return integrated(autocorrelations(samples))
+    return integrate_autocorrelations(autocorrelations(samples))
 
 
-def integrated(raw: Array) -> Autocorrelation:
+def integrate_autocorrelations(raw: Array) -> Autocorrelation:
     """The same, of the :func:`autocorrelations` of the series."""
     count = raw.size
     if count < 4 or not raw[1:].any():
@@ -78,13 +78,15 @@ def integrated(raw: Array) -> Autocorrelation:
     autocorrelation = Autocorrelation(1.0, 0, count)
     for round_ in range(_ROUNDS):
         before = autocorrelation.time
-        autocorrelation = _summed((pairs + 2 * before / count) / (1.0 + before / count) if round_ else pairs, count)
+        autocorrelation = _sum_monotone(
+            (pairs + 2 * before / count) / (1.0 + before / count) if round_ else pairs, count
+        )
         if abs(autocorrelation.time - before) < 0.01 * before:
             break
     return autocorrelation
 
 
-def _summed(pairs: Array, count: int) -> Autocorrelation:
+def _sum_monotone(pairs: Array, count: int) -> Autocorrelation:
     """The initial monotone sequence of autocorrelations, which come in sums of two, summed."""
     ends = pairs <= _NOISE / math.sqrt(count)
     first = int(np.argmax(ends))
@@ -95,21 +97,21 @@ def _summed(pairs: Array, count: int) -> Autocorrelation:
     return Autocorrelation(min(max(total, 1.0 / count), count / 2), 2 * length - 1, count)
 
 
-def below(values: Array, value: float) -> Array:
+def indicator_below(values: Array, value: float) -> Array:
     """For each sample, 1 if it is below ``value``, 0 if above, and a half if equal."""
     return np.asarray(0.5 * ((values < value).astype(np.float64) + (values <= value)), dtype=np.float64)
 
 
-def correlated(found: Array) -> bool:
+def has_correlation(rank_autocorrelations: Array) -> bool:
     """Whether neighbours resemble each other more than chance allows; ``found``: the autocorrelations of their ranks.
 
     Sums of the first 1, 2, 4, 8 and 16 autocorrelations of the ranks (no outlier rules them), each against twice its
     standard error without autocorrelation, the square root of lags over samples. Of series without autocorrelation one
     in twenty is wrongly said to have some.
     """
-    sums = np.cumsum(found[1 : 1 + found.size // 4])
+    sums = np.cumsum(rank_autocorrelations[1 : 1 + rank_autocorrelations.size // 4])
     lags = [lag for lag in (1, 2, 4, 8, 16) if lag <= sums.size]
-    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / found.size) for lag in lags)
+    return any(float(sums[lag - 1]) > _SIGNIFICANT * math.sqrt(lag / rank_autocorrelations.size) for lag in lags)
 
 
 def ranks(values: Array) -> Array:
@@ -167,7 +169,7 @@ def half_width(samples: Sequence[float], level: float = 0.95) -> float:
     return max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
 
 
-@remembered  # rules, tables and charts ask for the same ones
+@memoize_samples  # rules, tables and charts ask for the same ones
 def quantile_interval(samples: Array, share: float, level: float = 0.95) -> Interval | None:
     """Interval of the ``share``-quantile (0 to 1, exclusive), as :func:`median_interval`.
 
@@ -178,7 +180,7 @@ def quantile_interval(samples: Array, share: float, level: float = 0.95) -> Inte
         return None
     values = np.sort(samples)
     point = quantile_of_sorted(values, share)
-    found = autocorrelation(below(samples, point))
+    found = autocorrelation(indicator_below(samples, point))
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
     if count < 1.0:
@@ -211,12 +213,12 @@ def mean_interval(samples: Sequence[float], level: float = 0.95) -> Interval | N
     return Interval(mean - margin, mean + margin)
 
 
-def ratio_interval(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval | None:
+def ratio_interval(numerator: Sequence[float], denominator: Sequence[float], level: float = 0.95) -> Interval | None:
     """Interval of the median of ``above`` over that of ``under``; ``None`` where either has none, or reaches zero."""
-    top, bottom = median_interval(above, level), median_interval(under, level)
+    top, bottom = median_interval(numerator, level), median_interval(denominator, level)
     if top is None or bottom is None or min(top.low, bottom.low) <= 0:
         return None
-    over, below_it = median(above), median(under)
+    over, below_it = median(numerator), median(denominator)
     down = math.hypot(math.log(over / top.low), math.log(bottom.high / below_it))
     up = math.hypot(math.log(top.high / over), math.log(below_it / bottom.low))
     return Interval(over / below_it * math.exp(-down), over / below_it * math.exp(up))
@@ -284,9 +286,9 @@ def share_interval(hits: float, count: int, level: float = 0.95) -> Interval:
     return Interval(max(middle - half, 0.0), min(middle + half, 1.0))
 
 
-def difference_of_shares(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval:
+def difference_of_shares(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Interval:
     """Interval of the share of hits in ``above`` less that in ``under``: 1 or 0 for each of the same samples."""
-    pairs = np.asarray(above, np.float64) - np.asarray(under, np.float64)
+    pairs = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     alone, other = float((pairs > 0).sum()) + 0.5, float((pairs < 0).sum()) + 0.5
     count = pairs.size + 2
     error = math.sqrt(alone + other - (alone - other) ** 2 / count) / count
@@ -294,9 +296,9 @@ def difference_of_shares(above: Sequence[float], under: Sequence[float], level: 
     return Interval(max(middle - half, -1.0), min(middle + half, 1.0))
 
 
-def difference_of_means(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval | None:
+def difference_of_means(first: Sequence[float], second: Sequence[float], level: float = 0.95) -> Interval | None:
     """Interval of the mean of ``above`` less that of ``under``, of the same samples; ``None`` of fewer than two."""
-    pairs = np.asarray(above, np.float64) - np.asarray(under, np.float64)
+    pairs = np.asarray(first, np.float64) - np.asarray(second, np.float64)
     if pairs.size < 2:
         return None
     half = student_quantile((1 + level) / 2, pairs.size - 1.0) * float(pairs.std(ddof=1)) / math.sqrt(pairs.size)

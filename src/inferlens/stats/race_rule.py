@@ -22,7 +22,7 @@ from inferlens.stats.comparison import (
     LogRatio,
     Noise,
     chained_difference,
-    look_error,
+    allowed_error,
     paired_difference,
     unpaired_difference,
 )
@@ -46,7 +46,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     @property
     def level(self) -> float:
         """The mean logarithm: of the rounds, or of the processes by themselves if it was in no round."""
-        logs = list(self.rounds.values()) or list(self.alone)
+        logs = list(self.rounds.values()) or list(self.separate)
         return math.fsum(logs) / len(logs)
 
 
@@ -69,7 +69,7 @@ class RaceData:
     """The processes of several cases, ready to be compared."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
-        self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.alone}
+        self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.separate}
 
     def difference(self, base: str, candidate: str) -> LogRatio | None:
         """Return the candidate against the base; ``None`` if one of them has no process.
@@ -87,7 +87,7 @@ class RaceData:
             steps = self.difference(base, self._common), self.difference(self._common, candidate)
             if steps[0] and steps[1] and (steps[0].rounds or steps[1].rounds):
                 return chained_difference(steps[0], steps[1])
-        first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, entry))
+        first, second = (list(entry.separate) or list(entry.rounds.values()) for entry in (one, entry))
         return unpaired_difference(first, second, usual, max(one.unsteady, entry.unsteady))
 
     @cached_property
@@ -165,5 +165,5 @@ def _is_out(rival: LogRatio, most: float, level: float) -> bool:
     if _is_far(rival, most):
         return True
     enough = rival.rounds >= LEAST_ROUNDS or not rival.rounds
-    margin = student_quantile(1 - look_error(rival, level), rival.freedom) * rival.error
+    margin = student_quantile(1 - allowed_error(rival, level), rival.freedom) * rival.error
     return enough and rival.log + most >= margin

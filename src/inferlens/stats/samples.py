@@ -95,7 +95,9 @@ T = TypeVar("T")
 MOST = 16_384  # series that each function remembers
 
 
-def remembered(function: Callable[Concatenate[Array, P], T]) -> Callable[Concatenate[Sequence[float] | Array, P], T]:
+def memoize_samples(
+    function: Callable[Concatenate[Array, P], T],
+) -> Callable[Concatenate[Sequence[float] | Array, P], T]:
     """A function of a series of samples, and of words that can be hashed, that is worked out once for the same ones."""
     known: dict[object, T] = {}
 
@@ -116,26 +118,26 @@ def remembered(function: Callable[Concatenate[Array, P], T]) -> Callable[Concate
 # How close one array of numbers is to another: relative L2 error, and cosine.
 
 
-def flat(*values: NDArray[Any]) -> NDArray[Any]:
+def flatten(*values: NDArray[Any]) -> NDArray[Any]:
     """The numbers of all these arrays, in one dimension and double precision."""
     flattened = [value.ravel().astype(complex if np.iscomplexobj(value) else float, copy=False) for value in values]
     return flattened[0] if len(flattened) == 1 else np.concatenate(flattened)
 
 
-def relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+def relative_l2(values: NDArray[Any], reference: NDArray[Any]) -> float:
     """||ours - theirs|| / ||theirs||; if the reference is zero, 0 for an equal array and infinity otherwise."""
-    ours, theirs = flat(ours), flat(theirs)
-    norm = float(np.linalg.norm(theirs))
-    difference = float(np.linalg.norm(ours - theirs))
+    values, reference = flatten(values), flatten(reference)
+    norm = float(np.linalg.norm(reference))
+    difference = float(np.linalg.norm(values - reference))
     return difference / norm if norm else (0.0 if difference == 0 else math.inf)
 
 
-def cosine(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+def cosine(values: NDArray[Any], reference: NDArray[Any]) -> float:
     """Of the angle between both; 0 if one of them is zero and the other is not."""
-    ours, theirs = flat(ours), flat(theirs)
-    if np.array_equal(ours, theirs):
+    values, reference = flatten(values), flatten(reference)
+    if np.array_equal(values, reference):
         return 1.0
-    norms = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
+    norms = float(np.linalg.norm(values) * np.linalg.norm(reference))
     if not norms:
         return 0.0
-    return float(np.clip(np.vdot(theirs, ours).real / norms, -1.0, 1.0))
+    return float(np.clip(np.vdot(reference, values).real / norms, -1.0, 1.0))

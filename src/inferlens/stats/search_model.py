@@ -24,7 +24,7 @@ from inferlens.stats.intervals import student_quantile
 Matrix = NDArray[np.floating[Any]]
 FAMILY, ROUND = 1.0, 0.5  # standard deviations of logarithms
 SETTING = 0.2  # of what a setting does everywhere
-OWN = 1.5  # of what a setting does: what it does in a family alone
+FAMILY_SETTING = 1.5  # of what a setting does: what it does in a family alone
 REST = 0.3  # of what a setting does: what a candidate differs by from the sum of its settings
 NOISE = (0.03, 0.06, 0.12)  # lower values take the luck of a single process for a gain
 USUAL_NOISE, NOISE_RANGE = 0.03, 2.0  # a normal prior of its logarithm
@@ -37,7 +37,7 @@ class Point(Struct, frozen=True):
     settings: frozenset[str] = frozenset()
 
 
-class Observed(Struct, frozen=True):
+class Observation(Struct, frozen=True):
     """The logarithm of a time that was measured in a round."""
 
     point: Point
@@ -46,7 +46,7 @@ class Observed(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Belief:
+class Prediction:
     """What is believed of some candidates: mean logarithms, and their covariance."""
 
     points: Sequence[Point]
@@ -54,11 +54,11 @@ class Belief:
     covariance: Matrix
     noise: float
 
-    def after(self, place: int) -> Belief:
+    def after_measuring(self, place: int) -> Prediction:
         """The same once that one will have been measured, whatever comes out: the covariance does not depend on it."""
         column = self.covariance[:, place]
         less = np.outer(column, column) / (column[place] + self.noise**2)
-        return Belief(self.points, self.mean, self.covariance - less, self.noise)
+        return Prediction(self.points, self.mean, self.covariance - less, self.noise)
 
     def gain(self, best: int) -> Matrix:
         """By how much each may be expected to be faster than ``best``, as a logarithm; 0 where it is not at all.
@@ -68,7 +68,7 @@ class Belief:
         """
         from scipy.special import ndtr
 
-        ahead, spread = self._ahead(best)
+        ahead, spread = self._advantage(best)
         ratio = ahead / spread
         gain: Matrix = ahead * ndtr(ratio) + spread * np.exp(-0.5 * ratio**2) / math.sqrt(2 * math.pi)
         return gain
@@ -77,32 +77,32 @@ class Belief:
         """The probability that each is faster than ``best``."""
         from scipy.special import ndtr
 
-        ahead, spread = self._ahead(best)
+        ahead, spread = self._advantage(best)
         chance: Matrix = ndtr(ahead / spread)
         return chance
 
-    def variance_between(self, one: int, other: int) -> float:
+    def difference_variance(self, first: int, second: int) -> float:
         """The variance of the difference of two."""
         found = self.covariance
-        return float(found[one, one] + found[other, other] - 2 * found[one, other])
+        return float(found[first, first] + found[second, second] - 2 * found[first, second])
 
-    def _ahead(self, best: int) -> tuple[Matrix, Matrix]:
+    def _advantage(self, best: int) -> tuple[Matrix, Matrix]:
         variances = np.diag(self.covariance)
         squared = variances + variances[best] - 2 * self.covariance[best]
         return self.mean[best] - self.mean, np.sqrt(np.maximum(squared, 1e-18))
 
 
-def believe(observeds: Sequence[Observed], points: Sequence[Point]) -> Belief:
+def predict(observations: Sequence[Observation], points: Sequence[Point]) -> Prediction:
     """What measurements, one at least, tell about ``points``."""
-    logs = np.array([observed.log for observed in observeds])
+    logs = np.array([observed.log for observed in observations])
     level = float(logs.mean())
     logs = logs - level
-    where = [observed.point for observed in observeds]
-    together = np.array([[one.round == observed.round for observed in observeds] for one in observeds]) * ROUND**2
+    where = [observed.point for observed in observations]
+    together = np.array([[one.round == observed.round for observed in observations] for one in observations]) * ROUND**2
     shared = _shared(where, where)
     best = None
     for noise in NOISE:
-        inner = _covariance(shared) + together + noise**2 * np.eye(len(observeds))
+        inner = _covariance(shared) + together + noise**2 * np.eye(len(observations))
         lower = np.linalg.cholesky(inner)
         half = np.linalg.solve(lower, logs)
         likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(lower)).sum())
@@ -112,7 +112,7 @@ def believe(observeds: Sequence[Observed], points: Sequence[Point]) -> Belief:
     assert best
     _, noise, lower, half = best
     across = np.linalg.solve(lower, _covariance(_shared(where, points)))
-    return Belief(
+    return Prediction(
         points=points,
         mean=level + across.T @ half,
         covariance=_covariance(_shared(points, points)) - across.T @ across,
@@ -135,13 +135,13 @@ def _shared(some: Sequence[Point], others: Sequence[Point]) -> tuple[Matrix, Mat
 
 def _covariance(shared: tuple[Matrix, Matrix, Matrix]) -> Matrix:
     family, settings, same = shared
-    return FAMILY**2 * family + SETTING**2 * settings * (1 + OWN**2 * family) + (REST * SETTING) ** 2 * same
+    return FAMILY**2 * family + SETTING**2 * settings * (1 + FAMILY_SETTING**2 * family) + (REST * SETTING) ** 2 * same
 
 
 LARGEST_EFFECT = math.log(10)  # an interval that reaches further says nothing
 
 
-def setting_effects(observeds: Sequence[Observed], point: Point) -> dict[str, tuple[float, float, float] | None]:
+def setting_effects(observations: Sequence[Observation], point: Point) -> dict[str, tuple[float, float, float] | None]:
     """Return the speed-up by each setting of a point's family, and its 95 % interval; ``None`` where it is not known.
 
     By least squares: the logarithm of a time is the level of its round, plus that of its candidate, a level of its own
@@ -150,16 +150,16 @@ def setting_effects(observeds: Sequence[Observed], point: Point) -> dict[str, tu
     """
     places: dict[Hashable, int] = {}
     columns = [
-        [places.setdefault(term, len(places)) for term in _terms(observed, point.family)] for observed in observeds
+        [places.setdefault(term, len(places)) for term in _terms(observed, point.family)] for observed in observations
     ]
-    design = np.zeros((len(observeds), len(places)))
+    design = np.zeros((len(observations), len(places)))
     for row, own in enumerate(columns):
         design[row, own] = 1.0
-    logs, inverse = np.array([observed.log for observed in observeds]), np.linalg.pinv(design)
+    logs, inverse = np.array([observed.log for observed in observations]), np.linalg.pinv(design)
     rest = logs - design @ (inverse @ logs)
-    freedom = len(observeds) - int(np.linalg.matrix_rank(design))
+    freedom = len(observations) - int(np.linalg.matrix_rank(design))
     tried = {
-        name for observed in observeds if observed.point.family == point.family for name in observed.point.settings
+        name for observed in observations if observed.point.family == point.family for name in observed.point.settings
     }
     found: dict[str, tuple[float, float, float] | None] = dict.fromkeys(sorted(point.settings | tried))
     for name in found.keys() & tried if freedom > 0 else ():
@@ -175,8 +175,8 @@ def setting_effects(observeds: Sequence[Observed], point: Point) -> dict[str, tu
     return found
 
 
-def _terms(observed: Observed, family: str) -> list[Hashable]:
+def _terms(observation: Observation, family: str) -> list[Hashable]:
     """What adds up to the logarithm of a time."""
-    point = observed.point
+    point = observation.point
     own = [("family",), *(("setting", name) for name in point.settings)] if point.family == family else [point]
-    return [("round", observed.round), *own]
+    return [("round", observation.round), *own]

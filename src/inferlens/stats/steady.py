@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 from inferlens.stats.intervals import (
     autocorrelation,
     autocorrelations,
-    below,
-    correlated,
-    integrated,
+    indicator_below,
+    has_correlation,
+    integrate_autocorrelations,
     median_interval,
     ranks,
 )
-from inferlens.stats.samples import Array, quantile_of_sorted, remembered
+from inferlens.stats.samples import Array, quantile_of_sorted, memoize_samples
 
 BATCHES = 64
 LEAST_SAMPLES = 30
@@ -81,7 +81,7 @@ class _Fit(Struct, frozen=True):
     cuts: tuple[int, ...] = ()  # of levels
 
 
-@remembered  # every view of a record asks again
+@memoize_samples  # every view of a record asks again
 def steady(values: Array) -> Steady:
     """Return where latencies, positive and in order of time, become steady: ``values[found.start:]`` is so."""
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
@@ -91,7 +91,7 @@ def steady(values: Array) -> Steady:
     spare = values.size - count * size
     ordered = np.sort(values[spare:].reshape(count, size), axis=1)
     below, above = ordered[:, (size - 1) // 2], ordered[:, size // 2]
-    batches = _drawn_in(np.log(below + (above - below) / 2))  # of their medians
+    batches = _without_outliers(np.log(below + (above - below) / 2))  # of their medians
     first, reason = _verdict(batches)
     if reason:
         return Steady(0, reason)
@@ -133,7 +133,7 @@ def _without_first_calls(values: Array, start: int) -> int:
     return start + first if first <= rest.size // 10 and share**first < 0.01 else start
 
 
-def _drawn_in(batches: Array) -> Array:
+def _without_outliers(batches: Array) -> Array:
     """Batches more than three deviations from the median of their five neighbours, moved to that distance.
 
     Where one in ten is far off that is no outlier but how the samples are: two modes, or a coarse clock.
@@ -283,14 +283,14 @@ def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
         found = [Diagnostic("few-samples", float(values.size), "interval")]
     else:
         found = [*_few_independent(values, alike), *_unsteady(values)]
-    if apart := _two_modes(ordered, integrated(alike).independent):
+    if apart := _two_modes(ordered, integrate_autocorrelations(alike).independent):
         found.append(Diagnostic("two-modes", apart, "median"))
     if values.size >= 2:
         found += _quantised(ordered)
     return tuple(found)
 
 
-def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
+def _few_independent(values: Array, rank_autocorrelations: Array) -> list[Diagnostic]:
     """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
 
     The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
@@ -299,10 +299,10 @@ def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
     54 (1966). ``alike``: the autocorrelations of the ranks.
     """
     known = median_interval(values) is not None
-    if known and not correlated(alike):
+    if known and not has_correlation(rank_autocorrelations):
         return []
-    found = autocorrelation(below(values, float(np.median(values))))
-    least = 1 + 2 / np.pi * (integrated(alike).time - 1)
+    found = autocorrelation(indicator_below(values, float(np.median(values))))
+    least = 1 + 2 / np.pi * (integrate_autocorrelations(rank_autocorrelations).time - 1)
     if known and values.size >= LEAST_TIMES * max(found.time, least):
         return []
     return [Diagnostic("few-independent-samples", found.independent, "interval")]
@@ -337,7 +337,7 @@ def _two_modes(ordered: Array, independent: float) -> float | None:
     """
     if ordered.size < 4 or ordered[0] <= 0:
         return None
-    points = _spread(ordered)
+    points = _spread_ties(ordered)
     if points.size > _POINTS:
         places = (np.arange(_POINTS) + 0.5) / _POINTS * (points.size - 1)
         points = np.interp(places, np.arange(points.size), points)
@@ -405,7 +405,7 @@ def _hull(x: Array, y: Array) -> NDArray[np.int64]:
     return kept[corners]
 
 
-def _spread(ordered: Array) -> Array:
+def _spread_ties(ordered: Array) -> Array:
     """Equal samples spread evenly over one step of the clock: each of its ticks would be a mode of its own."""
     distinct, place, counts = np.unique(ordered, return_inverse=True, return_counts=True)
     if distinct.size == ordered.size or distinct.size < 2:

@@ -28,10 +28,10 @@ from inferlens.analysis.comparison import (
     Difference,
     Side,
     Verdict,
-    about,
+    case_count_label,
     matches,
     notes_of,
-    sentence,
+    differences_sentence,
 )
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.record import Metric, Record
@@ -347,7 +347,7 @@ def load_notes(compared: Compared) -> list[str]:
 
 def _difference(difference: Difference, cases: int) -> str:
     base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
-    return f"{plain(difference.field)}{about(difference, cases)} {base} / {candidate}"
+    return f"{plain(difference.field)}{case_count_label(difference, cases)} {base} / {candidate}"
 
 
 def next_steps(compared: Compared) -> list[str]:
@@ -497,7 +497,7 @@ def junit(compared: Compared) -> str:
             "level": f"{compared.level:g}",
         }
         for difference in compared.differences:
-            properties_text[f"differs: {difference.field}{about(difference, compared.on_both)}"] = (
+            properties_text[f"differs: {difference.field}{case_count_label(difference, compared.on_both)}"] = (
                 f"{difference.base} / {difference.candidate}"
             )
         for name, value in properties_text.items():
@@ -543,7 +543,9 @@ def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = result.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [*filter(None, [result.machine_load.sentence, result.of_accuracy, *result.remarks, next_step])]
+        sentences = [
+            *filter(None, [result.machine_load.sentence, result.accuracy_sentence, *result.remarks, next_step])
+        ]
         return [Table(result.sentence, "", (Column("", "", max_width=60),), lines, about=common, sentences=sentences)]
 
     return Document(table, data=lambda: ab_data(result), csv=lambda: _ab_fields(result), title=result.sentence)
@@ -559,10 +561,14 @@ def _steps_document(ab_steps: ABSteps, next_step: str) -> Document:
 
     def table() -> list[Table | str]:
         words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
-        first, *_ = ab_steps.named
+        first, *_ = ab_steps.named_steps
         lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
-        for step in ab_steps.named:
-            lines.append(Line(step.after, (step.figure, step.ab_result.verdict, sentence(step.ab_result.differences))))
+        for step in ab_steps.named_steps:
+            lines.append(
+                Line(
+                    step.after, (step.figure, step.ab_result.verdict, differences_sentence(step.ab_result.differences))
+                )
+            )
         columns = (Column("", first.ab_result.rule.metric, max_width=60), *words)
         sentences = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *sentences])]
@@ -761,7 +767,10 @@ def _difference_blocks(compared: Compared) -> list[Block]:
     lines = [
         Line(
             plain(difference.field),
-            [*map(plain, (difference.base, difference.candidate)), about(difference, compared.on_both).strip(" ()")],
+            [
+                *map(plain, (difference.base, difference.candidate)),
+                case_count_label(difference, compared.on_both).strip(" ()"),
+            ],
             style="bold" if difference.unlike else "",
         )
         for difference in compared.differences

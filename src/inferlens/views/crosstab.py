@@ -222,7 +222,7 @@ class CrossTable:
         if not (base_entry and row_entry):
             return None
         first, second = (
-            list(row_entry.rounds.values()) or list(row_entry.alone) for row_entry in (base_entry, row_entry)
+            list(row_entry.rounds.values()) or list(row_entry.separate) for row_entry in (base_entry, row_entry)
         )
         return unpaired_difference(first, second, base_entry.usual)
 

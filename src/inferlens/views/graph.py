@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
-from inferlens.analysis.modules import Path, path_of
+from inferlens.analysis.modules import Path, module_path
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.layer_profile import Tensor
 from inferlens.record.partition import Break, Choice, Partition, Segment
@@ -174,7 +174,7 @@ def _node_rows(node: Node, inside: Path, fused: bool) -> list[str]:
 
 def module_label(paths: Sequence[str], inside: Path = ()) -> str:
     """Return module paths relative to the frame: ``conv1 + bn1``."""
-    split_paths = [path_of(path) for path in paths]
+    split_paths = [module_path(path) for path in paths]
     return " + ".join(
         filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in split_paths))
     )

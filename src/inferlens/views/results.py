@@ -21,7 +21,7 @@ from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.samples import case_and_machine, split_runs
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, library
 from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy import Deployed, load
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from inferlens.analysis.tuning import Effect, Tuned
+    from inferlens.analysis.tuning import Effect, TuningReport
     from inferlens.execution.deploy import Deployed
 
 
@@ -219,8 +219,8 @@ class Tuning(Records):
         model: the live module and its example inputs, for :meth:`load`.
     """
 
-    def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
-        super().__init__(record for item in tuned for record in item.finals)
+    def __init__(self, tuned: Sequence[TuningReport], model: tuple[Any, Any] = (None, None)) -> None:
+        super().__init__(record for item in tuned for record in item.final_records)
         self.tuned = tuple(tuned)
         self.model = model
 
@@ -248,7 +248,7 @@ class Tuning(Records):
         tuned = self._single
         if not tuned.best:
             raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
-        first = {record.case.digest: record for record in reversed(tuned.finals)}
+        first = {record.case.digest: record for record in reversed(tuned.final_records)}
         names = [case.digest for case in (tuned.best, *tuned.fastest)]
         return tuple(first[name] for name in dict.fromkeys(names))
 
@@ -278,7 +278,7 @@ class Tuning(Records):
             return load(result, Path(self._single.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property
-    def _single(self) -> Tuned:
+    def _single(self) -> TuningReport:
         if len(self.tuned) > 1:
             problem = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
             raise InferlensError(problem, hint="[each.fastest for each in tuning.comparisons]")
@@ -375,7 +375,7 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Records: lambda records: records.document,
     Record: lambda record: Records([record]).document,
     Deployed: lambda deployed: Records([deployed.record]).document,
-    Tuned: lambda tuned: tunings_document([tuned]),
+    TuningReport: lambda tuned: tunings_document([tuned]),
     Compared: comparison_document,
     ABResult: ab_document,
     ABSteps: ab_document,

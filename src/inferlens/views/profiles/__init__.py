@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.findings import COST, FASTER
-from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import (
     By,
     GpuAccount,
@@ -327,8 +327,8 @@ def module_names(paths: Sequence[str]) -> str:
     """Return module paths with a common prefix once: ``layer1.0.conv1 + bn1``; of many, the number."""
     if not any(paths):
         return THE_MODEL if paths else ABSENT
-    above = ancestor([path_of(path)[:-1] for path in paths])
-    names = [display_name(".".join(path_of(path)[len(above) :])) if path else THE_MODEL for path in paths]
+    above = ancestor([module_path(path)[:-1] for path in paths])
+    names = [display_name(".".join(module_path(path)[len(above) :])) if path else THE_MODEL for path in paths]
     if len(names) > MOST_MODULES:
         return f"{len(names):,} in {display_name('.'.join(above))}" if above else plural(len(names), "module")
     return " + ".join([display_name(".".join((*above, names[0]))), *names[1:]])
@@ -406,7 +406,7 @@ def precision_line(case: ProfiledCase) -> str:
     result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
     if result is None or isinstance(runs, str):
         return ""
-    base = runs if profile.layers else runs.of_kernels()
+    base = runs if profile.layers else runs.with_kernel_shares()
     parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
     parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
     shares = [base.share(base.layers[place]) or 0.0 for place in result.stayed]
@@ -634,13 +634,13 @@ def _backend_name(row: LayerRow) -> str:
 def row_names(rows: Sequence[ProfileRow]) -> list[str]:
     """Return distinct names; a module with children is called itself."""
     short = short_names(row.name for row in rows if isinstance(row, KernelRow))
-    paths = [path_of(path) for row in rows for path in row.modules]
+    paths = [module_path(path) for row in rows for path in row.modules]
     above = {path[:length] for path in paths for length in range(len(path))}
 
     def name(row: ProfileRow) -> str:
         if row.name in short:
             return display_name(short[row.name])
-        single = len(row.modules) == 1 and path_of(row.modules[0]) in above
+        single = len(row.modules) == 1 and module_path(row.modules[0]) in above
         return f"{row_name(row)} itself" if single else row_name(row)
 
     return [name(row) for row in rows]

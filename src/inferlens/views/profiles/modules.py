@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
+from inferlens.analysis.modules import MOST_UNKNOWN, FUSION_RULES, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
@@ -136,7 +136,9 @@ def module_columns(group: Sequence[ProfiledCase], level: Level | None, reference
         cases.setdefault(candidate.profile.case.digest, {})[candidate.profile.level] = candidate
     possible = [_possible_columns(profiles) for profiles in cases.values()]
     traced = [
-        (of := item.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for item in possible if item
+        (of := item.get("kernel")) and of.runs.unattributed_share(of.case.profile) <= MOST_UNKNOWN
+        for item in possible
+        if item
     ]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
@@ -166,9 +168,9 @@ def _possible_columns(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, Mod
         if level == "layer":
             columns[level] = ModuleColumn(case, runs)
         if kernels_alone(profile):
-            share = max(runs.unknown(profile), MOST_UNKNOWN)
+            share = max(runs.unattributed_share(profile), MOST_UNKNOWN)
             if share < unknown:
-                unknown, columns["kernel"] = share, ModuleColumn(case, runs.of_kernels())
+                unknown, columns["kernel"] = share, ModuleColumn(case, runs.with_kernel_shares())
     return columns
 
 
@@ -219,7 +221,7 @@ def modules_document(
     """
     if level is not None:
         check_choice("level of modules", level, LEVELS)
-    check_choice("rule for fused layers", fused, RULES)
+    check_choice("rule for fused layers", fused, FUSION_RULES)
     check_profile_reference([case for group in groups for case in group], reference)
     column_sets = [module_columns(group, level, reference) for group in groups]
 
@@ -447,7 +449,7 @@ def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[st
         yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
     if len({(column.case.profile.timed, column.of_kernels) for column in columns}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for column, name in named if column.runs.unknown(column.case.profile) > MOST_UNKNOWN]:
+    if lost := [name for column, name in named if column.runs.unattributed_share(column.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
@@ -519,7 +521,7 @@ def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
                 "in_modules": column.in_modules, "scale": column.scale,
                 "marked": marked, "busy": column.busy, "reconciliation": column.account,
             }
-            for column, marked in zip(tree.columns, table.marked if table else (), strict=True)
+            for column, marked in zip(tree.columns, table.comparable if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())

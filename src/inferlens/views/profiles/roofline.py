@@ -17,7 +17,7 @@ from msgspec import structs
 
 from inferlens.analysis import profile_table as families
 from inferlens.analysis.profile_table import short_name
-from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.store import LoadedProfiles
 from inferlens.stats.samples import LEAST_FOR_P95
@@ -126,7 +126,7 @@ TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
 def case_rooflines(
-    loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
+    loaded: LoadedProfiles, by: RowKind = "layer", depth: int | None = None, sort: str = "won"
 ) -> list[ShownCase[Roofline]]:
     """Return the floors of the latest profile of each case and level, or the reason for none.
 
@@ -292,10 +292,10 @@ def answer(roofline: Roofline, unit: str = "ms") -> str:
             f"{write(roofline.least)} {unit} here, and takes {call}."
         )
     if roofline.bound == "host":
-        works = "" if roofline.works is None else f" (the GPU works {write(roofline.works)} {unit} of it)"
+        works = "" if roofline.gpu_time is None else f" (the GPU works {write(roofline.gpu_time)} {unit} of it)"
         return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
     if roofline.bound:
-        far = ratio(roofline.known / roofline.floor)
+        far = ratio(roofline.floored_time / roofline.floor)
         return (
             f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
         )
@@ -365,7 +365,7 @@ def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = 
     any.
     """
     cases = [replace(case, top=top or TOP) for case in cases]
-    return _panels(cases, format, _box_chart, lambda table: any(table.runs.was_timed), "No layer has a time.")
+    return _panels(cases, format, _box_chart, lambda table: any(table.runs.timed), "No layer has a time.")
 
 
 def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
@@ -407,7 +407,7 @@ def case_picture(name: str, shown_case: ShownCase[PartTable] | ShownCase[Rooflin
     table, shown = shown_case.table, cast("ShownCase[Any]", shown_case)
     if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
         yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline_chart, theme))
-    elif not isinstance(table, (str, Roofline)) and table.runs.was_timed:
+    elif not isinstance(table, (str, Roofline)) and table.runs.timed:
         yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _box_chart, theme))
 
 

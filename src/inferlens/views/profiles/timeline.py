@@ -21,7 +21,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.analysis.modules import Path as ModulePath
-from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import are_times, runs_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
@@ -128,7 +128,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
-    paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
+    paths = {index: ancestor([*map(module_path, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
         laid_out = any(not parts[index].begins for index in timed)
         note = f"from their {profile.level}s" + f", {IN_ORDER}" * laid_out
