@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.spec.case import Case
 from inferlens.views.compared import FORMATS, answer, command, lines, render, sentences
@@ -20,7 +20,7 @@ from tests.views.samples import CPU_MACHINE, case
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
 
 
-def everything() -> Compared:
+def everything() -> RecordComparison:
     """One case of every verdict, two models, libraries that differ."""
     environment = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
     bert = case(model="transformers:bert", batch=8)
@@ -37,7 +37,7 @@ def everything() -> Compared:
     return compare(base, changed)
 
 
-def hostile() -> Compared:
+def hostile() -> RecordComparison:
     """Names, reasons, warnings and versions that mean something to terminals, Markdown, XML and GitHub."""
     of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     dead = msgspec.structs.replace(of, backend=NASTY)
@@ -121,7 +121,7 @@ def test_the_answer_counts_and_says_how_much_at_most():
     assert answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
 
 
-def many(count: int) -> Compared:
+def many(count: int) -> RecordComparison:
     cases = [case(options={"n": n}) for n in range(count)]
     base = [record for of in cases for record in ran(of)]
     return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
@@ -156,7 +156,7 @@ def test_that_a_side_has_several_runs_is_said():
     old = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
     compared = compare([*old, *ran()], ran(run="new"))
     assert "1 case measured several times: the newest run counts." in render(compared)
-    assert compared.of("SAME")
+    assert compared.with_verdict("SAME")
 
 
 def test_what_else_differs_is_one_note_however_much_it_is():

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record, decode
 from inferlens.views.compared import render
@@ -34,7 +34,7 @@ def sides() -> tuple[list[Record], list[Record]]:
     return base, [msgspec.structs.replace(item, id=f"{item.id} new", run="new", environment=OTHER) for item in new]
 
 
-def drawn(compared: Compared) -> list[dict[str, object]]:
+def drawn(compared: RecordComparison) -> list[dict[str, object]]:
     return [*max(data_of(spec(compared)(THEMES["light"])), key=len)]
 
 
@@ -68,7 +68,7 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
     compared = compare(base, new)
     values = drawn(compared)
     assert [value["verdict"] for value in values] == ["SLOWER", "UNDECIDED", "FASTER"]
-    (slow,) = compared.of("SLOWER")
+    (slow,) = compared.with_verdict("SLOWER")
     assert slow.change_interval
     expected = 1 + slow.change_interval.low, 1 + (slow.change or 0), 1 + slow.change_interval.high
     assert (values[0]["low"], values[0]["ratio"], values[0]["high"]) == pytest.approx(expected)

@@ -10,7 +10,7 @@ import pytest
 
 import inferlens
 from inferlens import Records, load_records
-from inferlens.analysis.tuning import load_tuned
+from inferlens.analysis.tuning import load_tuning
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from tests.analysis.profile.samples import eager, fused
@@ -33,7 +33,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     records, profiles = load_records(folder), loaded(eager(), fused())
     (trace,) = (EXAMPLES / "h200" / "traces" / "pytorch_bs1").glob("*.json*")
     opened = inferlens.load_trace(trace)
-    tuned = load_tuned(EXAMPLES / "cpu" / "tuned" / "resnet18" / "tuning")
+    tuned = load_tuning(EXAMPLES / "cpu" / "tuned" / "resnet18" / "tuning")
     return {
         "records": records,
         "many records": Records(cpu_records()),

@@ -130,15 +130,15 @@ def next_step(found: ABResult | ABSteps, arguments: list[str]) -> str:
     for case, side in ((found.a, found.base), (found.b, found.candidate)):
         if side.state in HAS_A_LOG:
             return f"What it printed: inferlens show --log {shlex.quote(case.label)} {shlex.quote(found.output)}"
-    if not found.more:
+    if not found.retry_options:
         return f"The records: inferlens show {shlex.quote(found.output)}"
     given = iter(arguments)
     kept = []
     for word in given:
         name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in found.more:
+        if word.startswith("--") and name in found.retry_options:
             next(given if not equals else iter(()), None)
         else:
             kept.append(word)
-    again = [part for name, value in found.more.items() for part in (f"--{name}", value)]
+    again = [part for name, value in found.retry_options.items() for part in (f"--{name}", value)]
     return f"To decide it: {shlex.join(['inferlens', *kept, *again])}"

@@ -33,15 +33,15 @@ def graph(
     Several cases are drawn side by side. An .onnx file has nodes and no times. The HTML file can be moved and enlarged,
     and needs no network.
     """
-    from inferlens.analysis import graph as graph_fold
+    from inferlens.analysis.graph import build_graph
     from inferlens.views.graph import FORMATS, render
 
     format = output.suffix.lower().removeprefix(".")
     check_choice("format of graphs", format, FORMATS)
-    check_choice("kind of regions", regions, graph_fold.REGIONS)
+    check_choice("kind of regions", regions, REGIONS)
     title, sources, problems = sources_of(paths)
     screen.notes(problems)
-    graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
+    graphs = [build_graph(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawn = render(graphs, format, title=title, fused=regions == "fused")
     screen.notes(dict.fromkeys(note for one in graphs for note in one.notes))
@@ -53,7 +53,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
     Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
-    from inferlens.analysis.graph import source_of
+    from inferlens.analysis.graph import profile_source
     from inferlens.record.store import LoadedProfiles, load_profiles
     from inferlens.views.profiled.cases import groups
 
@@ -63,7 +63,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     left_out: dict[str, list[str]] = {}
     for case in (case for group in groups(loaded, "layer") for case in group):
-        found = source_of(case.profile, case.name, case.headline, case.unprofiled)
+        found = profile_source(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(found, str) or not found.layers:
             reason = found if isinstance(found, str) else "It has no layers."
             left_out.setdefault(reason, []).append(case.name)

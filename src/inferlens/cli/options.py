@@ -11,7 +11,7 @@ from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
     from inferlens.analysis.ab_result import ABResult, ABSteps
-    from inferlens.analysis.comparison import Compared
+    from inferlens.analysis.comparison import RecordComparison
 
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
 package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \
@@ -117,6 +117,6 @@ Top = Annotated[
 ]
 
 
-def exit_code(found: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
+def exit_code(found: ABResult | ABSteps | RecordComparison, *, fail_on_busy: bool) -> int:
     """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
     return BUSY_CODE if fail_on_busy and found.machine_load.busy and found.exit_code in (0, 1, 3) else found.exit_code

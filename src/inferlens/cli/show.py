@@ -61,7 +61,7 @@ def show(
     If a case was measured several times, the newest run is shown, and a note says so. Records of different machines can
     be shown together; they are never compared with each other.
     """
-    from inferlens.analysis.tuning import beneath
+    from inferlens.analysis.tuning import tunings_under
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
@@ -91,7 +91,7 @@ def show(
         screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
         return
     of_one = len({record.case.model for record in loaded.records}) == 1
-    if of_one and (tunings := [folder for path in paths for folder in beneath(path)]):
+    if of_one and (tunings := [folder for path in paths for folder in tunings_under(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
     for file in [file for path in paths for file in files_under(path, KEPT)][:1]:
@@ -101,14 +101,14 @@ def show(
 
 def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """What paths mean that is kept beside records: tunings, or a quantization; none where they mean records."""
-    from inferlens.analysis.tuning import load_tuned, tunings_in
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiled.quantized import document as of_quantization
     from inferlens.views.raced.tuned import tunings_document
 
-    if tunings := tunings_in(paths):
-        return tunings_document(list(map(load_tuned, tunings)), reference, top)
+    if tunings := find_tunings(paths):
+        return tunings_document(list(map(load_tuning, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
         (found,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
         return of_quantization(found)
@@ -129,20 +129,20 @@ def plot(
     interactive and needs no network.
     """
     from inferlens.analysis.samples import latest
-    from inferlens.analysis.tuning import load_tuned, tunings_in
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, lacking
     from inferlens.views.records import measured_again
 
     format = output.suffix.lower().removeprefix(".")
-    if tunings := tunings_in(paths):
+    if tunings := find_tunings(paths):
         from inferlens.views.raced.tuned_chart import render
 
         if len(tunings) > 1:
             raise InferlensError(
                 f"There are {len(tunings)} tunings, a picture each.", hint=f"inferlens plot {tunings[0]}"
             )
-        screen.save(output, render(load_tuned(tunings[0]), format, theme or "auto", reference))
+        screen.save(output, render(load_tuning(tunings[0]), format, theme or "auto", reference))
         return
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
-from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
+from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read_side
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
@@ -100,7 +100,7 @@ def ab(
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
     words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
-    rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
+    rule = ABRule.parse(metric, threshold, level, max_rounds, within)
     asked, observer = asked_for(model, a, b, _sides(checkout), _sides(python)), observer or Observer()
     _wait(wait, observer, device)
     return _measured(asked, example_inputs, words, rule, observer, on_round)
@@ -137,7 +137,7 @@ def ab_steps(
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
     count = len(pythons) - 1
-    rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
+    rule = ABRule.parse("latency", 0.02, level, MOST_ROUNDS, within)
     _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
@@ -255,7 +255,7 @@ class ABRun:
         if self._failed or not self._shared:
             return None, {}
         race, (a, b) = self._rounds.race, (side.id for side in self._sides)
-        difference = race.difference(a, b)
+        difference = race.data.difference(a, b)
         odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
         return race.comparison(a, b), odds
 
@@ -297,7 +297,7 @@ class ABRun:
             interval=found.interval if found else None,
             base=base,
             candidate=candidate,
-            notes=notes_of(*self._records) if all(self._records) else (),
+            notes=ab_notes(*self._records) if all(self._records) else (),
             run=self.scheduler.id,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
@@ -314,9 +314,9 @@ class ABRun:
             return {}
         costs = [{name: measure_value(CaseRuns(tuple(each)), name) for name in COSTS} for each in self._records]
         first, second = (records[0] for records in self._records)
-        return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
+        return {"differences": environment_differences([(first, second)]), "costs": (costs[0], costs[1])}
 
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
+        return read_side(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]

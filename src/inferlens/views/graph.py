@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
-from inferlens.analysis.modules import Path, path_of
+from inferlens.analysis.modules import Path, module_path
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import duration, percent, plural
@@ -175,7 +175,7 @@ def _rows(node: Node, inside: Path, fused: bool) -> list[str]:
 
 def named(paths: Sequence[str], inside: Path = ()) -> str:
     """Modules seen from the one they are drawn in: ``conv1 + bn1``."""
-    known = [path_of(path) for path in paths]
+    known = [module_path(path) for path in paths]
     return " + ".join(filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in known)))
 
 

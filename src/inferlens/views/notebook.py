@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from inferlens.analysis.ab_result import ABResult, ABSteps
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy.call import Deployed, load
 from inferlens.execution.deploy.quantize import quantize
@@ -39,9 +39,29 @@ from inferlens.views.traced import show
 from inferlens.views.traced.trace_views import Selection
 
 __all__ = [
-    "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
-    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "quantize",
+    "ABResult",
+    "ABSteps",
+    "Deployed",
+    "Finding",
+    "Findings",
+    "LoadedProfiles",
+    "LoadedTrace",
+    "Profile",
+    "Quantization",
+    "Record",
+    "RecordComparison",
+    "Records",
+    "Tuning",
+    "ab",
+    "ab_steps",
+    "compare",
+    "findings",
+    "load",
+    "load_profiles",
+    "load_records",
+    "load_trace",
+    "profile",
+    "quantize",
 ]  # fmt: skip
 
 
@@ -73,8 +93,8 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Records: lambda records: records.document,
     Record: lambda record: Records([record]).document,
     Deployed: lambda deployed: Records([deployed.record]).document,
-    Tuned: lambda tuned: tunings_document([tuned]),
-    Compared: compared.document,
+    TuningReport: lambda tuned: tunings_document([tuned]),
+    RecordComparison: compared.document,
     ABResult: raced.document,
     ABSteps: raced.document,
     LoadedProfiles: _profiles,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from inferlens.analysis.tuning import Effect, Tuned
+    from inferlens.analysis.tuning import Effect, TuningReport
     from inferlens.execution.deploy.call import Deployed
 
 
@@ -195,8 +195,8 @@ class Tuning(Records):
         model: the live module that it was of, and its example inputs, for :meth:`load`.
     """
 
-    def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
-        super().__init__(record for item in tuned for record in item.finals)
+    def __init__(self, tuned: Sequence[TuningReport], model: tuple[Any, Any] = (None, None)) -> None:
+        super().__init__(record for item in tuned for record in item.final_records)
         self.tuned = tuple(tuned)
         self.model = model
 
@@ -225,7 +225,7 @@ class Tuning(Records):
         tuned = self._only
         if not tuned.best:
             raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
-        first = {record.case.digest: record for record in reversed(tuned.finals)}
+        first = {record.case.digest: record for record in reversed(tuned.final_records)}
         names = [case.digest for case in (tuned.best, *tuned.fastest)]
         return tuple(first[name] for name in dict.fromkeys(names))
 
@@ -255,7 +255,7 @@ class Tuning(Records):
             return load(found, Path(self._only.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property
-    def _only(self) -> Tuned:
+    def _only(self) -> TuningReport:
         if len(self.tuned) > 1:
             what = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
             raise InferlensError(what, hint="[each.fastest for each in tuning.comparisons]")

@@ -496,7 +496,7 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
 def _against(row: Row, base: Row, among: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    log_ratio = among.difference(base.id, row.id) if row.ranked else None
+    log_ratio = among.data.difference(base.id, row.id) if row.ranked else None
     if log_ratio is None:
         return replace(row, reference=base.name)
     interval = log_ratio.interval(among.level) if log_ratio.replicated else None

@@ -8,7 +8,7 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.analysis.comparison import compare, matches, pair_of
+from inferlens.analysis.comparison import compare, match_cases, record_pair
 from inferlens.record.record import Environment, Gpu, Measurement
 from inferlens.stats import comparison as statistics
 from tests.analysis.compare.sides import broken, ran, saved
@@ -28,7 +28,7 @@ def test_figures_are_those_of_the_statistics():
     found = one(base, candidate)
     samples = [[record.samples("latency") for record in side] for side in (base, candidate)]
     expected = statistics.compare(*samples)
-    assert (found.ratio, found.interval, found.between) == (expected.ratio, expected.interval, True)
+    assert (found.ratio, found.interval, found.replicated) == (expected.ratio, expected.interval, True)
     assert found.change == pytest.approx(0.1, abs=1e-6)
     assert found.base.median == pytest.approx(10e-3, rel=1e-4)
     assert (found.base.processes, found.base.samples) == (5, 500)
@@ -92,7 +92,7 @@ def test_what_ran_on_neither_side_is_no_news():
     dead = [broken(FAST, "unsupported")], [broken(FAST, "unsupported", run="new")]
     compared = compare([*ran(), *dead[0]], [*ran(run="new"), *dead[1]])
     assert [compared_case.verdict for compared_case in compared.cases] == ["SAME", "DID NOT RUN"]
-    assert compared.cases[1].on_neither
+    assert compared.cases[1].ran_on_neither
     assert compared.exit_code == 0
     assert compare(*dead).exit_code == 4, "nothing at all was compared"
 
@@ -136,7 +136,7 @@ def test_from_folders_and_files_and_python(tmp_path: Path):
     base, candidate = saved(tmp_path / "base", ran()), saved(tmp_path / "new", ran(seconds=11e-3, run="new"))
     compared = inferlens.compare(base, str(candidate), threshold=0.05)
     assert compared == inferlens.compare(ran(), ran(seconds=11e-3, run="new"), threshold=0.05)
-    assert compared.of("SLOWER") == compared.cases
+    assert compared.with_verdict("SLOWER") == compared.cases
     first = sorted(base.rglob("record.json"))[0]
     assert len(inferlens.compare(first, candidate).cases[0].base.records) == 1
 
@@ -156,7 +156,7 @@ def runs(found):
 
 def test_cases_are_in_the_order_of_the_base():
     first, second, third = case(), case("openvino"), case("onnxruntime:cpu")
-    found = matches([*ran(second), *ran(first)], [*ran(third, run="new"), *ran(first, run="new")])
+    found = match_cases([*ran(second), *ran(first)], [*ran(third, run="new"), *ran(first, run="new")])
     assert [next(filter(None, item)).first.case for item in found] == [second, first, third]
 
 
@@ -167,30 +167,30 @@ def test_cases_are_in_the_order_of_the_base():
 )  # fmt: skip
 def test_cases_that_differ_in_anything_are_not_compared(change):
     other = msgspec.structs.replace(case(), **change)
-    found = matches([*ran(), *ran(case("openvino"))], [*ran(other, run="new"), *ran(case("openvino"), run="new")])
-    assert sum(pair_of(item) is not None for item in found) == 1
+    found = match_cases([*ran(), *ran(case("openvino"))], [*ran(other, run="new"), *ran(case("openvino"), run="new")])
+    assert sum(record_pair(item) is not None for item in found) == 1
 
 
 def test_each_machine_is_compared_with_itself_and_a_case_of_one_machine_on_each_side_with_the_other():
-    found = matches([*on(HERE), *on(THERE)], [*on(THERE, run="new"), *on(HERE, run="new")])
+    found = match_cases([*on(HERE), *on(THERE)], [*on(THERE, run="new"), *on(HERE, run="new")])
     assert runs(found) == [("base-A", "new-A"), ("base-B", "new-B")]
-    assert runs(matches(on(HERE), on(THERE, run="new"))) == [("base-A", "new-B")]
+    assert runs(match_cases(on(HERE), on(THERE, run="new"))) == [("base-A", "new-B")]
 
 
 def test_a_machine_without_its_like_on_the_other_side_is_left_alone():
-    assert runs(matches([*on(HERE), *on(THERE)], on(HERE, run="new"))) == [("base-A", "new-A"), ("base-B", None)]
+    assert runs(match_cases([*on(HERE), *on(THERE)], on(HERE, run="new"))) == [("base-A", "new-A"), ("base-B", None)]
     third = Environment(cpu="one CPU", gpus=(Gpu(name="C"),))
     with pytest.raises(InferlensError, match="No case is on both sides"):
-        matches([*on(HERE), *on(THERE)], on(third, run="new"))
+        match_cases([*on(HERE), *on(THERE)], on(third, run="new"))
 
 
 def test_a_record_is_not_compared_with_itself():
     with pytest.raises(InferlensError, match="the same records"):
-        matches(ran(), ran())
+        match_cases(ran(), ran())
 
 
 @pytest.mark.parametrize(("base", "candidate"), [([], []), (ran(), []), (ran(), ran(case("openvino")))])
 def test_nothing_on_both_sides_is_one_message(base, candidate):
     with pytest.raises(InferlensError, match="No case is on both sides") as error:
-        matches(base, candidate)
+        match_cases(base, candidate)
     assert "inferlens show" in error.value.hint

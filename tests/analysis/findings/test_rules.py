@@ -13,7 +13,7 @@ import pytest
 import inferlens
 from inferlens.analysis.evidence import make_finding, rule
 from inferlens.analysis.findings import PROFILE_RULES, evidence_of, findings, gain, missing_evidence
-from inferlens.analysis.profile_table import of_kernel
+from inferlens.analysis.profile_table import kernel_family
 from inferlens.analysis.trace_findings import TRACE_RULES
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
@@ -249,7 +249,7 @@ def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
         "triton_tem_fused_convolution_4": "convolution",
         "cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0": "",
     }
-    assert {name: of_kernel(name) for name in families} == families
+    assert {name: kernel_family(name) for name in families} == families
 
 
 def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:

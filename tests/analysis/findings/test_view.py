@@ -199,6 +199,6 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Try: " in shown, "findings stand above the table"
     assert len(done.stdout.splitlines()) <= 24
     assert max(map(len, done.stdout.splitlines())) <= 100
-    by_case = {item.case.name: item.found for item in judged(load_profiles([tmp_path / "results"]))}
+    by_case = {item.case.name: item.findings for item in judged(load_profiles([tmp_path / "results"]))}
     assert "batch-norm-not-folded" in {finding.code for finding in by_case["pytorch fp32"]}
     assert "batch-norm-not-folded" not in {finding.code for finding in by_case["onnxruntime:cpu fp32"]}

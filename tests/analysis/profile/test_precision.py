@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.findings import findings
-from inferlens.analysis.profile_table import Runs, runs_of
+from inferlens.analysis.profile_table import Runs, profile_runs
 from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.views.profiled.cases import ProfiledCase
@@ -32,7 +32,7 @@ def quantized(*more: Layer, **fields: object) -> Profile:
 
 
 def runs(of: Profile) -> Runs:
-    found = runs_of(of)
+    found = profile_runs(of)
     assert not isinstance(found, str)
     return found
 

@@ -16,7 +16,7 @@ from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.several import run_each
 from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request, Tuned
+from inferlens.execution.tuning.tune import Request, TuningReport
 from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan
@@ -24,7 +24,7 @@ from inferlens.spec.plan import Plan
 STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 
 
-def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tuned:
+def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> TuningReport:
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder / "results"), **words})
@@ -33,7 +33,7 @@ def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tu
     return tuned
 
 
-def records(tuned: Tuned) -> list[Record]:
+def records(tuned: TuningReport) -> list[Record]:
     return [record for trial in tuned.trials for record in trial.records]
 
 

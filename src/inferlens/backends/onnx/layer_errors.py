@@ -23,7 +23,7 @@ from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import VIEWS, inferred, product_shares
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.stats.samples import flat, relative_l2
+from inferlens.stats.samples import flatten, relative_l2
 
 SAMPLES = 8  # that are looked at for each layer
 ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do
@@ -166,4 +166,4 @@ def _put_in_switches(model: Any, given: Any) -> list[str]:
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
     """Relative L2 error over all feeds, of the worst output."""
     pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-    return max(relative_l2(flat(*own), flat(*reference)) for own, reference in pairs)
+    return max(relative_l2(flatten(*own), flatten(*reference)) for own, reference in pairs)

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from msgspec.structs import replace
 
-from inferlens.analysis.profile_table import of_kernel
+from inferlens.analysis.profile_table import kernel_family
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.kernel_matching import MatchedKernels
@@ -272,7 +272,7 @@ def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
     check()
     seconds: dict[str, float] = {}
     for event in one_run(runner, feed, on_gpu=True).events:
-        family = of_kernel(event.launched.name)
+        family = kernel_family(event.launched.name)
         seconds[family] = seconds.get(family, 0.0) + event.time
     whole = sum(seconds.values())
     return {family: round(time / whole, 4) for family, time in seconds.items()} if whole else {}

@@ -43,7 +43,7 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Duration, Plan, Texts
-from inferlens.stats.samples import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flatten, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
@@ -238,7 +238,7 @@ class Trying:
 
 def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
     """How far one output is from the reference's, over all feeds."""
-    pair = flat(*ours), flat(*theirs)
+    pair = flatten(*ours), flatten(*theirs)
     return OutputError(relative_l2(*pair), cosine(*pair))
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuning import Candidate, Effect, Trial, Untried
+from inferlens.analysis.tuning import Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable
 from inferlens.execution.tuning.space import Space, Tried, as_asked, asked_for, combined
 from inferlens.record.record import Record
@@ -23,7 +23,7 @@ from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
 from inferlens.stats.intervals import normal_quantile
-from inferlens.stats.search_model import Observed, Point, believe, setting_effects
+from inferlens.stats.search_model import Observation, Point, predict, setting_effects
 
 PointOf = Callable[[Case], Point]
 
@@ -56,10 +56,10 @@ def candidates(
         found.append(
             Candidate(
                 record=record.id, settings=settings, speedup=speedup, low=low, high=high,
-                out=out.get(digest, ""), final=digest in final,
+                rejection=out.get(digest, ""), final=digest in final,
             )
         )  # fmt: skip
-    return tuple(sorted(found, key=lambda each: (not each.final, bool(each.out), -(each.speedup or 0.0))))
+    return tuple(sorted(found, key=lambda each: (not each.final, bool(each.rejection), -(each.speedup or 0.0))))
 
 
 def barred(trials: Sequence[Trial], constraints: Sequence[Constraint]) -> list[Record]:
@@ -87,19 +87,19 @@ def _against(
     if best is None or not seen:
         return {}
     points = list(dict.fromkeys([point(best), *(each.point for each in seen)]))
-    belief, wide = believe(seen, points), normal_quantile(0.975)
+    belief, wide = predict(seen, points), normal_quantile(0.975)
     found = {}
     for place, each in enumerate(points):
         log = float(belief.mean[0] - belief.mean[place])
-        spread = wide * math.sqrt(max(belief.variance_between(0, place), 0.0))
+        spread = wide * math.sqrt(max(belief.difference_variance(0, place), 0.0))
         found[each] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
     return found
 
 
-def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observed]:
+def _seen(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observation]:
     """What rounds have timed."""
     return [
-        Observed(point(record.case), log, number)
+        Observation(point(record.case), log, number)
         for number, trial in enumerate(trials)
         for record in trial.records
         if record.ranked and (log := log_cost(objective, record)) is not None
@@ -141,7 +141,7 @@ def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) 
     return mean(more) if more else None
 
 
-def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
+def untried(space: Space, what: Tried, plan: Plan) -> tuple[SkippedCandidate, ...]:
     """Backends and precisions of which no family was tried, what the request left out first; ``what`` it left.
 
     What neither it nor the plan left out does not take such a model.
@@ -159,7 +159,7 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
     names = [*(each for each in PRECISIONS if each not in known), *sorted(whole), *names]
     asked = _words(what)
     found = [
-        Untried(name=name, hint="" if name in asked else "--only")
+        SkippedCandidate(name=name, hint="" if name in asked else "--only")
         for name in names
         if name not in asked or name not in within
     ]
@@ -168,7 +168,7 @@ def untried(space: Space, what: Tried, plan: Plan) -> tuple[Untried, ...]:
         label = each.case.backend_label
         name = label if label not in labels else f"{label} {each.case.precision}"
         if each.refusal and (label, each.case.precision) not in tried:
-            found.append(Untried(name=name, why=each.refusal.what, hint=each.refusal.hint))
+            found.append(SkippedCandidate(name=name, reason=each.refusal.what, hint=each.refusal.hint))
     return tuple({each.name: each for each in reversed(found)}.values())[::-1]
 
 
@@ -185,10 +185,12 @@ def _runs_as(label: str, case: Case) -> str:
     return BACKENDS.get(name).effective(replace(case, variant=variant)).backend_label
 
 
-def unreached(space: Space, trials: Sequence[Trial]) -> list[Untried]:
+def unreached(space: Space, trials: Sequence[Trial]) -> list[SkippedCandidate]:
     """Backends of which no family was tried because the time was over, and precisions of others."""
     met = [record.case for trial in trials for record in trial.records]
     digests, labels = {case.digest for case in met}, {case.backend_label for case in met}
     left = [each.case for each in space.families if each.case.digest not in digests]
     names = [each.backend_label + f" {each.precision}" * (each.backend_label in labels) for each in left]
-    return [Untried(name=name, why="time was over", hint="a longer --budget") for name in dict.fromkeys(names)]
+    return [
+        SkippedCandidate(name=name, reason="time was over", hint="a longer --budget") for name in dict.fromkeys(names)
+    ]

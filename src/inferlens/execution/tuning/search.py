@@ -19,7 +19,7 @@ from functools import cached_property
 
 from inferlens.execution.tuning.space import Space, neighbours
 from inferlens.spec.case import Case
-from inferlens.stats.search_model import Belief, Observed, Point, believe
+from inferlens.stats.search_model import Observation, Point, Prediction, predict
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
@@ -72,7 +72,7 @@ class Search:
     group: int = LEAST_GROUP
     first: Sequence[Point] = ()
     advised: Sequence[Point] = ()
-    seen: list[Observed] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
     barred: set[Point] = field(default_factory=set)
     rounds: int = 0
@@ -83,7 +83,7 @@ class Search:
         What has worked before stays among the candidates: something else may have ended it.
         """
         self.rounds += 1
-        self.seen += [Observed(point, log, self.rounds) for point, log in found.items() if log is not None]
+        self.seen += [Observation(point, log, self.rounds) for point, log in found.items() if log is not None]
         worked = {each.point for each in self.seen}
         self.failed |= {point for point, log in found.items() if log is None and point not in worked}
         self.__dict__.pop("belief", None)
@@ -114,7 +114,7 @@ class Search:
                 break
             least = max(least, LEAST_SHARE * worth[place])
             chosen.append(belief.points[place])
-            belief = belief.after(place)
+            belief = belief.after_measuring(place)
         return chosen[1:]
 
     def _level(self, family: Point) -> float:
@@ -163,10 +163,10 @@ class Search:
         return measured - self.barred or measured
 
     @cached_property
-    def belief(self) -> Belief:
+    def belief(self) -> Prediction:
         """What is believed of the measured ones, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(each.point for each in self.seen))
-        belief = believe(self.seen, measured)
+        belief = predict(self.seen, measured)
         means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
         eligible = self._eligible
         limit = min(means[point] for point in eligible) + REACH
@@ -177,14 +177,14 @@ class Search:
         pool = dict.fromkeys(measured)
         for start in best_of.values():
             self._climb(start, pool)
-        return believe(self.seen, list(pool))
+        return predict(self.seen, list(pool))
 
     def _climb(self, point: Point, pool: dict[Point, None]) -> None:
         """Adds neighbours of a point, then those of the best of them, until none is better."""
         while True:
             around = [each for each in self.neighbours(point) if self._may(each)]
             pool.update(dict.fromkeys(around))
-            belief = believe(self.seen, [point, *around])
+            belief = predict(self.seen, [point, *around])
             place = int(belief.mean.argmin())
             if place == 0 or belief.mean[place] >= belief.mean[0] - LEAST_GAIN:
                 return

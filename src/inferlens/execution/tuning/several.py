@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import refuse_if_none_runs
 from inferlens.execution.launching.parts import UnderWay, launched
@@ -45,7 +45,7 @@ def requested(plan: Plan, objective: str, within: Texts, budget: Duration) -> Re
     return Request(plan=plan, objective=Objective.parse(objective), constraints=constraints, budget=seconds)
 
 
-def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Tuned]:
+def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[TuningReport]:
     """Tunes what :func:`inferlens.tune` is given; ``words`` are its keywords."""
     left = dict(words)
     asked = [left.pop(name) for name in ("objective", "within", "budget")]
@@ -56,7 +56,7 @@ def tuned(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: O
         return run_each(request, tried(space, only, without, request.measures), observer, model)
 
 
-def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[Tuned]:
+def run_each(request: Request, what: Tried, observer: Observer, model: Named | None = None) -> list[TuningReport]:
     """Tunes each model of the plan at each of its batch sizes.
 
     Raises InferlensError if nothing of one of them can run here; before the first of them is begun.
@@ -67,9 +67,9 @@ def run_each(request: Request, what: Tried, observer: Observer, model: Named | N
             if under_way.apart:
                 return _run_apart(under_way, request, what, model)
     parts = list(_parts(explore(request.plan, what, model)))
-    found: list[Tuned] = []
+    found: list[TuningReport] = []
 
-    def tune(place: int, seconds: float) -> Tuned:
+    def tune(place: int, seconds: float) -> TuningReport:
         part, one = parts[place], request
         case, name = part.families[0].case, part.families[0].found.name
         home = Path(request.plan.output) / safe_name(name)
@@ -131,7 +131,7 @@ class TuneJob(PartJob, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, kept=file.read_bytes() if file.exists() else b"")
 
 
-def tune_part(job: TuneJob, observer: Observer) -> Tuned:
+def tune_part(job: TuneJob, observer: Observer) -> TuningReport:
     """Tunes it; records of the search are kept with its rounds, and nowhere else."""
     file = job.folder / TUNING / TRIALS
     if job.kept and not file.exists():
@@ -149,7 +149,7 @@ class _OfRounds(Observer):
             setattr(self, name, getattr(observer, name))
 
 
-def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named | None) -> list[Tuned]:
+def _run_apart(under_way: UnderWay, request: Request, what: Tried, model: Named | None) -> list[TuningReport]:
     """The same by workers that are elsewhere: each tuning on one of them, several at the same time."""
     jobs: list[TuneJob] = []
     found = under_way.of_each_kind(explored, ExploreJob, what=what, model=model)

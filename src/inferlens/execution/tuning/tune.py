@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
 from inferlens.analysis.race import FinalsAim, RaceAnswer, log_cost
-from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
+from inferlens.analysis.tuning import REPORT, Trial, TuningReport, save_tuning
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
 from inferlens.execution.launching.estimate import build_factor, seconds_by
@@ -81,7 +81,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 def run(
     request: Request, what: Tried, space: Space, home: Path, observer: Observer, model: Named | None, seconds: float
-) -> Tuned:
+) -> TuningReport:
     """Tunes one model at one batch size: the search and the finals in a space, which is ``what`` of it runs here.
 
     What it keeps lies in the folder ``home``; ``model`` is the plan's, where it is a live one; ``seconds`` are its
@@ -95,12 +95,12 @@ def run(
         found = space.families[0].found
         about = [asked, what, where, found, content_of(found.spec, request.plan)]
         kept = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer)
-        before = home / TUNING / TUNED
+        before = home / TUNING / REPORT
         if not kept.trials and before.exists():
             before.unlink()
         clear(work / safe_name(found.name), kept)
         tuned = Tuner(request, scheduler, what, space, kept, home, seconds).run()
-    keep(tuned, home / TUNING)
+    save_tuning(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     for folder in (home / TUNING, home / BEST):
         if folder.exists():
@@ -179,7 +179,7 @@ class Tuner:
         """Seconds, and more for a build that takes longer than others, as those of its round wait for it."""
         return self.seconds(case) * build_factor(case)
 
-    def run(self) -> Tuned:
+    def run(self) -> TuningReport:
         """The search, then the finalists' rounds."""
         before = [trial for trial in self.kept.trials if trial.final]
         search = self.search
@@ -348,7 +348,7 @@ class Tuner:
         point = self.candidates.point(case)
         return point in self.search.barred, self.search.mean(point)
 
-    def _tuned(self, finals: Rounds, answer: RaceAnswer, over: bool) -> Tuned:
+    def _tuned(self, finals: Rounds, answer: RaceAnswer, over: bool) -> TuningReport:
         equal = [each for each in finals.entrants if each.id in answer.fastest]
         point = self.candidates.point
 
@@ -361,7 +361,7 @@ class Tuner:
         trials, case = tuple(self.kept.trials), best.planned.case if best else None
         objective, limits = self.request.objective, self.request.constraints
         every = outcome.candidates(trials, case, objective, limits, point)
-        return Tuned(
+        return TuningReport(
             objective=objective,
             constraints=limits,
             trials=trials,
@@ -373,13 +373,13 @@ class Tuner:
             else (),
             effects=outcome.effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
-            untried=(
+            skipped=(
                 *outcome.unreached(self.space, trials),
                 *outcome.untried(self.space, self.what, self.request.plan),
             ),
-            over=over,
+            complete=over,
             seconds=time.monotonic() - self.begin,
-            missed=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),
+            broken_constraints=tuple(each.sentence for each in violations(best.runs, limits)) if best else (),
             folder=folder,
         )
 

@@ -21,13 +21,13 @@ import msgspec
 from inferlens.analysis.comparison import (
     MISSING,
     REVISION,
-    Compared,
-    ComparedCase,
+    CaseComparison,
     Difference,
+    RecordComparison,
     Side,
     Verdict,
-    about,
-    notes_of,
+    case_count_label,
+    side_notes,
 )
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
@@ -63,7 +63,7 @@ FORMATS = (*table.FORMATS, *FOR_CI)
 class CaseLine:
     """One case, as text; ``full`` tells it from the cases of all models, ``why`` has what is to be said of it."""
 
-    of: ComparedCase
+    of: CaseComparison
     model: str
     name: str
     full: str
@@ -77,11 +77,11 @@ class CaseLine:
     @property
     def processes(self) -> str:
         """How many each side has."""
-        return f"{self.of.base.processes} / {self.of.candidate.processes}" if self.of.compared else ABSENT
+        return f"{self.of.base.processes} / {self.of.candidate.processes}" if self.of.comparable else ABSENT
 
 
 def render(
-    compared: Compared,
+    compared: RecordComparison,
     format: str = "table",
     *,
     top: int | None = None,
@@ -101,7 +101,7 @@ def render(
     return table.render(document(compared, top), format, **how)
 
 
-def document(compared: Compared, top: int | None = None) -> Document:
+def document(compared: RecordComparison, top: int | None = None) -> Document:
     """The answer, the cases with the worst first, and what else differs; of the cases ``top``, by default ten."""
     return Document(
         blocks=lambda: [table_of(compared, top or TOP), *notes(compared), *next_steps(compared)],
@@ -111,9 +111,9 @@ def document(compared: Compared, top: int | None = None) -> Document:
     )
 
 
-def lines(compared: Compared) -> list[CaseLine]:
+def lines(compared: RecordComparison) -> list[CaseLine]:
     """A line for each case, model by model."""
-    models: dict[str, list[ComparedCase]] = {}
+    models: dict[str, list[CaseComparison]] = {}
     for case in compared.cases:
         models.setdefault(case.case.model, []).append(case)
     return [
@@ -123,7 +123,7 @@ def lines(compared: Compared) -> list[CaseLine]:
     ]
 
 
-def _line(compared: Compared, of: ComparedCase, name: str, *, several: bool) -> CaseLine:
+def _line(compared: RecordComparison, of: CaseComparison, name: str, *, several: bool) -> CaseLine:
     interval, settled, model = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER"), plain(of.case.model)
     return CaseLine(
         of=of,
@@ -135,30 +135,30 @@ def _line(compared: Compared, of: ComparedCase, name: str, *, several: bool) -> 
         change=_change(of),
         interval=change_range(interval.low, interval.high) if interval else ABSENT,
         why=plain(_why(compared, of)),
-        notes=tuple(map(plain, [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)])),
+        notes=tuple(map(plain, [*([] if settled else [of.reason]), *side_notes(Base=of.base, Candidate=of.candidate)])),
     )
 
 
-def _change(of: ComparedCase) -> str:
+def _change(of: CaseComparison) -> str:
     """The change with how far it may be off, where that is known of processes: ``+10.0 ± 0.4 %``."""
-    if of.change is None or of.change_interval is None or not of.between:
+    if of.change is None or of.change_interval is None or not of.replicated:
         return change(of.change)
     return change_spread(of.change, of.change_interval.low, of.change_interval.high)
 
 
-def _why(compared: Compared, of: ComparedCase) -> str:
+def _why(compared: RecordComparison, of: CaseComparison) -> str:
     """What is to be said of a case, in few words; empty for most. What is so of all stands in the headline."""
-    if of.on_neither:
+    if of.ran_on_neither:
         return f"on neither side, {_stopped(of.candidate)}"
     for name, side in (("candidate", of.candidate), ("base", of.base)):
         if not side.ok:
             return "" if side.state == MISSING else f"{name} {_stopped(side)}"
-    words = [f"likely {of.likely(compared.threshold)}"] if of.verdict == "UNDECIDED" else []
+    words = [f"likely {of.likely_verdict(compared.threshold)}"] if of.verdict == "UNDECIDED" else []
     words += ["measured once"] if of.measured_once and not compared.measured_once else []
-    return ", ".join([*words, *(["outputs unchecked"] if of.unchecked else [])])
+    return ", ".join([*words, *(["outputs unchecked"] if of.outputs_unchecked else [])])
 
 
-def _verdict(of: ComparedCase) -> str:
+def _verdict(of: CaseComparison) -> str:
     """The verdict, or on which side alone a case is."""
     only = [name for name, side in (("BASE", of.candidate), ("CANDIDATE", of.base)) if side.state == MISSING]
     return f"ONLY IN {only[0]}" if len(only) == 1 else of.verdict
@@ -193,7 +193,7 @@ def names_of(cases: Sequence[Case], *, unsaid: Sequence[str] = ()) -> list[str]:
     return [plain(name) for name in found]
 
 
-def table_of(compared: Compared, top: int) -> Table:
+def table_of(compared: RecordComparison, top: int) -> Table:
     """The first ``top`` cases, the worst first, under the answer."""
     metric = unit(compared.metric)
     columns = (
@@ -212,7 +212,9 @@ def table_of(compared: Compared, top: int) -> Table:
         ),
     )
     found = lines(compared)
-    found.sort(key=lambda line: (line.of.on_neither, _WORST_FIRST.index(line.of.verdict), -abs(line.of.change or 0.0)))
+    found.sort(
+        key=lambda line: (line.of.ran_on_neither, _WORST_FIRST.index(line.of.verdict), -abs(line.of.change or 0.0))
+    )
     one = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
     shown = []
     for line in found[:top]:
@@ -224,10 +226,13 @@ def table_of(compared: Compared, top: int) -> Table:
     return Table(answer(compared), "case", columns, shown, about=headline(compared), notes=more, fold=True)
 
 
-def answer(compared: Compared) -> str:
+def answer(compared: RecordComparison) -> str:
     """How many cases are slower, faster, and so on, and by how much at most: in one line."""
-    of = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
-    neither = sum(case.on_neither for case in compared.cases)
+    of = {
+        verdict: [case for case in compared.with_verdict(verdict) if not case.ran_on_neither]
+        for verdict in _WORST_FIRST
+    }
+    neither = sum(case.ran_on_neither for case in compared.cases)
     if not compared.comparisons:
         return "Nothing could be compared."
     words = {
@@ -243,7 +248,7 @@ def answer(compared: Compared) -> str:
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
             if verdict == "UNDECIDED" and (
-                likely := sum(case.likely(compared.threshold) == "slower" for case in cases)
+                likely := sum(case.likely_verdict(compared.threshold) == "slower" for case in cases)
             ):
                 by = f" ({likely:,} likely slower)"
             parts.append(f"{len(cases):,} {words[verdict]}{by}")
@@ -251,14 +256,14 @@ def answer(compared: Compared) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def headline(compared: Compared) -> str:
+def headline(compared: RecordComparison) -> str:
     """What all cases have in common: model, device, batch; and what was compared."""
     sides = [side for case in compared.cases for side in (case.base, case.candidate) if side.device]
     devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
     models, batches, precisions = (
         {getattr(case.case, name) for case in compared.cases} for name in ("model", "batch", "precision")
     )
-    counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
+    counts = [side.processes for case in compared.cases if case.comparable for side in (case.base, case.candidate)]
     words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
     words += [*(precisions if len(precisions) == 1 else [])]
     words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
@@ -272,9 +277,9 @@ def headline(compared: Compared) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def notes(compared: Compared) -> list[str]:
+def notes(compared: RecordComparison) -> list[str]:
     """Return at most three: how busy the machine was, what else differs, and which runs count."""
-    found = [_difference(one, compared.on_both) for one in compared.differences[:_MOST_NAMES]]
+    found = [_difference(one, compared.common_cases) for one in compared.differences[:_MOST_NAMES]]
     left = len(compared.differences) - len(found)
     unlike = [one.field for one in compared.differences if one.unlike]
     start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
@@ -284,7 +289,7 @@ def notes(compared: Compared) -> list[str]:
     return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
 
 
-def busy(compared: Compared) -> list[str]:
+def busy(compared: RecordComparison) -> list[str]:
     """Return how busy the machine was; of one side alone, which changes may come from instead."""
     alone = [name for name, load in compared.loads.items() if load.busy]
     if len(alone) == 1:
@@ -294,22 +299,22 @@ def busy(compared: Compared) -> list[str]:
 
 def _difference(one: Difference, cases: int) -> str:
     base, candidate = (without_middle(plain(value), _LONGEST) for value in (one.base, one.candidate))
-    return f"{plain(one.field)}{about(one, cases)} {base} / {candidate}"
+    return f"{plain(one.field)}{case_count_label(one, cases)} {base} / {candidate}"
 
 
-def next_steps(compared: Compared) -> list[str]:
+def next_steps(compared: RecordComparison) -> list[str]:
     """What to do now."""
-    slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
+    slower = max(compared.with_verdict("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
         return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
-    if undecided := compared.of("UNDECIDED"):
+    if undecided := compared.with_verdict("UNDECIDED"):
         again = plain(plan.command("bench", [undecided[0].case.model, "--repeats", "5"]))
         return [f"To decide, measure both sides again:  {again}"]
     return []
 
 
-def _commits(compared: Compared, case: Case) -> list[str]:
+def _commits(compared: RecordComparison, case: Case) -> list[str]:
     """The command that shows what changed in the code of a model, where both sides have a revision of it."""
     difference = next((one for one in compared.differences if one.field == REVISION and case.runs_own_code), None)
     if difference is None or not all(
@@ -321,7 +326,7 @@ def _commits(compared: Compared, case: Case) -> list[str]:
     return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 
 
-def _data(compared: Compared) -> dict[str, object]:
+def _data(compared: RecordComparison) -> dict[str, object]:
     """Every field of every case, the exit code, and what is said."""
     cases = [
         {"name": line.full, "digest": line.of.case.digest, **msgspec.structs.asdict(line.of)}
@@ -337,7 +342,7 @@ def _data(compared: Compared) -> dict[str, object]:
     }
 
 
-def _csv(compared: Compared) -> tuple[list[str], list[list[object]]]:
+def _csv(compared: RecordComparison) -> tuple[list[str], list[list[object]]]:
     """A line for each case: seconds, or calls per second; the change as a share."""
     names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
     of_side = ("state", "median", "processes", "samples")
@@ -349,20 +354,20 @@ def _csv(compared: Compared) -> tuple[list[str], list[list[object]]]:
     return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
 
 
-def sentences(compared: Compared) -> list[str]:
+def sentences(compared: RecordComparison) -> list[str]:
     """What is to be said of ``compared`` where there is no table, the most important first."""
     told = [f"{line.full}, {line.change}" for line in changed(compared, "SLOWER")]
     alone = [
         f"{line.full} ({line.why or _verdict(line.of).lower()})"
         for line in lines(compared)
-        if line.of.verdict == "DID NOT RUN" and not line.of.on_neither
+        if line.of.verdict == "DID NOT RUN" and not line.of.ran_on_neither
     ]
     found = [answer(compared), f"Slower: {first(told)}." if told else ""]
     found += [f"Not compared: {first(alone)}." if alone else "", *notes(compared)]
     return [sentence for sentence in found if sentence]
 
 
-def changed(compared: Compared, *verdicts: Verdict) -> list[CaseLine]:
+def changed(compared: RecordComparison, *verdicts: Verdict) -> list[CaseLine]:
     """The cases of some verdicts, those that changed most first."""
     return sorted(
         (line for verdict in verdicts for line in lines(compared) if line.of.verdict == verdict),
@@ -391,7 +396,7 @@ def _figures(line: CaseLine, metric: Metric) -> str:
     return f"{line.base} to {line.candidate} {unit(metric)}, {line.change}"
 
 
-def github(compared: Compared) -> str:
+def github(compared: RecordComparison) -> str:
     """Commands of GitHub Actions, one on each line, which show as annotations of the run.
 
     GitHub shows ten of a kind for a step, so what was slowed down most comes first. The form of a command:
@@ -404,7 +409,7 @@ def github(compared: Compared) -> str:
             commands.append(command("warning", "Not measured under the same conditions", text))
     for line in sorted(lines(compared), key=lambda line: -(line.of.ratio or 0.0)):
         verdict = line.of.verdict
-        if verdict in _KINDS and not line.of.on_neither:
+        if verdict in _KINDS and not line.of.ran_on_neither:
             said = _figures(line, compared.metric)
             message = "\n".join([*([f"Median {compared.metric}: {said}."] if said else []), *line.notes])
             commands.append(command(_KINDS[verdict], f"{verdict}: {line.full}", message))
@@ -421,7 +426,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def junit(compared: Compared) -> str:
+def junit(compared: RecordComparison) -> str:
     """A JUnit report, which most systems of continuous integration read: a suite a model, a test case a case."""
     root = Xml.Element("testsuites", name="inferlens compare")
     for model, group in itertools.groupby(lines(compared), key=lambda line: line.model):
@@ -433,7 +438,9 @@ def junit(compared: Compared) -> str:
         properties = Xml.SubElement(suite, "properties")
         told = {"metric": compared.metric, "threshold": f"{compared.threshold:g}", "level": f"{compared.level:g}"}
         for one in compared.differences:
-            told[f"differs: {one.field}{about(one, compared.on_both)}"] = f"{one.base} / {one.candidate}"
+            told[f"differs: {one.field}{case_count_label(one, compared.common_cases)}"] = (
+                f"{one.base} / {one.candidate}"
+            )
         for name, value in told.items():
             Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
         for line in mine:
@@ -450,7 +457,7 @@ def _test_case(suite: Xml.Element, line: CaseLine, metric: Metric) -> None:
     median, verdict = line.of.candidate.median, line.of.verdict
     if median is not None and metric != "throughput":
         case.set("time", f"{median:.9f}")
-    kind = "skipped" if line.of.on_neither else _OUTCOMES.get(verdict)
+    kind = "skipped" if line.of.ran_on_neither else _OUTCOMES.get(verdict)
     message = f"{verdict}: {_figures(line, metric) or next(iter(line.notes), '')}"
     if kind:
         Xml.SubElement(case, kind, message=message, type=verdict).text = "\n".join(line.notes) or line.of.reason

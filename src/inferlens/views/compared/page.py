@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from inferlens.analysis.comparison import Compared, Verdict, about, matches
+from inferlens.analysis.comparison import RecordComparison, Verdict, case_count_label, match_cases
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record.record import Record
 from inferlens.units import percent, plural
@@ -49,14 +49,14 @@ _COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED
 _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
 
 
-def drawn(compared: Compared, format: str) -> str | bytes:
+def drawn(compared: RecordComparison, format: str) -> str | bytes:
     """The chart alone: text for SVG, bytes for PNG. Raises as :func:`spec`, and MissingLibrary."""
     return pictures.drawn(spec(compared), format, "Comparison")
 
 
-def spec(compared: Compared) -> Callable[[Theme], dict[str, Any]]:
+def spec(compared: RecordComparison) -> Callable[[Theme], dict[str, Any]]:
     """What makes the Vega-Lite document for a theme; InferlensError if no case ran on both sides."""
-    able = [line for line in lines(compared) if line.of.compared and line.of.change is not None]
+    able = [line for line in lines(compared) if line.of.comparable and line.of.change is not None]
     if not able:
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
     chosen = sorted(able, key=lambda line: -abs(math.log(_ratio(line))))[:MOST]
@@ -69,7 +69,7 @@ def _ratio(line: CaseLine) -> float:
     return max(1 + (line.of.change or 0.0), 1e-9)
 
 
-def _chart(compared: Compared, shown: Sequence[CaseLine], able: int, theme: Theme) -> dict[str, Any]:
+def _chart(compared: RecordComparison, shown: Sequence[CaseLine], able: int, theme: Theme) -> dict[str, Any]:
     values = _values(shown)
     low = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
     high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
@@ -119,7 +119,7 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     names = [without_middle(line.full, _LONGEST) for line in shown]
     values: list[dict[str, Any]] = []
     for line, name in zip(shown, names, strict=True):
-        ratio, interval = _ratio(line), line.of.change_interval if line.of.between else None
+        ratio, interval = _ratio(line), line.of.change_interval if line.of.replicated else None
         values.append({
             "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
             "verdict": line.of.verdict,
@@ -141,7 +141,9 @@ _DIFFERENT = (Column("", "base", numeric=False, fold=True), Column("", "candidat
               Column("", "cases", numeric=False))  # fmt: skip
 
 
-def report(compared: Compared, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]) -> Report:
+def report(
+    compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]
+) -> Report:
     """The page of ``compared``; ``names`` are those of both sides, such as their folders."""
     try:
         converter()
@@ -162,7 +164,7 @@ def report(compared: Compared, base: Sequence[Record], candidate: Sequence[Recor
     return Report(f"{model}{names[1]} against {names[0]}", [section for section in sections if section.blocks])
 
 
-def _answer(compared: Compared) -> Iterator[Block]:
+def _answer(compared: RecordComparison) -> Iterator[Block]:
     yield Table(headline(compared), "", (), (), answer=[answer(compared)])
     verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
     for verdict in verdicts:
@@ -176,29 +178,29 @@ def _answer(compared: Compared) -> Iterator[Block]:
     yield from next_steps(compared)
 
 
-def _changes(compared: Compared) -> list[Block]:
+def _changes(compared: RecordComparison) -> list[Block]:
     try:
         return [picture("changes", HOW, spec(compared))]
     except InferlensError:
         return []  # no case ran on both sides
 
 
-def _samples(compared: Compared, base: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Block]:
+def _samples(compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Block]:
     """Both sides of the cases that changed most, where latency is what is compared."""
     if compared.metric != "latency":
         return
-    runs = {id(of): match for of, match in zip(compared.cases, matches(base, candidate), strict=True)}
+    runs = {id(of): match for of, match in zip(compared.cases, match_cases(base, candidate), strict=True)}
     for number, line in enumerate(changed(compared, "SLOWER", "FASTER")[:MOST_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.of)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
         yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(measured.spread, ways))
 
 
-def _differences(compared: Compared) -> list[Block]:
+def _differences(compared: RecordComparison) -> list[Block]:
+    counts = [case_count_label(one, compared.common_cases).strip(" ()") for one in compared.differences]
     found = [
-        Line(plain(one.field), [plain(one.base), plain(one.candidate), about(one, compared.on_both).strip(" ()")],
-             style="bold" if one.unlike else "")
-        for one in compared.differences
+        Line(plain(one.field), [plain(one.base), plain(one.candidate), count], style="bold" if one.unlike else "")
+        for one, count in zip(compared.differences, counts, strict=True)
     ]  # fmt: skip
     return [Table("", "what", _DIFFERENT, found)] if found else ["Nothing else that is known."]
 
@@ -208,6 +210,6 @@ def _side(side: str, name: str, records: Sequence[Record]) -> Section:
     return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
 
 
-def _figures(compared: Compared) -> Download:
+def _figures(compared: RecordComparison) -> Download:
     names, values = document(compared).csv()  # type: ignore[misc] # which it has
     return Download("compare.csv", "every number of the comparison", "text/csv", written(names, values).encode())

@@ -11,7 +11,7 @@ import msgspec
 from inferlens.analysis.evidence import NEGLIGIBLE, Finding
 from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
 from inferlens.analysis.interference import mean_load, record_load
-from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
@@ -321,11 +321,11 @@ def precision_line(case: ProfiledCase) -> str:
     Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
     """
     profile, asked = case.profile, case.profile.case.precision
-    runs = runs_of(profile, None, case.unprofiled)
+    runs = profile_runs(profile, None, case.unprofiled)
     found = None if isinstance(runs, str) or asked not in QUANTIZED else precisions(profile, runs)
     if found is None or isinstance(runs, str):
         return ""
-    base = runs if profile.layers else runs.of_kernels()
+    base = runs if profile.layers else runs.with_kernel_shares()
     said = [f"{asked} {percent(found.time.get(asked, 0.0))} of the time"]
     said[0] += f", {percent(found.work.get(asked, 0.0))} of multiply-adds" if found.work else ""
     shares = [base.share(base.layers[place]) or 0.0 for place in found.stayed]

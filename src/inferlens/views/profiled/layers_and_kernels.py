@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferlens.analysis.modules import path_of
+from inferlens.analysis.modules import module_path
 from inferlens.analysis.profile_table import (
-    By,
     GpuAccount,
+    KernelGrouping,
     KernelRow,
     KernelTable,
     LayerRow,
@@ -132,7 +132,12 @@ OWN = {
 
 
 def document(
-    level: Level, cases: Sequence[ProfiledCase], *, sort: str = "time", top: int | None = None, by: By = "name"
+    level: Level,
+    cases: Sequence[ProfiledCase],
+    *,
+    sort: str = "time",
+    top: int | None = None,
+    by: KernelGrouping = "name",
 ) -> Document:
     """The layers or the kernels of each case, in one of the orders of :data:`SORTS`.
 
@@ -216,7 +221,9 @@ def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
     return "µs" if level == "kernel" else unit_of(of.case.profile for of in cases)
 
 
-def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
+def shown(
+    level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name"
+) -> list[ShownCase[PartTable]]:
     """The rows of each case, those to show first; ``sort`` and ``by`` as of a :func:`document`."""
     check_choice(f"order of {level}s", sort, SORTS[level])
 
@@ -246,13 +253,13 @@ def _own_name(row: LayerRow) -> str:
 def row_names(rows: Sequence[ProfileRow]) -> list[str]:
     """The names of the rows of one table: different for different kernels; a module without those in it says so."""
     short = short_names(row.name for row in rows if isinstance(row, KernelRow))
-    paths = [path_of(path) for row in rows for path in row.modules]
+    paths = [module_path(path) for row in rows for path in row.modules]
     above = {path[:length] for path in paths for length in range(len(path))}
 
     def name(row: ProfileRow) -> str:
         if row.name in short:
             return profile_tables.name_of(short[row.name])
-        alone = len(row.modules) == 1 and path_of(row.modules[0]) in above
+        alone = len(row.modules) == 1 and module_path(row.modules[0]) in above
         return f"{row_name(row)} itself" if alone else row_name(row)
 
     return [name(row) for row in rows]

@@ -17,15 +17,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
+from inferlens.analysis.modules import FUSION_RULES, MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
     RunTimes,
     gpu_busy,
     kernels_alone,
+    profile_runs,
     reconciliation,
-    runs_of,
     waits_for_host,
 )
 from inferlens.errors import check_choice
@@ -135,7 +135,11 @@ def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str |
     for one in group:
         cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
     able = [_able(profiles) for profiles in cases.values()]
-    traced = [(of := item.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for item in able if item]
+    traced = [
+        (of := item.get("kernel")) and of.runs.unattributed_share(of.case.profile) <= MOST_UNKNOWN
+        for item in able
+        if item
+    ]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
     found: list[ModuleColumn | MissingColumn] = []
@@ -158,15 +162,15 @@ def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
     every: dict[Level, ModuleColumn] = {}
     unknown = 2.0
     for level, case in sorted(profiles.items()):  # kernels first
-        profile, runs = case.profile, runs_of(case.profile, None, case.unprofiled)
+        profile, runs = case.profile, profile_runs(case.profile, None, case.unprofiled)
         if isinstance(runs, str):
             continue
         if level == "layer":
             every[level] = ModuleColumn(case, runs)
         if kernels_alone(profile):
-            share = max(runs.unknown(profile), MOST_UNKNOWN)
+            share = max(runs.unattributed_share(profile), MOST_UNKNOWN)
             if share < unknown:
-                unknown, every["kernel"] = share, ModuleColumn(case, runs.of_kernels())
+                unknown, every["kernel"] = share, ModuleColumn(case, runs.with_kernel_shares())
     return every
 
 
@@ -174,7 +178,7 @@ def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> 
     """Why a case is no column of any of the levels."""
     level = next(item for item in (*order, *LEVELS) if item in profiles)
     wanted = level if level in order else order[0]
-    return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
+    return MissingColumn(profiles[level], wanted, str(profile_runs(profiles[level].profile, wanted)))
 
 
 SCHEMA = "inferlens.modules/1"
@@ -215,7 +219,7 @@ def document(
     """
     if level is not None:
         check_choice("level of modules", level, LEVELS)
-    check_choice("rule for fused layers", fused, RULES)
+    check_choice("rule for fused layers", fused, FUSION_RULES)
     check_reference([one for group in groups for one in group], reference)
     found = [columns(group, level, reference) for group in groups]
 
@@ -435,7 +439,7 @@ def _notes(shown: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]
         yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
     if len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for one, name in named if one.runs.unknown(one.case.profile) > MOST_UNKNOWN]:
+    if lost := [name for one, name in named if one.runs.unattributed_share(one.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
@@ -511,7 +515,7 @@ def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
                 "in_modules": one.in_modules, "scale": one.scale,
                 "marked": marked, "busy": one.busy, "reconciliation": one.account,
             }
-            for one, marked in zip(of.shown, table.marked if table else (), strict=True)
+            for one, marked in zip(of.shown, table.comparable if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())

@@ -24,8 +24,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.analysis import modules
-from inferlens.analysis.modules import ancestor, path_of
-from inferlens.analysis.profile_table import are_times, runs_of
+from inferlens.analysis.modules import ancestor, module_path
+from inferlens.analysis.profile_table import are_times, profile_runs
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
@@ -114,7 +114,7 @@ def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, 
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
     """The runs of a profile, their modules, and their layers or kernels; or the sentence that says why not."""
-    runs, found, parts = runs_of(profile), profile.found, profile.parts
+    runs, found, parts = profile_runs(profile), profile.found, profile.parts
     if isinstance(runs, str) or found is None:
         return str(runs)
     known = [found.begun, *(part.begins for part in parts if part.begins)]
@@ -130,7 +130,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
-    paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
+    paths = {index: ancestor([*map(module_path, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
         laid_out = any(not parts[index].begins for index in timed)
         note = f"from their {profile.level}s" + f", {LAID_OUT}" * laid_out

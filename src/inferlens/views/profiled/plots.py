@@ -65,7 +65,7 @@ Drawing = tuple[str | bytes, list[str]]
 def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
     """The ``top`` rows of each case as boxes, and a sentence on each that has none; InferlensError if none has any."""
     cases = [replace(case, top=top or TOP) for case in cases]
-    return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
+    return _panels(cases, format, _boxes, lambda table: any(table.runs.timed), "No layer has a time.")
 
 
 def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
@@ -105,7 +105,7 @@ def pictured(name: str, of: ShownCase[PartTable] | ShownCase[Roofline]) -> Itera
     table, shown = of.table, cast("ShownCase[Any]", of)
     if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
         yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline, theme))
-    elif not isinstance(table, (str, Roofline)) and table.runs.was_timed:
+    elif not isinstance(table, (str, Roofline)) and table.runs.timed:
         yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _boxes, theme))
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.findings import COST, FASTER
-from inferlens.analysis.modules import ancestor, path_of
-from inferlens.analysis.profile_table import RowT, RunTimes, kernels_alone, profiling_cost, runs_of
+from inferlens.analysis.modules import ancestor, module_path
+from inferlens.analysis.profile_table import RowT, RunTimes, kernels_alone, profile_runs, profiling_cost
 from inferlens.record.layer_profile import Profile, Tensor
 from inferlens.units import ABSENT, half_width, listing, microseconds, milliseconds, plural, ratio
 from inferlens.views.plain import plain, without_middle
@@ -147,8 +147,8 @@ def modules(paths: Sequence[str]) -> str:
     """Where a layer came from, its modules' shared path once: ``layer1.0.conv1 + bn1``; of many how many there are."""
     if not any(paths):
         return THE_MODEL if paths else ABSENT
-    above = ancestor([path_of(path)[:-1] for path in paths])
-    names = [name_of(".".join(path_of(path)[len(above) :])) if path else THE_MODEL for path in paths]
+    above = ancestor([module_path(path)[:-1] for path in paths])
+    names = [name_of(".".join(module_path(path)[len(above) :])) if path else THE_MODEL for path in paths]
     if len(names) > MOST_MODULES:
         return f"{len(names):,} in {name_of('.'.join(above))}" if above else plural(len(names), "module")
     return " + ".join([name_of(".".join((*above, names[0]))), *names[1:]])
@@ -187,7 +187,7 @@ def waits(profile: Profile) -> bool:
 
 def stretched(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
     """That times come from calls that were much longer for being profiled, if they do; else nothing."""
-    runs = runs_of(profile)
+    runs = profile_runs(profile)
     cost = None if isinstance(runs, str) or kernels_alone(profile) else profiling_cost(runs, unprofiled).cost
     if cost is None or FASTER < cost < COST:
         return []

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis import profile_table as families
 from inferlens.analysis.profile_table import short_name
-from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import check_choice
 from inferlens.record.store import LoadedProfiles
 from inferlens.units import (
@@ -73,7 +73,9 @@ def _kind(alike: Alike) -> str:
     kind, name = alike.total.kind, alike.total.name[:1000]
     if kind != "kernel":
         return plain(kind) or ABSENT
-    return "attention" if ATTENTION.search(name) else SHORTER.get(found := families.of_kernel(name), found) or ABSENT
+    return (
+        "attention" if ATTENTION.search(name) else SHORTER.get(found := families.kernel_family(name), found) or ABSENT
+    )
 
 
 def _name(alike: Alike) -> str:
@@ -89,11 +91,16 @@ COLUMNS = (
     Column("total.place", "#", keep=11, wide=True),
 )
 OF_CASES = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
-TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
+# Fields with their keys in JSON.
+TOTALS = [
+    (name, key)
+    for name, key in zip(Roofline.__struct_fields__, Roofline.__struct_encode_fields__, strict=True)
+    if name != "rows"
+]
 
 
 def roofed(
-    loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
+    loaded: LoadedProfiles, by: RowKind = "layer", depth: int | None = None, sort: str = "won"
 ) -> list[ShownCase[Roofline]]:
     """The floors of the latest profile of each case, at each level, or why it has none.
 
@@ -257,10 +264,10 @@ def answer(roofline: Roofline, unit: str = "ms") -> str:
             f"{write(roofline.least)} {unit} here, and takes {call}."
         )
     if roofline.bound == "host":
-        works = "" if roofline.works is None else f" (the GPU works {write(roofline.works)} {unit} of it)"
+        works = "" if roofline.gpu_time is None else f" (the GPU works {write(roofline.gpu_time)} {unit} of it)"
         return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
     if roofline.bound:
-        far = ratio(roofline.known / roofline.floor)
+        far = ratio(roofline.floored_time / roofline.floor)
         return (
             f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
         )
@@ -290,7 +297,7 @@ def notes(of: ShownCase[Roofline], roofline: Roofline) -> list[str]:
 def _data(of: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = of.case.profile.work
     return {
-        **{name: getattr(roofline, name) for name in TOTALS},
+        **{key: getattr(roofline, name) for name, key in TOTALS},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
         "sentences": [answer(roofline)], "notes": notes(of, roofline),
     }  # fmt: skip

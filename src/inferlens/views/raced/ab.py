@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.ab_result import ABResult, ABSteps
-from inferlens.analysis.comparison import sentence
+from inferlens.analysis.comparison import differences_sentence
 from inferlens.stats.intervals import ends
 from inferlens.views.table import Column, Document, Line, Table
 
@@ -22,7 +22,7 @@ def document(found: ABResult | ABSteps, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = found.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [*filter(None, [found.machine_load.sentence, found.of_accuracy, *found.remarks, next_step])]
+        sentences = [*filter(None, [found.machine_load.sentence, found.accuracy_sentence, *found.remarks, next_step])]
         return [Table(found.sentence, "", (Column("", "", most=60),), lines, about=common, sentences=sentences)]
 
     return Document(table, data=lambda: data(found), csv=lambda: _csv(found), title=found.sentence)
@@ -40,10 +40,14 @@ def _of_steps(ab_steps: ABSteps, next_step: str) -> Document:
 
     def table() -> list[Table | str]:
         words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
-        first, *_ = ab_steps.named
+        first, *_ = ab_steps.named_steps
         lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
-        for step in ab_steps.named:
-            lines.append(Line(step.after, (step.figure, step.ab_result.verdict, sentence(step.ab_result.differences))))
+        for step in ab_steps.named_steps:
+            lines.append(
+                Line(
+                    step.after, (step.figure, step.ab_result.verdict, differences_sentence(step.ab_result.differences))
+                )
+            )
         columns = (Column("", first.ab_result.rule.metric, most=60), *words)
         said = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *said])]

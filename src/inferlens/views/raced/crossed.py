@@ -212,11 +212,11 @@ class Crossed:
         if not (base.ranked and row.ranked):
             return None
         if base.comparison == row.comparison:
-            return self._races[row.comparison].difference(base.id, row.id)
+            return self._races[row.comparison].data.difference(base.id, row.id)
         one, entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
         if not (one and entry):
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.alone) for entry in (one, entry))
+        first, second = (list(entry.rounds.values()) or list(entry.separate) for entry in (one, entry))
         return unpaired_difference(first, second, one.usual)
 
     @cached_property

@@ -16,7 +16,15 @@ from msgspec.structs import replace
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.analysis.tuning import (
+    Advice,
+    Candidate,
+    CandidateFacts,
+    Effect,
+    SkippedCandidate,
+    TuningReport,
+    candidate_facts,
+)
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
@@ -65,13 +73,13 @@ _TRIED = (
 )
 
 
-def document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
+def document(tuned: TuningReport, reference: str | None = None, top: int | None = None) -> Document:
     """What there is to show of a tuning; ``top``: rows on a screen; ``None``: five, if as many ran.
 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
     """
-    shown, facts = finals_of(tuned, reference), facts_of(tuned)
+    shown, facts = finals_of(tuned, reference), candidate_facts(tuned)
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
@@ -98,16 +106,16 @@ def document(tuned: Tuned, reference: str | None = None, top: int | None = None)
     )
 
 
-def finals_of(tuned: Tuned, reference: str | None = None) -> list[Row]:
+def finals_of(tuned: TuningReport, reference: str | None = None) -> list[Row]:
     """The rows of the finals, by what is to be best, of equally good ones first that which is kept as the winner.
 
     Memory is also of the search, as finals export anew.
     """
-    every = tuned.by_case
-    runs = {record.id: every[record.case.digest] for record in tuned.finals}
+    every = tuned.runs_by_case
+    runs = {record.id: every[record.case.digest] for record in tuned.final_records}
     found = [
         replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
-        for row in rows(tuned.finals, reference, tuned.aim)
+        for row in rows(tuned.final_records, reference, tuned.aim)
     ]
     found.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
     places = iter(sorted(row.place for row in found if row.place))
@@ -118,7 +126,9 @@ def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
     """Everything that was tried, and what came of it; ``of`` says of which tuning."""
     columns = (*_TRIED[:2], *_WORTH * any(one.accuracy for one in facts), *_TRIED[2:])
     lines = [
-        Line.of(plain(one.case.way), columns, one, style="bold" if not place else "dim" if one.candidate.out else "")
+        Line.of(
+            plain(one.case.way), columns, one, style="bold" if not place else "dim" if one.candidate.rejection else ""
+        )
         for place, one in enumerate(facts)
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
@@ -126,7 +136,7 @@ def tried_table(facts: Sequence[CandidateFacts], of: str = "") -> Table:
     return Table(title, "candidate", columns, lines, about=about, fold=True)
 
 
-def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
+def _as_data(tuned: TuningReport, one: CandidateFacts) -> dict[str, Any]:
     """A candidate for programs."""
     candidate, case = one.candidate, one.case
     return {
@@ -144,12 +154,12 @@ def _as_data(tuned: Tuned, one: CandidateFacts) -> dict[str, Any]:
         "memory": one.memory,
         "build": one.build,
         "final": candidate.final,
-        "outcome": one.came,
+        "outcome": one.outcome,
     }
 
 
 def _screen(
-    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
 ) -> list[Table | str]:
     """As much as fits on a screen: with shorter names, or fewer rows, those of the search first."""
 
@@ -162,19 +172,19 @@ def _screen(
 
 
 def _blocks(
-    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = SHOWN
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = SHOWN
 ) -> list[Table | str]:
     """The finals' table, those of the search that fill it up, and what there is to say."""
     if not shown:
-        failures = [f"{plain(one.case.way)}: {plain(one.came)}" for one in facts[:MOST_NAMES]]
+        failures = [f"{plain(one.case.way)}: {plain(one.outcome)}" for one in facts[:MOST_NAMES]]
         return ["Nothing ran with right outputs.", *failures, *sentences(tuned, facts)]
     finals = by(shown, "table")[0]
     table = table_of(finals, None, most, _columns(tuned))
     table = changed(table, title=table.title.rpartition(" · ")[0])
     more = most - len(finals) if most > len(finals) else 0
     winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
-    others = [one for one in facts if not (one.candidate.out or one.candidate.final) and one.candidate.speedup]
-    records = {record.id: record for record in tuned.searched}
+    others = [one for one in facts if not (one.candidate.rejection or one.candidate.final) and one.candidate.speedup]
+    records = {record.id: record for record in tuned.search_records}
     fills = [
         _filling(records[one.candidate.record], one.candidate, winner, table, finals)
         for one in others[:more] if winner
@@ -186,7 +196,7 @@ def _blocks(
     return [changed(table, columns=columns, lines=[*table.lines, *fills], answer=answer), *sentences(tuned, facts)]
 
 
-def _columns(tuned: Tuned) -> list[Column]:
+def _columns(tuned: TuningReport) -> list[Column]:
     """Those of records, with what is to be best or is limited, and builds in a column rather than in words."""
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
     wanted = {column for name in names for column in _MEASURED.get(name, ())}
@@ -200,10 +210,10 @@ def _columns(tuned: Tuned) -> list[Column]:
             )
         else:
             columns.append(column)
-    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.excluded}
+    barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def said(row: Row) -> str:
-        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
+        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.broken_constraints))
 
     return [*columns, changed(COLUMNS[-1], write=said, keep=2)]
 
@@ -228,10 +238,12 @@ def _filling(record: Record, candidate: Candidate, winner: Row, table: Table, fi
     return changed(line, cells=[*line.cells[:-1], SEARCHED])
 
 
-def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
+def answer_of(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
     """Which is best, with what is to be best of it."""
     fast = tuned.objective.name in RACED
-    runs = {record.id: [one for one in tuned.finals if one.case == record.case] for record in tuned.finals}
+    runs = {
+        record.id: [one for one in tuned.final_records if one.case == record.case] for record in tuned.final_records
+    }
 
     def told(row: Row) -> str:
         measure = tuned.objective.measure
@@ -247,7 +259,7 @@ def answer_of(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
     return found
 
 
-def _against_bench(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
+def _against_bench(tuned: TuningReport, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
     """The winner against what ``inferlens bench`` would have found, where the answer does not say it."""
     if not facts or not tuned.best:
         return []
@@ -273,9 +285,9 @@ def _is_usual(one: CandidateFacts, precision: str) -> bool:
     return one.candidate.final and not one.candidate.settings and one.case.precision == precision
 
 
-def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
+def sentences(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> list[str]:
     """What was tried and found, and what to do with it."""
-    broken = plain(" ".join(tuned.missed))
+    broken = plain(" ".join(tuned.broken_constraints))
     said = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
     if tuned.advice:
         said.append(f"Advice that paid: {'; '.join(map(_advice, tuned.advice))}.")
@@ -285,14 +297,14 @@ def sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
     said += _of_settings("What others would do", [effect for effect in others if _differs(effect)])
     if same := [plain(_spelled(effect.setting)) for effect in others if not _differs(effect)]:
         said.append(f"Others of which no effect was seen: {_some(same, MOST_NAMES)}.")
-    ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
+    ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
     finals = sum(one.candidate.final for one in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(one.candidate.out) for one in facts)
+    out = sum(bool(one.candidate.rejection) for one in facts)
     lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     said.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
-    said += left_out(tuned.untried)
+    said += left_out(tuned.skipped)
     if tuned.folder:
         folder = plain(tuned.folder)
         live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
@@ -341,13 +353,13 @@ def _spelled(setting: str) -> str:
     return f"{name}={chosen.lower() if chosen in ('True', 'False') else chosen}"
 
 
-def left_out(untried: Sequence[Untried], said: str = "Not tried") -> list[str]:
+def left_out(untried: Sequence[SkippedCandidate], said: str = "Not tried") -> list[str]:
     """Which backends and precisions were not tried, why in few words, and what would have them tried."""
     reasons: dict[str, list[str]] = {}
     for item in untried:
         flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
         flag = "inferlens doctor" if item.hint.startswith("pip ") else flag
-        why = item.why.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        why = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
         asked = "--precision" if item.name in PRECISIONS else "--backend"
         reasons.setdefault(flag or why or asked, []).append(item.name)
     line = ""
@@ -370,11 +382,11 @@ def _some(names: Sequence[str], most: int) -> str:
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 
 
-def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: int | None = None) -> Document:
+def tunings_document(every: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
     """What there is to show of tunings; of a single one all of it, ``reference`` and ``top`` as there."""
     if len(every) == 1:
         return document(every[0], reference, top)
-    records = [record for tuned in every for record in tuned.finals]
+    records = [record for tuned in every for record in tuned.final_records]
     finals, raced = of_records(records, reference), every[0].objective.name in RACED
 
     def told() -> Sequence[Table | str]:
@@ -385,7 +397,7 @@ def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: 
 
     def blocks() -> Sequence[Table | str]:
         met = [*_by_budget(finals.blocks() if records else ()), *tunings_sentences(every)] if raced else told()
-        return [*met, *(tried_table(facts_of(tuned), _name(tuned)) for tuned in every)]
+        return [*met, *(tried_table(candidate_facts(tuned), _name(tuned)) for tuned in every)]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         if not raced:
@@ -418,18 +430,20 @@ def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
     ]
 
 
-def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
+def tunings_sentences(every: Sequence[TuningReport]) -> list[str]:
     """What was tried in all and what was not, where each winner lies, and what to do with it."""
     tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
     said = [
-        f"{_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.missed))}" for tuned in every if tuned.missed
+        f"{_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
+        for tuned in every
+        if tuned.broken_constraints
     ]
     said += [f"{_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
-    ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
+    ended = "" if all(tuned.complete for tuned in every) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in every))
     said.append(f"Tried {tried:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    in_all = [untried for untried in every[0].untried if all(untried in tuned.untried for tuned in every)]
-    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.untried if untried not in in_all)
+    in_all = [untried for untried in every[0].skipped if all(untried in tuned.skipped for tuned in every)]
+    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.skipped if untried not in in_all)
     said += [*left_out(in_all), *left_out(list(in_some), "Not tried in some")]
     folders = [plain(tuned.folder) for tuned in every if tuned.folder]
     if folders:
@@ -439,7 +453,7 @@ def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
     return said
 
 
-def _name(tuned: Tuned) -> str:
+def _name(tuned: TuningReport) -> str:
     """What it is of."""
     record = tuned.trials[0].records[0]
     return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from inferlens.analysis.tuning import WINNER, CandidateFacts, Tuned, facts_of
+from inferlens.analysis.tuning import WINNER, CandidateFacts, TuningReport, candidate_facts
 from inferlens.errors import InferlensError
 from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
@@ -28,21 +28,21 @@ _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of meas
 _MIB = 2.0**-20
 
 
-def render(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
+def render(tuned: TuningReport, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
     """The chart, as :func:`inferlens.views.picture.drawn`; raises as :func:`spec`."""
     picture.check(format, "--output tuning.svg", theme)
     return picture.drawn(spec(tuned, reference), format, _model(tuned), theme)
 
 
 def spec(
-    tuned: Tuned, reference: str | None = None, colours: Mapping[str, str] | None = None
+    tuned: TuningReport, reference: str | None = None, colours: Mapping[str, str] | None = None
 ) -> Callable[[Theme], dict[str, Any]]:
     """What makes the Vega-Lite document for a theme; ``colours`` are those of backends, by their names.
 
     Raises:
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
-    facts = facts_of(tuned)
+    facts = candidate_facts(tuned)
     timed = [one for one in facts if one.objective is not None]
     if not any(one.error is not None or one.memory for one in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
@@ -51,14 +51,14 @@ def spec(
     return lambda theme: _chart(tuned, timed, facts, roles, theme, shades)
 
 
-def _model(tuned: Tuned) -> str:
+def _model(tuned: TuningReport) -> str:
     return plain(tuned.trials[0].records[0].case.model.rpartition(":")[2])
 
 
-def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
+def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
     """What is named, by the case's digest."""
     roles: dict[str, list[str]] = {}
-    if facts[0].came == WINNER:
+    if facts[0].outcome == WINNER:
         roles[facts[0].case.digest] = ["winner"]
     usual = next((one.case for one in facts if one.candidate.final and not one.candidate.settings), None)
     if usual:
@@ -71,7 +71,7 @@ def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None)
 
 
 def _chart(
-    tuned: Tuned,
+    tuned: TuningReport,
     timed: Sequence[CandidateFacts],
     facts: Sequence[CandidateFacts],
     roles: dict[str, list[str]],
@@ -105,7 +105,7 @@ def _chart(
     return finished(stacked(panels, across=True, spacing=BETWEEN, title=title(said, about)), theme)
 
 
-def _about(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
+def _about(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
     """One line beneath the title: of what it is, and what is not drawn."""
     untimed = sum(one.objective is None for one in facts)
     row = finals_of(tuned)[0]
@@ -115,7 +115,7 @@ def _about(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
     return " · ".join([*words, "dashed: nothing is better in both"])
 
 
-def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]) -> list[dict[str, Any]]:
+def _values(tuned: TuningReport, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]) -> list[dict[str, Any]]:
     """What is drawn of each candidate."""
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
@@ -141,8 +141,8 @@ def _values(tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list
                 "role": ", ".join(role),
                 "label": ", ".join(role),
                 "wrong": False,
-                "filled": not one.candidate.out,
-                "came": without_middle(plain(one.came), 80),
+                "filled": not one.candidate.rejection,
+                "came": without_middle(plain(one.outcome), 80),
             }
         )
     return values

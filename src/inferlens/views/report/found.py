@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from inferlens.analysis.evidence import Finding
 from inferlens.analysis.profile_table import short_name
 from inferlens.analysis.trace_findings import trace_findings
-from inferlens.analysis.tuning import Tuned, beneath, load_tuned, tunings_in
+from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
@@ -222,7 +222,7 @@ class Found:
 
     records: list[Record] = field(default_factory=list)
     profiles: LoadedProfiles = field(default_factory=LoadedProfiles)
-    tunings: list[Tuned] = field(default_factory=list)
+    tunings: list[TuningReport] = field(default_factory=list)
     quantizations: list[Quantization] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -231,7 +231,7 @@ class Found:
     @property
     def every(self) -> list[Record]:
         """All records, those of tunings' finals included."""
-        return [*self.records, *(record for tuning in self.tunings for record in tuning.finals)]
+        return [*self.records, *(record for tuning in self.tunings for record in tuning.final_records)]
 
     @cached_property
     def colours(self) -> dict[str, str]:
@@ -270,11 +270,11 @@ def found_in(paths: Sequence[Path]) -> Found:
         if not path.exists():
             hint = paths_like(path, folders=True) or "inferlens bench"
             raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint=hint)
-    folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
+    folders = find_tunings(paths) or [folder for path in paths for folder in tunings_under(path)]
     winners = set()
     for folder in folders:
         try:
-            found.tunings.append(load_tuned(folder))
+            found.tunings.append(load_tuning(folder))
             winners.add(folder.parent / BEST)
         except InferlensError as error:
             found.problems.append(str(error))

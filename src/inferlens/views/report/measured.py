@@ -14,7 +14,7 @@ import numpy as np
 
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.samples import CaseRuns, latest
-from inferlens.analysis.tuning import Tuned, facts_of
+from inferlens.analysis.tuning import TuningReport, candidate_facts
 from inferlens.record.record import machine_name
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.answer import AnswerLine, answers, likely
@@ -159,7 +159,7 @@ def answer(found: Found) -> Iterator[Block]:
         yield from of_traces(found)
 
 
-def _of_tuning(tuned: Tuned) -> Iterator[Block]:
+def _of_tuning(tuned: TuningReport) -> Iterator[Block]:
     """What came out as the best, what it costs, and the command that uses it."""
     finals = finals_of(tuned)
     said = answer_of(tuned, finals) if finals else []
@@ -167,10 +167,10 @@ def _of_tuning(tuned: Tuned) -> Iterator[Block]:
     yield from said[1:]
     if finals:
         yield _costs(finals, ways(finals))
-    yield from (sentence for sentence in sentences(tuned, facts_of(tuned)) if sentence.startswith("Use"))
+    yield from (sentence for sentence in sentences(tuned, candidate_facts(tuned)) if sentence.startswith("Use"))
 
 
-def _in_a_line(tuned: Tuned) -> str:
+def _in_a_line(tuned: TuningReport) -> str:
     """Of what a tuning is, and its answer."""
     finals = finals_of(tuned)
     if not finals:

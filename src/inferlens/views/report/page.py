@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from inferlens.analysis.graph import graph_of, source_of
+from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.samples import device_name, latest
 from inferlens.errors import InferlensError
 from inferlens.record.partition import Partition, partition_in
@@ -158,11 +158,11 @@ def _modules(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
 
 def _graph(case: ProfiledCase, place: int, room: int) -> list[Block]:
     """What is executed, as a graph; or, where that is too large or cannot be laid out here, how to have it drawn."""
-    source = source_of(case.profile, case.name, case.headline, case.unprofiled)
+    source = profile_source(case.profile, case.name, case.headline, case.unprofiled)
     if isinstance(source, str) or not source.layers:
         return []
     try:
-        drawn = str(render([graph_of(source)], "svg", title=case.name, deadline=SOON))
+        drawn = str(render([build_graph(source)], "svg", title=case.name, deadline=SOON))
     except InferlensError as error:
         return [f"The graph of its layers is not drawn: {error.what}"]
     if len(drawn) > min(MOST_GRAPH, room):
