@@ -25,7 +25,7 @@ from rich.table import Table
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.flavours import find
+from inferlens.backends.tensorrt.library import find
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 from inferlens.record.files import write_whole

@@ -3,7 +3,8 @@
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
 ``<!-- picture WORDS -->`` names is what ``inferlens WORDS`` draws. Some tables are no command's: ``against FOLDER
 CASE`` has the speed-up against each case, ``quantized`` and ``accuracies FOLDER`` what int8 and fp8 do to latencies and
-answers, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed.
+answers, ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept, ``options BACKEND`` the options of a backend.
+No number is typed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from inferlens import cli, load_records
+from inferlens.backends import BACKENDS
+from inferlens.cli.backends import option_rows
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, drop, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.table import Column, Document, Line, Table, render
@@ -29,7 +32,8 @@ from inferlens.views.table import Column, Document, Line, Table, render
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>\$ inferlens|against|quantized|accuracies|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)",
+    r"(<!-- (?P<kind>\$ inferlens|against|quantized|accuracies|loops|options) (?P<words>[^\n]+) -->\n)"
+    r".*?(?P<end><!-- end -->)",
     re.S,
 )
 
@@ -41,6 +45,8 @@ def filled(page: str) -> str:
 
 def drawn(kind: str, words: str) -> str:
     """What stands in one block."""
+    if kind == "options":
+        return options(words)
     if kind in TABLES:
         return markdown(TABLES[kind](*shlex.split(words)))
     return printed(*shlex.split(words), "--format", "markdown")
@@ -168,6 +174,15 @@ def loops(file: str) -> Table:
         lines.append(Line(one["model"].split(":")[-1], (one["precision"], str(one["batch"]), *times, *differs)))
     titles = ("precision", "batch", "bare loop (µs)", "inferlens (µs)", "difference", "interval (95 %)")
     return Table(kept["title"], "model", columns(*titles, texts=1), lines)
+
+
+def options(backend: str) -> str:
+    """Return the options of a backend as a Markdown table: name, values, default and description."""
+    lines = ["| option | values | default | what it does |", "|---|---|---|---|"]
+    for name, values, default, description in option_rows(BACKENDS.get(backend)):
+        choices = ", ".join(f"`{value}`" for value in values.split("|")) if "|" in values else values
+        lines.append(f"| `{backend}.{name}` | {choices} | {f'`{default}`' if default else ''} | {description} |")
+    return "\n".join(lines) + "\n"
 
 
 TABLES: dict[str, Callable[..., Table]] = {each.__name__: each for each in (against, quantized, accuracies, loops)}

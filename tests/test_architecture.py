@@ -20,9 +20,9 @@ ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a room may import from those before it, and from itself.
 ROOMS = [
     "errors", "reasons", "units", "limits", "registry", "spec", "record", "stats", "trace", "analysis", "models",
-    "backends", "measure", "execution", "views", "cli", "__main__",
+    "backends", "measure", "execution", "views", "cli", "api", "__main__",
 ]  # fmt: skip
-MOST_AT_THE_TOP = 19
+MOST_AT_THE_TOP = 20
 MOST_IN_A_FOLDER = 20
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

@@ -126,11 +126,11 @@ def test_the_reason_is_in_the_row_and_the_notes(name: str, backend: str, batch: 
     shown = inferlens("bench", f"{name}.onnx", *words, cwd=tmp_path).stdout
     assert re.search(why, " ".join(shown.split()))
     assert not re.search(PLACES, shown)
-    (case,) = json.loads(inferlens("notes", "out", "--json", cwd=tmp_path).stdout)["cases"]
+    (case,) = json.loads(inferlens("show", "out", "--view", "notes", "--json", cwd=tmp_path).stdout)["cases"]
     (note,) = [each for each in case["warnings"] if each["code"] in ("unsupported", "did-not-run")]
     assert re.search(why, note["message"])
     assert f"show --log '{case['label']}'" in note["advice"], "the whole text is one command away"
-    noted = inferlens("notes", "out", cwd=tmp_path).stdout
+    noted = inferlens("show", "out", "--view", "notes", cwd=tmp_path).stdout
     assert re.search(why, " ".join(noted.split()))
     log = inferlens("show", "out", "--log", case["label"], cwd=tmp_path).stdout
     assert re.search(why, log)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.export import example_feed, export_dimensions, free_sizes
+from inferlens.backends.pytorch.runner import example_feed, export_dimensions, free_sizes
 from inferlens.execution.measure_case import (
     BenchmarkJob,
     Measured,

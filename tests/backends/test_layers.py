@@ -12,16 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.base import LayerProfiler
 from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, by_node, tensors
-from inferlens.backends.openvino.profile import NodeCounter
-from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.module_hooks import add_own_times
+from inferlens.backends.openvino import NodeCounter
+from inferlens.backends.profiling.layers import Taken, add_own_times
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import (
+from tests.backends.profiling.samples import (
     ODD,
     Attention,
     Fused,

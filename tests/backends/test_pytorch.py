@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.abilities import Saver
 from inferlens.backends.availability import torch_settings
-from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
+from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Saver, Support
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.traced_runs import TracedOperator
+from inferlens.backends.profiling.layers import Taken
+from inferlens.backends.profiling.traces import TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import (
     GRAPH,
@@ -31,7 +31,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import Case
 from tests.backends import small
-from tests.backends.profiling.layered import (
+from tests.backends.profiling.samples import (
     ODD,
     Attention,
     Breaking,

@@ -15,13 +15,13 @@ from torch import nn
 
 from inferlens.backends.availability import quiet
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.torchscript.layers import Modules
+from inferlens.backends.torchscript import Modules
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
+from tests.backends.profiling.samples import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
 
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
 LABELS = (TRACE, SCRIPT)

@@ -103,14 +103,14 @@ def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
 
 def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter, "check", lambda *_: None)
-    looked = RoundsBar.looked
+    update = RoundsBar.update
 
     def interrupted(bar: RoundsBar, so_far: Any) -> None:
-        looked(bar, so_far)
+        update(bar, so_far)
         if len(so_far.steps) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RoundsBar, "looked", interrupted)
+    monkeypatch.setattr(RoundsBar, "update", interrupted)
     pythons = ",".join(f"{name}/bin/python" for name in "abc")
     done = inferlens("ab", "fake:demo", "fake", "--python", pythons, *QUICK, cwd=tmp_path)
     assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr

@@ -68,7 +68,7 @@ def test_there_is_no_framework_in_it(bare: Path) -> None:
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
     assert python(str(bare), "-c", code).stdout == "[]\n"
     done = run(bare, "--help")
-    assert all(command in done.stdout for command in ("bench", "show", "plot", "doctor", "backends"))
+    assert all(command in done.stdout for command in ("bench", "show", "doctor", "backends"))
 
 
 def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(
     assert "pytorch" in shown.stdout
     for arguments, words in (
         (("bench", "resnet18"), "pip install -e '"),
-        (("plot", "results/demo", "-o", "x.png"), "[plots]'"),
+        (("show", "results/demo", "--plot", "x.png"), "[plots]'"),
     ):
         done = run(bare, *arguments, cwd=tmp_path)
         assert done.returncode == 2, done.stdout + done.stderr

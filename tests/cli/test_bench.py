@@ -22,7 +22,7 @@ def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
     assert "fake:fast" in done.stdout
     assert "LIKELY FASTEST  fake:fast  2.00 ms" in done.stdout
     assert "[3/3] fake:noisy 4." in done.stderr
-    assert "inferlens plot results/demo" in done.stdout
+    assert "inferlens show results/demo --plot" in done.stdout
     folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
     assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
     shown = inferlens("show", "results/demo", cwd=tmp_path)
@@ -96,3 +96,36 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m inferlens backends fake | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.stderr == ""
+
+
+def test_one_option_with_several_values_is_compared_with_its_default(tmp_path: Path) -> None:
+    sweep = ("bench", "fake:demo", "-b", "fake", "--option", "fake.knob_a=1,2")
+    done = inferlens(*sweep, "-o", "sweep.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "round 3: knob_a=1 1.25x the default" in done.stderr
+    assert done.stdout.splitlines()[2] == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
+    assert "The records: inferlens show results/demo" in done.stdout
+    names, *lines = ((tmp_path / "sweep.csv").read_text()).splitlines()
+    assert names.startswith("value,")
+    assert [line.partition(",")[0] for line in lines] == ["0", "1", "2"]
+    done = inferlens(*sweep, "--json", "-o", "sweep.svg", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    assert (data["knob"], data["default"]) == ("fake.knob_a", 0)
+    assert [value["verdict"] for value in data["values"]] == [None, "FASTER", "FASTER"]
+    assert data["values"][1]["row"]["speedup"] == pytest.approx(1.25)
+    assert "knob_a=1 is 1.25x its default" in (tmp_path / "sweep.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--option", "fake.knob_a=1,9"), 2, "does not take '9'"),
+        (("--option", "fake.knob_z=1,2"), 2, "knob_z"),
+        (("--option", "fake.knob_a=1,2", "-o", "sweep.xyz"), 2, "file ending"),
+        (("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise"), 1, "Not even the default of knob_a ran"),
+    ],
+)
+def test_a_sweep_that_cannot_be_is_a_message(tmp_path: Path, words: tuple[str, ...], code: int, message: str) -> None:
+    done = inferlens("bench", "fake:demo", "-b", "fake", *words, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stdout + done.stderr

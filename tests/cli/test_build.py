@@ -1,4 +1,4 @@
-"""``inferlens build``, as a person runs it on a machine without a GPU."""
+"""``inferlens export --to x.engine``, as a person runs it on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inferlens.cli.build import text
+from inferlens.cli.files import report_text
 from inferlens.models import provenance
 from inferlens.record.build_report import Build, BuildReport, LayerDifference
 from tests.commands import inferlens, started
@@ -31,7 +31,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph: Path) -> None:
-    done = started("build", "net.onnx", "-o", "net.engine", *ON_AMPERE, cwd=graph.parent)
+    done = started("export", "net.onnx", "--to", "net.engine", *ON_AMPERE, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("net.engine: ")
     assert "built in " in done.stdout
@@ -41,7 +41,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     assert told is not None
     assert told.case.model == "onnx:net.onnx"
     assert told.targets == ("8.0", "8.9")
-    again = inferlens("build", "net.onnx", "-o", "again.engine", *ON_AMPERE, "--json", cwd=graph.parent)
+    again = inferlens("export", "net.onnx", "--to", "again.engine", *ON_AMPERE, "--json", cwd=graph.parent)
     report = json.loads(again.stdout)
     assert report["cached"]
     assert report["path"] == "again.engine"
@@ -51,21 +51,24 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-o", "net.trt"), "net.trt is not named .engine or .plan"),
-        (("-o", "nowhere/net.engine"), "net.engine cannot be written"),
-        (("-o", "bad.engine"), "There is no GPU here that TensorRT"),  # of the flavour that is there
-        (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
-        (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
-        (("-o", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is not a file"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
+        (("--to", "net.trt"), "Nothing writes models to files named '.trt'"),
+        (("--to", "net.onnx", "--builds", "2"), "--builds is for TensorRT engines"),
+        (("--to", "bad.engine"), "There is no GPU here that TensorRT"),  # of the flavour that is there
+        (
+            ("--to", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"),
+            "cannot build for compute",
+        ),
+        (("--to", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
+        (("--to", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
+        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
+        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is not a file"),
+        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
     ],
 )
 def test_what_cannot_be_built_is_said_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, graph: Path
 ) -> None:
-    done = inferlens("build", "net.onnx", *arguments, cwd=graph.parent)
+    done = inferlens("export", "net.onnx", *arguments, cwd=graph.parent)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Try: " in done.stderr or "Expected: " in done.stderr
@@ -75,7 +78,7 @@ def test_what_cannot_be_built_is_said_and_nothing_is_written(
 
 def test_several_builds_and_what_a_build_for_rtx_does_not_heed(graph: Path) -> None:
     options = ("--option", "tensorrt.optimization_level=0", "--option", "tensorrt.timing_cache=kernels")
-    done = inferlens("build", "net.onnx", "-o", "n.plan", *ON_AMPERE, "--builds", "2", *options, cwd=graph.parent)
+    done = inferlens("export", "net.onnx", "--to", "n.plan", *ON_AMPERE, "--builds", "2", *options, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert "  build 2: " in done.stdout
     assert "2 builds are the same, byte for byte" in done.stdout
@@ -90,7 +93,7 @@ def test_the_report_in_lines() -> None:
         compute_capability="9.0", seconds=2.0, builds=(one, Build(seconds=1.0, size=2**20, sha256="b" * 64,
         shared_timings=True)), differences=(LayerDifference("conv", ("a", "b")),), findings=("They differ.",),
     )  # fmt: skip
-    assert text(report).splitlines() == [
+    assert report_text(report).splitlines() == [
         "net.engine: 1.00 MiB, built in 2.00 s, by TensorRT 10.13, for NVIDIA H200 (compute capability 9.0).",
         "  build 1: 2.00 s, 1.00 MiB, sha256 aaaaaaaaaaaa, GPU time 1.00 ms",
         "  build 2: 1.00 s, 1.00 MiB, sha256 bbbbbbbbbbbb, shared timings",

@@ -14,7 +14,7 @@ from torch import nn
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation
-from inferlens.backends.onnx import export as onnx_export
+from inferlens.backends.onnx import graph as onnx_export
 from inferlens.execution.deploy.build import saver
 from inferlens.execution.expand import expand
 from inferlens.execution.measure_case import ReferenceJob, reference

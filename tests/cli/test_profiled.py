@@ -12,7 +12,7 @@ from inferlens.record.layer_profile import encode
 from inferlens.record.store import load_profiles
 from tests.analysis.profile.kernel_profiles import traced
 from tests.analysis.profile.samples import eager, fused, other, saved
-from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
+from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.commands import inferlens
 
 COMMANDS = ("layers", "modules", "kernels")
@@ -34,7 +34,7 @@ def test_options(results: Path):
     assert done.stdout.index("openvino") < done.stdout.index("onnxruntime")
     done = inferlens("kernels", "results", "--by", "launch", "--sort", "order", "-f", "csv", cwd=results.parent)
     assert done.stdout.count(",launch,") == 162 + 25
-    assert "host-bound" in inferlens("findings", "results", "--all", cwd=results.parent).stdout
+    assert "host-bound" in inferlens("show", "results", "--view", "findings", "--all", cwd=results.parent).stdout
     inferlens("layers", "results", "--columns", "share", "-o", "l.md", cwd=results.parent)
     assert "| module | share |" in (results.parent / "l.md").read_text()
 
@@ -127,4 +127,4 @@ def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path: Path)
     assert len(lines) <= 24, done.stdout
     assert max(map(len, lines)) <= 100
     assert [line.split()[0] for line in lines if line.startswith(("stem", "body", "call"))] == ["stem", "body", "call"]
-    assert lines[-1].endswith("inferlens findings results/demo")
+    assert lines[-1].startswith("More: inferlens show results/demo --view findings")

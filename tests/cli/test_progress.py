@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+import inferlens
 from inferlens.cli import screen
 from inferlens.cli.progress import Bar
 from inferlens.errors import Unsupported
@@ -195,3 +196,15 @@ def test_a_terminal_is_left_clean(tmp_path: Path):
 def test_a_name_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     screen.note("factory:two:make")
     assert capsys.readouterr().err == "factory:two:make\n"
+
+
+def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"backend": "fake:steady,fake:fast", "quick": True, "iterations": 3, "output": tmp_path}
+    inferlens.bench("fake:demo", **words)
+    assert capsys.readouterr().err == ""
+    out = io.StringIO()
+    monkeypatch.setattr(screen, "errors", lambda: Console(file=out, force_terminal=True, width=100))
+    inferlens.bench("fake:demo", **words)
+    assert "fake:fast" in out.getvalue()

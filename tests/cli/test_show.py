@@ -35,7 +35,7 @@ def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> 
 def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path: Path) -> None:
     words = ("bench", "fake:demo", "-b", "fake:steady,fake:fast", "--mode", "latency", "--iterations", "5")
     assert inferlens(*words, cwd=tmp_path).returncode == 0
-    said = inferlens("plot", "results", "-o", "p.svg", cwd=tmp_path).stderr
+    said = inferlens("show", "results", "--plot", "p.svg", cwd=tmp_path).stderr
     assert "no throughput, for none was measured. To measure it: inferlens bench fake:demo --mode both" in said
 
 
@@ -44,7 +44,7 @@ def test_one_case_alone_is_said_by_its_model(tmp_path: Path) -> None:
         saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))
     said = "torchvision:resnet18 was measured 2 times; the newest run is shown"
     assert said in inferlens("show", "results", cwd=tmp_path).stdout
-    assert f"{said}." in inferlens("plot", "results", "-o", "p.svg", cwd=tmp_path).stderr
+    assert f"{said}." in inferlens("show", "results", "--plot", "p.svg", cwd=tmp_path).stderr
     (tmp_path / "one").mkdir()
     saved(tmp_path / "one", ran())
     assert "measured" not in inferlens("show", "one", cwd=tmp_path).stdout

@@ -228,6 +228,14 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")
 
 
+def test_a_whole_trace_against_a_step_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(training())
+    (tmp_path / "b.json").write_bytes(text(launch(1, 10), kernel(1, 20, 50, "gemm")))
+    done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
+    words = "b.json has no marked steps: the whole of it is compared with one step of a.json."
+    assert words in " ".join(done.stderr.split())
+
+
 def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path: Path) -> None:
     def one(name: str, module: str) -> bytes:
         around = event(module, 5, 90, "user_annotation")

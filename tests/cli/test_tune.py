@@ -10,34 +10,10 @@ import pytest
 from tests.commands import inferlens
 
 
-def test_a_study_in_every_format_and_as_a_picture(tmp_path: Path) -> None:
-    study = ("tune", "fake:demo", "--study", "fake.knob_a=1,2")
-    done = inferlens(*study, "-o", "study.csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "round 3: knob_a=1 1.25x the default" in done.stderr
-    assert done.stdout.splitlines()[2] == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
-    assert "The records: inferlens show results/demo" in done.stdout
-    names, *lines = ((tmp_path / "study.csv").read_text()).splitlines()
-    assert names.startswith("value,")
-    assert [line.partition(",")[0] for line in lines] == ["0", "1", "2"]
-    done = inferlens(*study, "--json", "-o", "study.svg", cwd=tmp_path)
-    data = json.loads(done.stdout)
-    assert (data["knob"], data["default"]) == ("fake.knob_a", 0)
-    assert [each["verdict"] for each in data["values"]] == [None, "FASTER", "FASTER"]
-    assert data["values"][1]["row"]["speedup"] == pytest.approx(1.25)
-    assert "knob_a=1 is 1.25x its default" in (tmp_path / "study.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--space", "missing.toml"), "The space file missing.toml does not exist."),
-        (("--study", "fake.knob_a=9"), "does not take '9'"),
-        (("--study", "fake.knob_a=1", "--only", "fake"), "With --study, --only would do nothing."),
-        (("--study", "fake.knob_a=1", "--within", "error=1", "--dry-run"), "--within and --dry-run would do nothing."),
-        (("--study", "fake.knob_z=1", "--dry-run"), "knob_z"),
-        (("--study", "fake.knob_a=1", "--for", "energy"), "no objective of a study 'energy'"),
-        (("--study", "fake.knob_a=1", "-o", "study.xyz"), "file ending"),
     ],
 )
 def test_bad_words_are_one_message(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -45,12 +21,6 @@ def test_bad_words_are_one_message(tmp_path: Path, words: tuple[str, ...], messa
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert not (tmp_path / "results").exists()
-
-
-def test_a_study_of_which_nothing_runs_has_exit_code_1(tmp_path: Path) -> None:
-    done = inferlens("tune", "fake:demo", "--study", "fake.knob_a=1", "--option", "fake.trouble=raise", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "Not even the default of knob_a ran" in done.stdout
 
 
 def test_several_batches_are_one_screen(tmp_path: Path) -> None:

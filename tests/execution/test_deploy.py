@@ -16,8 +16,7 @@ import torch
 
 import inferlens
 from inferlens import InferlensError, Record, load_records
-from inferlens.backends.abilities import Deployer
-from inferlens.backends.base import TOLERANCES
+from inferlens.backends.base import TOLERANCES, Deployer
 from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
@@ -48,7 +47,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a small model's records, of each backend here."""
     output = tmp_path_factory.mktemp("results")
     measured(output, NET, ",".join(BACKENDS), input="image=2x3x16x16")
-    return output / "Convolution"
+    return output / "tests.backends.small.Convolution"
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +60,8 @@ def winners(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place, (label, option) in enumerate(OPTIONS.items()):
             words = {"option": [f"{label.partition(':')[0]}.{option}"], "threads": 1, "input": "image=2x3x16x16"}
             inferlens.tune(NET, only=(label, "fp32", "threads"), budget="1s", output=output, **words)
-            shutil.move(output / "Convolution" / "best", moved / f"case{place}")
-            shutil.rmtree(output / "Convolution")
+            shutil.move(output / "tests.backends.small.Convolution" / "best", moved / f"case{place}")
+            shutil.rmtree(output / "tests.backends.small.Convolution")
     return moved
 
 
@@ -71,7 +70,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same of a model of two inputs, whose outputs are nested."""
     output = tmp_path_factory.mktemp("nested")
     measured(output, NESTED, "pytorch,onnxruntime:cpu", input=["values=3x12", "tokens=3x6:int64:0..50"])
-    return output / "TwoInputs"
+    return output / "tests.backends.small.TwoInputs"
 
 
 @pytest.fixture
@@ -416,6 +415,17 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> 
     (best / RECORD).unlink()
     with pytest.raises(InferlensError, match=r"in each of 2 comparisons .* Try: the folder of one case, such as "):
         inferlens.load(tmp_path / "demo")
+
+
+def test_of_several_models_in_a_folder_none_is_taken(faked: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder_of(faked, "fake:fast"), tmp_path / "demo" / "best")
+    measured(tmp_path, "fake:other", "fake:steady")
+    message = rf"holds records of 2 models: fake:demo and fake:other\. Try: .*, such as {tmp_path}/demo/best"
+    with pytest.raises(InferlensError, match=message):
+        best_case(tmp_path)
+    shutil.move(tmp_path / "other", tmp_path / "demo" / "measured")
+    with pytest.raises(InferlensError, match=message):
+        best_case(tmp_path / "demo")
 
 
 @pytest.mark.parametrize(

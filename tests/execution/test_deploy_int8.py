@@ -36,7 +36,7 @@ def winners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         words = {"threads": 1, "input": "image=2x3x16x16", "calibration": str(data), "output": output}
         inferlens.tune(NET, only=(BACKENDS[0], "int8", "threads"), budget="1s", **words)
         inferlens.bench(NET, backend=BACKENDS[1:], precision="int8", **{**QUICK, **words})
-    results = output / "Convolution"
+    results = output / "tests.backends.small.Convolution"
     assert f'calibration = "{data}"' in (results / "best" / "best.toml").read_text()
     found[BACKENDS[0]] = Path(shutil.move(results / "best", moved / "tuned"))
     shutil.rmtree(results / "tuning")

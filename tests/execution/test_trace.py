@@ -56,7 +56,7 @@ def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken: Taken, tmp_p
     (made,) = taken(tmp_path / "results", batch=2)
     assert (made.status, made.reason, made.unseen) == ("ok", "", "")
     (file,) = made.files
-    assert file == tmp_path / "results" / "build" / "pytorch-fp32-b2-cpu" / "trace.json.gz"
+    assert file == tmp_path / "results" / "traced_model.build" / "pytorch-fp32-b2-cpu" / "trace.json.gz"
     assert [path.name for path in file.parent.iterdir()] == ["trace.json.gz"]
     assert set(names(file)) == {f"{span}{n}" for span in ("inferlens step ", "ProfilerStep#") for n in (2, 3, 4)}
     content = json.loads(gzip.decompress(file.read_bytes()))
@@ -152,7 +152,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
     monkeypatch.setattr(processes, "launch", crashes)
     (made,) = taken(tmp_path / "crash")
     assert (made.status, made.reason) == ("crashed", "killed by SIGSEGV")
-    assert not list((tmp_path / "crash" / "build").iterdir())
+    assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
 
 
 def test_a_trace_has_a_process_of_its_own(tmp_path: Path) -> None:

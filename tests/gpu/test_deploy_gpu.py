@@ -40,7 +40,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if records[0].status == "unsupported":
         pytest.skip(records[0].reason)
     assert records[0].status == "ok", records[0].reason
-    return tmp_path / "results" / "Convolution"
+    return tmp_path / "results" / "tests.backends.small.Convolution"
 
 
 def tensors(folder: Path, seed: int) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 import inferlens
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.flavours import find
+from inferlens.backends.tensorrt.library import find
 from inferlens.record.layer_profile import Profile
 
 pytest.importorskip("torchvision")

@@ -13,16 +13,21 @@ from torch import nn
 
 import inferlens
 from inferlens.analysis.profile_table import kernel_table
-from inferlens.backends.abilities import KernelOrigins, LayerProfiler
-from inferlens.backends.base import Preparation, Runner
-from inferlens.backends.profiling import kernel_runs
+from inferlens.backends.base import Absence, KernelOrigins, LayerProfiler, Preparation, Runner
+from inferlens.backends.profiling import kernels as kernel_runs
+from inferlens.backends.tensorrt.library import find
+from inferlens.execution.trace import Traced
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Kernels, Layers
 from inferlens.spec.case import TensorSpec
+from inferlens.trace import Category, read
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.tables import kernels
 from tests.backends import small
-from tests.backends.profiling import layered
+from tests.backends.profiling import samples as layered
 from tests.backends.test_torchscript import Encoder
 from tests.commands import inferlens as command
+from tests.commands import traced
 
 RUNS = 12  # more than are traced at once
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
@@ -282,10 +287,11 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     placed = {kernel.layer for kernel in kernels.kernels if kernel.layer}
     names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     assert placed <= names
-    # a graph drops copies that change nothing
-    dropped = sum(float(np.median(layer.times)) for layer in layers.layers if layer.name in names - placed)
-    assert dropped <= 0.05 * seconds(kernels) / RUNS
-    took = sum(float(np.median(layer.times)) for layer in layers.layers)
+    dropped = [
+        layer for layer in layers.layers if layer.name in names - placed
+    ]  # a graph drops copies that change nothing
+    assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(kernels) / RUNS
+    took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(kernels) / RUNS, rel=0.25)
 
 
@@ -424,3 +430,61 @@ def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Pat
     layers = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
     assert known(layers) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
     assert "layers.0" in {path for layer in layers.layers for path in layer.modules} or (label == SCRIPT and way)
+
+
+# Traces of steps
+
+VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
+needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
+
+
+def taken(folder: Path, **words: Any) -> list[Traced]:
+    pytest.importorskip("torchvision")
+    return traced(folder / "out", model="resnet18", device="cuda", **words)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "pytorch",
+        "torch_compile:default",
+        pytest.param("torch_tensorrt:dynamo", marks=needs_tensorrt),
+        pytest.param(f"tensorrt:{VARIANT}", marks=needs_tensorrt),
+    ],
+)
+def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
+    (traced,) = taken(tmp_path, backend=backend, precision="fp16")
+    assert traced.status == "ok", traced.reason
+    (shown,) = traced.shown
+    assert len(shown.steps) == 3
+    assert 0 < shown.gpu <= 1
+    assert traced.cost
+    assert (traced.unseen != "") == (shown.operators == 0)
+    steps = Analysis(read(traced.files[0])).counted
+    assert len(steps) == 3
+    assert steps.launched.min() > 0
+    assert steps.launched.max() == steps.launched.min()
+
+
+def test_options_keep_what_they_say(tmp_path: Path) -> None:
+    (traced,) = taken(tmp_path, backend="pytorch", stacks=True, memory=True, shapes=True, active=2)
+    trace = inferlens.load_trace(traced.files[0])
+    overview = trace.overview()
+    assert overview.gpus[0].utilization
+    assert any("convolution" in str(name) for name in kernels(trace.analysis, by_operator=True).columns["operator"])
+    assert len(trace.analysis.trace.allocations)
+    assert np.any(trace.analysis.trace.category == Category.PYTHON)
+    assert trace.analysis.trace.about.devices[0].name == torch.cuda.get_device_name()
+
+
+@needs_tensorrt
+def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(tmp_path: Path) -> None:
+    words = {"batch": "1,8", "tensorboard": tmp_path / "runs"}
+    made = taken(tmp_path, backend="pytorch", **words)
+    made += taken(tmp_path, backend="torch_tensorrt:dynamo", precision="fp32,fp16", **words)
+    assert [item.status for item in made] == ["ok"] * 6, [item.reason for item in made]
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        f"{name}_bs{batch}" for name in ("pytorch", "ttrt_fp32", "ttrt_fp16") for batch in (1, 8)
+    }
+    plain, half = (inferlens.load_trace(made[place].files[0]).overview() for place in (1, -1))
+    assert half.step_time < plain.step_time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from pathlib import Path
@@ -18,7 +19,8 @@ from inferlens.analysis.samples import CaseRuns
 from inferlens.backends.clocks import CudaClock
 from inferlens.measure.ceilings import measure
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher
-from inferlens.record.record import IN_TURNS
+from inferlens.models import resolve
+from inferlens.record.record import IN_TURNS, KERNEL_FAMILIES
 from tests.backends import small
 
 pytestmark = pytest.mark.alone
@@ -173,3 +175,61 @@ def test_a_gpu_has_a_bandwidth_and_rates_that_repeat() -> None:
     if "tf32" in first.rates:
         assert first.rates["fp32"] < first.rates["tf32"] < first.rates["fp16"]
         assert first.rates["bf16"] == pytest.approx(first.rates["fp16"], rel=0.2)
+
+
+# Several processes on one machine's GPUs: a worker for each GPU, and rounds that are held at once.
+
+
+def test_a_worker_for_each_gpu(tmp_path: Path) -> None:
+    """Cases that do the same work are on one card, each record tells which, and all outputs are right."""
+    records = inferlens.bench(
+        ["torchvision:resnet18", "torchvision:squeezenet1_1"], backend="pytorch,torchscript:trace", precision="fp16",
+        option="pytorch.cuda_graph=false", device="cuda", devices="all", quick=True, iterations=20, warmup=5,
+        output=tmp_path,
+    )  # fmt: skip
+    assert [(record.status, record.ranked) for record in records] == [("ok", True)] * 4
+    cards = {model: {record.machine.gpu_uuid for record in records if record.case.model == model} for model in
+             {record.case.model for record in records}}  # fmt: skip
+    assert all(len(its) == 1 and "" not in its for its in cards.values())
+    assert len(set.union(*cards.values())) == min(torch.cuda.device_count(), 2)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 4, reason="needs four CPUs")
+def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
+    records = inferlens.bench(
+        "torchvision:resnet18", backend="pytorch,torchscript:trace", precision="fp16", device="cuda", within="1s",
+        option="pytorch.cuda_graph=false", output=tmp_path,
+    )  # fmt: skip
+    assert {record.status for record in records} == {"ok"}
+    rounds = {record.repeat for record in records if record.repeat}
+    assert {1, 2} <= rounds
+    assert all(IN_TURNS in record.facts for record in records if record.repeat)
+
+
+# A tuning on an NVIDIA GPU: it ends with a winner that is right, and that can be used.
+
+
+def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
+    (tuned,) = inferlens.tune(
+        "torchvision:resnet18", backend="pytorch,torch_compile", precision="fp16", batch=8, device="cuda",
+        without=["torch_compile:max-autotune", "torch_compile:max-autotune-no-cudagraphs"], budget="80s",
+        output=tmp_path,
+    ).tuned  # fmt: skip
+    assert tuned.best
+    assert (tuned.best.device, tuned.best.precision, tuned.best.batch) == ("cuda", "fp16", 8)
+    assert {record.status for record in tuned.finals} == {"ok"}
+    assert all(record.agreement and record.agreement.agrees for record in tuned.finals)
+    looked = [record for record in tuned.searched if record.ranked]
+    assert all(abs(sum(record.facts[KERNEL_FAMILIES].values()) - 1) < 0.01 for record in looked), "of the GPU time"
+    named = [record for record in tuned.searched if record.ranked and IN_TURNS in record.facts]
+    if not any("case_memory" in record.machine.absent for record in named if record.machine):  # NVML names processes
+        peaks = [record.memory.device_peak or 0 for record in named]
+        assert min(peaks) > 100 * 2**20
+        assert max(peaks) < 8 * 2**30, "of one process, not of all that took turns"
+    module = resolve.load(tuned.best).module
+    assert module is not None
+    images = torch.rand(8, 3, 224, 224, device="cuda", dtype=torch.half)
+    with torch.no_grad():
+        expected = module.cuda().half()(images)
+        found = inferlens.load(tmp_path / "resnet18" / "best")(images)
+    assert torch.linalg.norm(found.float() - expected.float()) < 0.02 * torch.linalg.norm(expected.float())

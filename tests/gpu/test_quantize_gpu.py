@@ -11,8 +11,8 @@ import torch
 
 import inferlens
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.flavours import find, flavour
-from tests.backends.test_dialects import Residual
+from inferlens.backends.tensorrt.library import find, flavour
+from tests.backends.test_quantize import Residual
 
 ENGINES = [f"tensorrt:{name}" for name in ("trt", "rtx") if not isinstance(find(name), Absence)]
 OF_TORCH = [

@@ -17,18 +17,17 @@ import torch
 
 import inferlens
 from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner
-from inferlens.backends.host_io import HostIo
-from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.onnx.graph import onnx_file
+from inferlens.backends.pytorch.runner import HostIo
 from inferlens.backends.tensorrt.engine import EngineJob, built
-from inferlens.backends.tensorrt.flavours import current_gpu, find, flavour
-from inferlens.backends.tensorrt.options import TensorRTOptions
-from inferlens.backends.tensorrt.runtime import BoundContext, Engine
+from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find, flavour
+from inferlens.backends.tensorrt.runner import BoundContext, Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
-from tests.backends.quantized import quantized_file
+from tests.backends.small import quantized_file
 
 HERE = [variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)]
 pytestmark = pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX")

@@ -48,6 +48,7 @@ def test_a_factory_by_path_imports_its_neighbors(here: Path, package: bool, abso
     path = write(here / "sub" / "net", package=package)
     name = f"{path if absolute else path.relative_to(here)}:build"
     assert find(name).spec == f"factory:{name}"
+    assert find(name).name == ("model.build" if absolute else "sub.net.model.build")
     assert loaded(name).inputs[0].shape == (1, 4)
 
 

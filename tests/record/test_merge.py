@@ -47,7 +47,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, Path], tmp_path: Path) -> None:
     before = [content(path) for path in two]
-    done = inferlens("merge", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
+    done = inferlens("show", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "2 new records of 2 machines and 1 model" in done.stdout
     name = f"demo/{CASE.folder}"
@@ -64,7 +64,7 @@ def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], 
     assert (merge([*two, copy], store).new, merge([*two, store], store).new) == (2, 0)
     assert merge([tmp_path], store).known == 3  # from above the store itself
     assert [record.id for record in load_records(store).records] == ["a", "b"]
-    done = inferlens("merge", "all", "-o", "all", cwd=tmp_path)
+    done = inferlens("show", "all", "-o", "all", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 new records in all.")
 
 
@@ -131,7 +131,7 @@ def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for item, what in (("empty", "There is no record"), ("file", "is not a folder"), ("nowhere", "is not a folder")):
-        done = inferlens("merge", item, "-o", "all", cwd=tmp_path)
+        done = inferlens("show", item, "-o", "all", cwd=tmp_path)
         assert (done.returncode, what in done.stderr) == (2, True)
     assert not (tmp_path / "all").exists()
 

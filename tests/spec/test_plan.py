@@ -87,7 +87,7 @@ def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
 
 
 @pytest.mark.parametrize(
-    ("machine", "found", "words", "labels"),
+    ("machine", "model_info", "words", "labels"),
     [
         (LAPTOP, RESNET, {}, ["pytorch fp32 cpu", "onnxruntime:cpu fp32 cpu", "torchscript:trace fp32 cpu"]),
         (GPU_HOST, RESNET, {}, ["pytorch fp32 cuda"]),
@@ -127,7 +127,7 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "found", "words", "reason", "hint"),
+    ("machine", "model_info", "words", "reason", "hint"),
     [
         (LAPTOP, RESNET, {"backend": "onnxruntime:cuda"}, "no CUDA provider", "pip install onnxruntime-gpu"),
         (LAPTOP, RESNET, {"backend": "onnxruntime", "precision": "fp16"}, "no kernels", "--precision fp32"),
@@ -150,7 +150,7 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("machine", "found", "words", "what", "hint"),
+    ("machine", "model_info", "words", "what", "hint"),
     [
         ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens doctor"),
         (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
@@ -173,7 +173,7 @@ SOURCE = {"spec": "torchvision:resnet18", "format": "module", "weights": "a.pth"
 
 
 @pytest.mark.parametrize(
-    ("machine", "found", "words", "label"),
+    ("machine", "model_info", "words", "label"),
     [
         (GPU_HOST, RESNET, {"precision": "fp16", "batch": 8, "seed": 3, "threads": 1}, "pytorch fp32 batch 8 cpu"),
         (QUANTIZING, onnx_file("int8"), {}, "onnxruntime:cpu int8 batch 1 cpu graph_optimization=disable"),
@@ -232,7 +232,7 @@ ODD = 'a "quoted" \\ pa\x7fth é.onnx'
 
 
 @pytest.mark.parametrize(
-    ("machine", "found", "words"),
+    ("machine", "model_info", "words"),
     [
         (LAPTOP, RESNET, {"backend": "all", "precision": "fp32,bf16"}),
         (LAPTOP, RESNET, {"backend": "pytorch", "weights": ODD, "checkout": "../old", "threads": "1,2", "cold": True}),

@@ -22,7 +22,7 @@ from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
 from inferlens.trace.several import execution, rows_compared
 from inferlens.trace.steps import Intervals
 from inferlens.trace.tables import CUT_OFF, SLOW, kernels, module_tree, operators, stepping, timeline
-from tests.backends.profiling.kernel_samples import H200, NAMES, runs
+from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
 

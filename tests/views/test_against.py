@@ -93,5 +93,5 @@ def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():
 
 
 def test_the_command_draws_it(tmp_path):
-    refused = inferlens("plot", "nothing", "--against", "beauty", cwd=tmp_path)
+    refused = inferlens("show", "nothing", "--plot", "x.svg", "--against", "beauty", cwd=tmp_path)
     assert refused.returncode == 2

@@ -19,7 +19,7 @@ from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.records import document
 from inferlens.views.rows import rows
-from inferlens.views.table import render
+from inferlens.views.table import Screen, render
 
 from .samples import WRONG, case, failure, on_busy_machine, record, shown
 
@@ -124,6 +124,22 @@ def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_wha
     assert "inferlens ab resnet18 " in text
 
 
+def test_a_reference_of_few_samples_is_marked_in_the_headline():
+    made = [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
+    (answer,) = answers(rows(made))
+    assert "400x pytorch (few samples)" in str(answer)
+
+
+def test_one_command_decides_all_that_is_open():
+    once = [record(case(name, batch=batch), median=median) for name, median in (("pytorch", 20e-3), ("openvino", 19e-3))
+            for batch in (1, 32)]  # fmt: skip
+    text = " ".join(shown(once).replace("\\\n", "").split())
+    command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
+    assert f"To decide all 2: {command}" in text
+    short = document(once).fitted(Screen(lines=4, width=100))
+    assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
+
+
 def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
     noise = case("openvino", precision="int8", calibration="random")
     made = [record(case(), samples=(0.02,) * 100), record(noise, samples=(0.01,) * 100)]
@@ -164,11 +180,11 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     context = command.make_context(name, said)
     told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
     sides = [told.pop(side) for side in "ab"]
-    assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
+    assert (told["weights"], told["seed"]) == ("my weights.pth", "3")
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
-    assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
+    assert (told["iterations"], told["warmup"], told["timeout"]) == ("60", "2", "90s")
 
 
 def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
@@ -177,7 +193,10 @@ def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
     commands = [line for line in text.splitlines() if re.search("inferlens (ab|profile) ", line)]
     assert len(commands) == 2
     assert all("--output 'other place'" in line for line in commands)
-    assert "inferlens plot 'other place/resnet18'" in text
+    assert "inferlens show 'other place/resnet18' --plot chart.svg" in text
+    assert "inferlens show one 'and two' --plot chart.svg" in render(
+        document(race, where=["one", "and two"]), "markdown"
+    )
 
 
 def measured_once(seconds):
@@ -216,7 +235,9 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
     records = [
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
     ]
-    assert "Throughput stops growing at batch 8: 400 items a second." in shown(records)
+    slower = record(case(batch=32), median=0.32, rate=12)
+    assert "Throughput hardly grows after batch 8: 400 items a second, 403 at batch 32." in shown(records)
+    assert "Throughput stops growing at batch 8: 400 items a second." in shown([*records[:2], slower])
 
 
 def test_of_several_sizes_it_says_by_how_much_the_time_grows() -> None:

@@ -6,7 +6,7 @@ import xml.dom.minidom
 
 import pytest
 
-from inferlens.cli.show import plot
+from inferlens.cli.show import show
 from inferlens.errors import InferlensError
 from inferlens.record.record import encode
 from inferlens.views.chart import Chart
@@ -153,7 +153,7 @@ def folder(tmp_path):
     ("name", "start"), [("a.svg", b"<svg"), ("a.PNG", b"\x89PNG"), ("a.html", b"<!DOCTYPE html>"), ("a.pdf", b"%PDF")]
 )
 def test_the_suffix_decides_the_format(folder, tmp_path, name, start, capsys):
-    plot([folder], tmp_path / name)
+    show([folder], plot=tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(start)
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -163,12 +163,12 @@ def test_the_suffix_decides_the_format(folder, tmp_path, name, start, capsys):
 @pytest.mark.parametrize("name", ["a.docx", "a", ".svg"])
 def test_an_unknown_suffix_is_refused_and_nothing_written(folder, tmp_path, name):
     with pytest.raises(InferlensError, match="cannot be written as"):
-        plot([folder], tmp_path / name)
+        show([folder], plot=tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
 def test_a_failed_chart_leaves_the_old_file(folder, tmp_path):
     (tmp_path / "a.svg").write_text("old")
     with pytest.raises(InferlensError, match="No case fits"):
-        plot([folder], tmp_path / "a.svg", reference="tensorrt")
+        show([folder], plot=tmp_path / "a.svg", reference="tensorrt")
     assert (tmp_path / "a.svg").read_text() == "old"

@@ -14,12 +14,13 @@ from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.picture import THEMES
 from inferlens.views.raced.against import chart_of
 from inferlens.views.raced.crossed import crossed, document
+from inferlens.views.records import document as records_document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
 from tests.analysis.compare.sides import ran, saved
 from tests.commands import inferlens
 
-from .samples import RIGHT, WRONG, case, failure
+from .samples import RIGHT, WRONG, case, failure, record
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}
@@ -50,6 +51,13 @@ def lines_of(records, axis, **how):
 
 def shown(records, axis, format="table", **how) -> str:
     return render(document(records, axis), format, **how)
+
+
+def test_few_samples_are_marked_and_the_table_is_named_where_precisions_raced():
+    few = [record(case(precision=precision), samples=(0.02,) * 3, agreement=OF[precision]) for precision in OF]
+    assert re.search(r"^pytorch .*  few samples *$", shown(few, "precision"), re.M)
+    assert "few samples: There are 3 samples only." in shown(few, "precision")
+    assert "inferlens show here --by precision" in render(records_document(few, where="here"))
 
 
 def test_each_way_is_compared_with_its_first_precision_and_the_interval_is_known():
@@ -88,7 +96,7 @@ def test_what_is_wrong_or_did_not_run_is_a_word_and_has_no_speedup():
     ]  # fmt: skip
     assert found["torch_compile:default"]["int8"].speedup is None
     text = shown(quantized(), "precision")
-    assert "Why unsupported and wrong: inferlens notes RESULTS" in text
+    assert "Why unsupported and wrong: inferlens show RESULTS --view notes" in text
     assert "4.44" not in text  # the time of what is wrong
 
 
@@ -121,7 +129,10 @@ def test_two_sentences_tell_the_precision_from_the_runtime():
 def test_of_batch_sizes_the_time_of_one_item_counts():
     records = [*ran(case(batch=1), 10e-3), *ran(case(batch=8), 20e-3)]
     assert lines_of(records, "batch")["pytorch"][8].speedup == pytest.approx(4.0)
-    assert "batch 8 against batch 1, for one item: 4.00x" in shown(records, "batch")
+    assert "batch 8 against batch 1, for one item: 4.00x ±0.01 in pytorch" in shown(records, "batch")
+    slower = shown([*ran(case(batch=1), 10e-3), *ran(case(batch=8), 101.6e-3)], "batch")
+    assert "batch 8 against batch 1, for one item: 1.27x ±" in slower
+    assert slower.count(" slower") == 2
 
 
 def test_environments_stand_beside_each_other_by_their_short_names():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.traced_runs import GPU_CLOCK
+from inferlens.backends.profiling.traces import GPU_CLOCK
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.modules import columns
 from tests.analysis.profile.kernel_profiles import made, of_kernels, traced
 from tests.analysis.profile.samples import profile
-from tests.backends.profiling.kernel_samples import ENGINE
+from tests.backends.profiling.samples import ENGINE
 from tests.views import profiled
 from tests.views.profiled import loaded, row
 from tests.views.samples import case

@@ -1,4 +1,4 @@
-"""``inferlens notes``: a screen of the most important, all of it case by case, as data; and the lines under a table."""
+"""``inferlens show --view notes``: a screen of them, all case by case, as data; and the lines under a table."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> No
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     shown = sum("→" in line for line in lines)
-    more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens notes there --all")]
+    more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens show there --view notes --all")]
     assert bool(more) == (shown < len(records) == 12)
 
 
@@ -71,14 +71,16 @@ def test_as_data(tmp_path: Path) -> None:
     for place, item in enumerate(three()):
         (tmp_path / str(place)).mkdir()
         (tmp_path / str(place) / "record.json").write_bytes(encode(item))
-    data = json.loads(inferlens("notes", ".", "--json", cwd=tmp_path).stdout)
+    data = json.loads(inferlens("show", ".", "--view", "notes", "--json", cwd=tmp_path).stdout)
     assert data["schema"] == "inferlens.warnings/1"
     found = {one["label"]: [(item["code"], item["level"]) for item in one["warnings"]] for one in data["cases"]}
     assert found["onnxruntime:cpu fp32 batch 1 cpu"] == [("wrong-outputs", "changes")]
     assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
-    table = list(csv.DictReader(io.StringIO(inferlens("notes", ".", "--format", "csv", cwd=tmp_path).stdout)))
+    table = list(
+        csv.DictReader(io.StringIO(inferlens("show", ".", "--view", "notes", "--format", "csv", cwd=tmp_path).stdout))
+    )
     assert [row["code"] for row in table if row["level"] == "changes"] == ["wrong-outputs"]
-    assert inferlens("notes", ".", "-o", "notes.md", cwd=tmp_path).stdout == ""
+    assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
@@ -87,9 +89,9 @@ def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_lo
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS")
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
-    assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
+    assert inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
     inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
-    said = " ".join(inferlens("notes", "results", cwd=tmp_path).stdout.split())
+    said = " ".join(inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout.split())
     assert "→ inferlens show --log 'fake:fast fp32 batch 1 cpu trouble=raise' results" in said
     done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")

@@ -24,7 +24,7 @@ from tests.analysis.profile.floors import nasty as nasty_work
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.kernel_profiles import nasty as nasty_kernels
 from tests.analysis.profile.samples import NASTY, eager, failed, fused, layer, nasty, other, profile
-from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
+from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.views.profiled import TABLES, data, drawn, lines, loaded, row
 from tests.views.samples import GPU_MACHINE, WRONG, case
 

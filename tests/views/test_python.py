@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
 from pathlib import Path
-from types import FunctionType
 
 import msgspec
 import pandas
 import polars
 import pytest
 
-import inferlens
 from inferlens import InferlensError, Records, load_profiles, load_records
-from inferlens.cli import bench as command
-from inferlens.cli import tune as tuning
-from inferlens.spec.objective import MEASURES
-from inferlens.spec.plan import WORDS
 from inferlens.views.rows import Row
 from tests.analysis.compare.sides import ran, saved
 from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
 
-PLAN_FILE_ALONE = ("launcher", "runtime_env")  # words that no command takes
 CPU = Records(cpu_records())
 
 
@@ -122,29 +113,3 @@ def test_one_path_or_many(tmp_path: Path) -> None:
         load_records(one, tmp_path / "nowhere")
     with pytest.raises(InferlensError, match="no profile"):
         load_profiles(str(one), path)
-
-
-def keywords(function: FunctionType) -> dict[str, inspect.Parameter]:
-    """Those that are words of a plan."""
-    every = inspect.signature(function).parameters
-    assert not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in every.values())
-    return {name: parameter for name, parameter in every.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def test_words_are_those_of_the_command_line_and_typed() -> None:
-    bench, profile = keywords(inferlens.bench), keywords(inferlens.profile)
-    options = set(inspect.signature(command.bench).parameters) - set(command.OWN)
-    assert {*bench, "model"} - {"observer"} == options == WORDS - {"checkout", *PLAN_FILE_ALONE}
-    assert set(profile) - {"level", "runs"} < set(bench)
-    for name, parameter in (*bench.items(), *profile.items()):
-        assert parameter.annotation != "Any" or name == "level"
-        assert parameter.default == bench[name].default if name in bench else True
-
-
-def test_words_of_a_tuning_are_those_of_its_command() -> None:
-    words = keywords(inferlens.tune)
-    options = set(inspect.signature(tuning.tune).parameters) - {"limits", "study", "format", "json", "file", "dry_run"}
-    assert {*words, "model"} - {"observer", "within"} == options
-    assert all(word.annotation != "Any" for word in words.values())
-    aims = {name for name, measure in MEASURES.items() if measure.aim}
-    assert set(re.findall(r"'(.+?)'", words["objective"].annotation)) == aims

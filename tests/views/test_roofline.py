@@ -71,7 +71,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(text, "all layers")[0] == "51.5"
     assert "floor: the fastest possible on this device, at 1.00 GFLOP/s (fp32) and 1.00 GB/s" in text
     assert "At most 51.5 of a call of 84.2 ms (61.2 %) could be won, most in conv: 40.0 ms." in text
-    assert text.rstrip().endswith("What to try: inferlens findings RESULTS")
+    assert text.rstrip().endswith("What to try: inferlens show RESULTS --view findings")
     assert row(widely(slow()), "conv")[2:10] == ["%", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
     for sort, names in (("order", ["conv", "norm", "relu", "head"]), ("time", ["conv", "head", "norm", "relu"])):
         (found,) = profiled.data("roofline", slow(), sort=sort)["cases"]

@@ -55,6 +55,12 @@ def processes(backend: str, *medians: float, **fields):
     ]
 
 
+def test_the_own_batch_of_a_model_and_the_same_size_are_one_case():
+    own, asked = (record(case(batch=batch), run=str(batch), id=str(batch)) for batch in (None, 1))
+    other = record(case(batch=8), id="8")
+    assert [(row.batch, row.runs) for row in rows([own, asked, other])] == [(1, 2), (8, 1)]
+
+
 # One process each
 
 

@@ -87,5 +87,5 @@ def test_a_command_that_is_broken_into_lines_can_still_be_pasted():
         "onnxruntime:cpu --batch 1",
     ]
     assert terminal.wrap(f"To decide it: {command}", 200) == [f"To decide it: {command}"]
-    said = "It varied (2 more: inferlens notes results/resnet18)."
-    assert terminal.wrap(said, 30) == ["It varied (2 more: inferlens", "notes results/resnet18)."]
+    said = "It varied (2 more: inferlens show results --view notes)."
+    assert terminal.wrap(said, 30) == ["It varied (2 more: inferlens", "show results --view notes)."]

@@ -241,7 +241,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     def remarks(self) -> list[str]:
         """Two sentences at most that change or weaken the answer, and the number of the others."""
         remarks = [*filter(None, [self.environments_sentence, self.outputs_sentence]), *self.notes]
-        more = f"({len(remarks) - 2} more: inferlens notes {shlex.quote(self.output)})"
+        more = f"({len(remarks) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
         return remarks if len(remarks) < 3 else [*remarks[:2], more]
 
 

@@ -347,7 +347,7 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
     # Codes without figures, which differ from case to case: with them there would be a note for each.
     codes = [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _STATE_CODES]
     if codes:
-        yield f"{listing(list(dict.fromkeys(codes)))}; inferlens notes says more."
+        yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
 
 
 def side_notes(**sides: Side) -> list[str]:

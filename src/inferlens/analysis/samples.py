@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -228,6 +229,14 @@ def device_name(record: Record) -> str:
     return environment.gpus[0].name if environment.gpus else "GPU"
 
 
+def case_and_machine(record: Record) -> tuple[str, str]:
+    """Return what the records of one case on one machine share; the model's own batch is its size."""
+    case, inputs = record.case, record.model.inputs
+    if case.batch is None and inputs and inputs[0].shape:
+        case = msgspec.structs.replace(case, batch=inputs[0].shape[0])
+    return case.digest, machine_name(record.environment)
+
+
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """Return the last run of each case on each machine, at the place of the case's first record.
 
@@ -236,7 +245,7 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """
     records_by_case: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        records_by_case.setdefault((record.case.digest, machine_name(record.environment)), []).append(record)
+        records_by_case.setdefault(case_and_machine(record), []).append(record)
     results = []
     for case_records in records_by_case.values():
         runs = [CaseRuns(tuple(run)) for run in split_runs(case_records)]

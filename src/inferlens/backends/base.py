@@ -10,7 +10,7 @@ import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +21,13 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from inferlens.backends.clocks import Clock, HostClock
-from inferlens.backends.profiling.nvtx_ranges import span
+from inferlens.backends.clocks import Clock, HostClock, nvtx_range
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten, on_host, one_or_all
 from inferlens.models.model import Array, Format, Model, ModelInfo
+from inferlens.record.build_report import BuildReport
+from inferlens.record.layer_profile import Layers
+from inferlens.record.partition import Partition
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
 from inferlens.spec.case import FLAGS, QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
@@ -253,7 +255,7 @@ class Preparation:
         noted = Noted()
         begin = self.now()
         try:
-            with span(name):
+            with nvtx_range(name):
                 yield noted
         finally:
             self.phases.append(Phase(name, self.now() - begin, noted.note))
@@ -449,3 +451,127 @@ def values_of(hint: Any) -> str:
 # the factor above them leaves room for the depth of the network and another order of summation. Quantized models are
 # compared with themselves, computed in fp32 between their own roundings: what differs is which way a value is rounded.
 TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1, "fp8": 1e-1, "int8": 1e-1}
+
+
+# What some backends and runners can do beside running a model: asked for by type, never by a backend's name.
+
+
+class Saver(ABC):
+    """An ability of a backend: it writes prepared models to files. ``saves`` has their suffixes, each with its kind."""
+
+    saves: ClassVar[dict[str, str]]
+
+    @abstractmethod
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``, or refuses."""
+
+
+class Quantizer(ABC):
+    """An ability of a backend: it writes what it quantized to files that it runs, with the suffix ``quantized_as``.
+
+    What it can write where it cannot run it is in ``Capabilities.writes``.
+    """
+
+    quantized_as: ClassVar[str]
+
+    @abstractmethod
+    def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
+        """Writes ``model``, quantized as ``case`` says, to ``path``; gives the ONNX graph in fp32 that it made it of.
+
+        The fact ``quantized_share`` is told, where it can be counted.
+        """
+
+
+class Builder(ABC):
+    """An ability of a backend: it builds engines, several times if need be, and says what each build took and chose."""
+
+    @abstractmethod
+    def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
+        """Builds ``builds`` engines and writes the last to the new file ``path``, or refuses."""
+
+
+class Partitioner(ABC):
+    """An ability of a backend: it says beforehand which operators its compiler would take, and why not the others."""
+
+    @abstractmethod
+    def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
+        """Which operators would be compiled; compiles nothing. Refuses if that cannot be told beforehand."""
+
+
+class LayerProfiler(ABC):
+    """An ability of a runner: it can time its layers, if it was prepared for the level ``layer``."""
+
+    @abstractmethod
+    def profile_layers(self, feed: Any, runs: int) -> Layers:
+        """Calls ``infer(feed)`` ``runs`` times, one after the other, and times the layers of every call.
+
+        The runner is entered and warm. What is done between the layers is O(1) for each of them; what they are called
+        and where they come from is worked out afterwards. Raises Unsupported if the library does not tell here, with
+        what would help.
+        """
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """Something that a GPU ran in one run, as a trace tells of it: everything but its times."""
+
+    name: str
+    kind: str = "kernel"  # ``kernel``, ``copy`` or ``fill``
+    operator: str = ""  # the innermost operator around its launch, such as ``aten::add``; empty where there was none
+    around: tuple[str, ...] = ()  # names of operators and ``record_function`` scopes around its launch, outermost first
+    grid: tuple[int, ...] = ()  # blocks of a grid; ``block``: threads of a block; empty for what is no kernel
+    block: tuple[int, ...] = ()
+    stream: int | None = None
+
+
+class KernelOrigin(Struct, frozen=True):
+    """Where a kernel came from: the layer, as the backend names it, and the modules; empty where that is not known."""
+
+    layer: str = ""
+    modules: tuple[str, ...] = ()
+
+
+class Origins(Struct, frozen=True):
+    """One origin for each kernel of a run, in their order; and what is not known of them, and why."""
+
+    of: tuple[KernelOrigin, ...]
+    absent: dict[str, str] = {}
+
+
+class KernelOrigins(ABC):
+    """An ability of a runner: it can tell which layers and modules the kernels of a run came from."""
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """Entered around the traced runs: what has to be there for kernels to be told apart. Here: nothing."""
+        return nullcontext()
+
+    @abstractmethod
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """Where the kernels of one run came from: all that the GPU ran in it, in the order of their launches.
+
+        Asked after the traced runs, while the runner is entered, and once for runs that are alike.
+        """
+
+
+class Deployer(ABC):
+    """An ability of a backend: what it prepares runs without this library too, from a file and by a short script."""
+
+    script_packages: ClassVar[tuple[str, ...]] = ()  # distributions that every script may need
+
+    def packages(self, case: Case) -> tuple[str, ...]:  # noqa: ARG002 - here all cases need the same
+        """Distributions that the script may need; those of them that a record names are asked for, in its versions."""
+        return self.script_packages
+
+    @abstractmethod
+    def deployed_as(self, case: Case) -> str:
+        """The suffix of the file that a script for ``case`` loads; refuses a case for which there is none."""
+
+    @abstractmethod
+    def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes that file, of ``model`` as ``case`` runs it, to the new ``path``."""
+
+    @abstractmethod
+    def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
+        """A program in Python that loads ``file`` beside it, runs it on random inputs and prints the latency.
+
+        Its function ``run`` takes the model's inputs in order and returns its outputs.
+        """

@@ -11,14 +11,18 @@ happen between two calls, such as another feed or a flushed cache, is the iterat
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import threading
 import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from inferlens.errors import library
 
 FLOOR_CALLS = 200  # of each length: some 20 ms in all
 FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
@@ -266,3 +270,39 @@ def _between(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
 
 def _seconds(nanoseconds: array[int]) -> list[float]:
     return [count * 1e-9 for count in nanoseconds]
+
+
+# NVTX ranges for NVIDIA's profilers, around phases, series of samples and calls of profiled modules. An environment
+# variable, which child processes inherit, turns them on. No range is inside a timed loop.
+
+NVTX_VARIABLE = "INFERLENS_NVTX"
+NVTX_DOMAIN = "inferlens"
+
+
+def enable_nvtx() -> None:
+    """Have this process, and those that it starts, set ranges. Raises MissingLibrary without the package nvtx."""
+    library("nvtx", extra="nvtx")
+    os.environ[NVTX_VARIABLE] = "1"
+
+
+def nvtx_enabled() -> bool:
+    """Whether ranges are set."""
+    return bool(os.environ.get(NVTX_VARIABLE))
+
+
+def nvtx_range(name: str) -> AbstractContextManager[Any]:
+    """A range of that name around what happens inside."""
+    if not nvtx_enabled():
+        return nullcontext()
+    made: AbstractContextManager[Any] = library("nvtx", extra="nvtx").annotate(name, domain=NVTX_DOMAIN)
+    return made
+
+
+def nvtx_push_pop() -> tuple[Callable[[str], Any], Callable[[], Any]]:
+    """What begins a range of a name, and what ends the last one that began: for hooks, which have no inside."""
+    if not nvtx_enabled():
+        return lambda _: None, lambda: None
+    module_type = library("nvtx", extra="nvtx")
+    return lambda name: module_type.push_range(name, domain=NVTX_DOMAIN), lambda: module_type.pop_range(
+        domain=NVTX_DOMAIN
+    )

@@ -21,8 +21,17 @@ import numpy as np
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.base import Backend, Capabilities, Inputs, Knob, Outputs, Preparation, Runner, Support
+from inferlens.backends.base import (
+    Backend,
+    Capabilities,
+    Inputs,
+    Knob,
+    LayerProfiler,
+    Outputs,
+    Preparation,
+    Runner,
+    Support,
+)
 from inferlens.backends.clocks import Clock, HostClock, Timings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model

@@ -1,10 +1,10 @@
-"""``inferlens bench``: measure models on the backends of this machine."""
+"""``inferlens bench``: measure models on the backends of this machine, or of the machines that a plan names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,93 +14,71 @@ from inferlens.errors import InferlensError
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
+    from inferlens.execution.launching.fleet import Fleet
+    from inferlens.execution.tuning.study import StudyRequest
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
 
-DEVICE = "cpu or cuda, or both with a comma. [dim]Default: cuda if it works.[/dim]"
-IO = "Where a call begins and ends, with commas: device, or host, which includes copies of inputs and outputs."
-REBUILD = "Build again in each process, so that intervals cover the differences between builds."
-COLD = "Flush the device's cache before each latency sample; throughput is not measured."
-DEPTH = "Calls in flight at most when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
-MODE = "What to measure: latency, throughput or both."
-QUICK = "Measure each case once, in one process, for one second."
-THOROUGH = "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows."
-WITHIN = "Time for the rounds between the fastest ways, after each case was measured once; 30m with --thorough."
-THRESHOLD = "The smallest difference that matters. Ways that are closer are called equally fast."
-REPEATS = "Measure each case in exactly this many processes, in turns with the other cases."
-HALF_WIDTH = "A series ends when the 95 % interval of the median reaches no further to either side."
-ITERATIONS = "Latency samples of each case. [dim]Default: as many as --half-width needs.[/dim]"
-SECONDS = "Time for the latency samples of each case. [dim]Default: as long as --half-width needs.[/dim]"
-SHOWN = ("wide", "columns", "top", "bars", "file")  # options of what is shown
-OWN = ("format", "json", "dry_run", "nvtx", *SHOWN)  # options that are no words of a plan
-DRY_RUN = "List the cases and how long they may take; run nothing."
-LINES_OF_A_REASON = 2  # why cases cannot run
-MOST_NAMED = 3  # cases that cannot run for one reason
+CHART_ENDINGS = {".svg": "svg", ".png": "png"}
+SWEEP_SECONDS = 600.0
+LINES_OF_A_REASON = 2  # for the reason why cases cannot run
+MOST_NAMED = 3  # cases named for one reason
 MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
+INTERRUPTED = "Interrupted; the same command goes on from here."
+MOST_ANSWERS = 16  # lines of a plan with machines
 
 
+@options.takes("bench")
 def bench(
     model: options.Models,
-    backend: options.Backends = None,
-    precision: options.Precisions = None,
-    batch: options.Batches = None,
-    device: Annotated[str | None, typer.Option(help=DEVICE)] = None,
-    threads: options.Threads = None,
-    io: Annotated[str | None, typer.Option(help=IO, show_default="device")] = None,
-    cold: Annotated[bool | None, typer.Option("--cold", help=COLD)] = None,
-    rotate: options.Rotate = None,
-    depth: Annotated[str | None, typer.Option(help=DEPTH)] = None,
-    python: options.Pythons = None,
-    option: options.Options = None,
-    input: options.Inputs = None,
-    dim: options.Dims = None,
-    weights: options.Weights = None,
-    calibration: options.Calibration = None,
-    keep: options.Keep = None,
-    accuracy: options.Accuracy = None,
-    trust: options.Trust = None,
-    rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
-    seed: options.Seed = None,
-    mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
-    quick: Annotated[bool | None, typer.Option("--quick", help=QUICK)] = None,
-    thorough: Annotated[bool | None, typer.Option("--thorough", help=THOROUGH)] = None,
-    within: Annotated[str | None, typer.Option(help=WITHIN, show_default="1m")] = None,
-    threshold: Annotated[str | None, typer.Option(help=THRESHOLD, show_default="2%")] = None,
-    repeats: Annotated[int | None, typer.Option(help=REPEATS)] = None,
-    half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,
-    iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
-    seconds: Annotated[str | None, typer.Option(help=SECONDS)] = None,
-    max_time: options.MaxTime = None,
-    warmup: options.Warmup = None,
-    timeout: options.Timeout = None,
-    wait: options.Wait = None,
-    devices: options.Devices = None,
-    ray: options.Ray = None,
-    on: options.On = None,
-    output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
-    reference: options.Reference = None,
-    format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
+    *,
+    format: options.Format = "table",
     json: options.Json = False,
     wide: options.Wide = False,
     columns: options.Columns = None,
     top: options.Top = None,
     bars: options.Bars = False,
     file: options.File = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY_RUN)] = False,
-    nvtx: options.Nvtx = False,
+    dry_run: options.DryRun = False,
+    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    **words: Any,
 ) -> None:
     """Find out which way of running a model is fastest here.
 
     Values with commas are combined into cases. Each case is measured once, in its own process. Those that may be the
     fastest are then measured in rounds, in turns, until one has won. Records are written to results/MODEL/ at once.
+
+    If only one option of one backend, or --threads, has several values, each value is compared with the default;
+    -o FILE.svg draws the curve. If a plan file has a table of machines, its models are measured on all of them.
     """
-    words = {name: value for name, value in locals().items() if name not in OWN}
-    format, plan = "json" if json else format, read_plan(words)
-    screen.check(format, columns)  # what is unknown is refused before hours of measuring
-    screen.format_of("table", file)
+    shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
+    format = "json" if json else format
+    if machines := fleet_of(model):
+        if options.given(words) or any(shown.values()) or top or format != "table":
+            raise InferlensError("A plan with machines has its options in the file.", expected="only --dry-run")
+        return screen.document(machines_listed(machines)) if dry_run else measure_machines(machines)
+    plan = read_plan(model, words)
+    screen.check(format, columns)  # refused before hours of measuring
+    sweep = None if dry_run else sweep_of(plan)
+    written = screen.format_of("table", file, CHART_ENDINGS if sweep else None)
     if dry_run:
         return screen.document(listed(plan), "json" if json else "table", file=file)
-    return report(plan, *measured(plan), format, wide=wide, columns=columns, top=top, bars=bars, file=file)
+    if sweep:
+        return measure_sweep(sweep, format, written if written in CHART_ENDINGS.values() else "", shown)
+    return report(plan, *measured(plan), format, top=top, **shown)
+
+
+def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
+    """Return the plan of the command line, or of the file that it names; the command line takes precedence."""
+    from inferlens.spec.plan import Plan, toml_words
+
+    given = options.given(words)
+    files = [name for name in model if name.endswith(".toml")]
+    if not files:
+        return Plan.from_words({**given, "model": list(model)})
+    if len(model) > 1:
+        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
+    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **given})
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:
@@ -152,19 +130,6 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     return f"Not raced: {'; '.join(left)}" if left else ""
 
 
-def read_plan(words: dict[str, Any]) -> Plan:
-    """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
-    from inferlens.spec.plan import Plan, toml_words
-
-    files = [name for name in words["model"] if name.endswith(".toml")]
-    if not files:
-        return Plan.from_words(words)
-    if len(words["model"]) > 1:
-        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
-    said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
-    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **said})
-
-
 def listed(plan: Plan) -> Document:
     """What would run, and about how long, and what could not; people see the first that fit on a screen."""
     from msgspec.structs import replace
@@ -212,3 +177,146 @@ def listed(plan: Plan) -> Document:
     ]
     table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
     return Document(lambda: [*table, *said], data=lambda: data)
+
+
+# One option alone
+
+
+def sweep_of(plan: Plan) -> StudyRequest | None:
+    """Return the sweep that a plan asks for: several values of one option or of the threads of a single case."""
+    from msgspec.structs import replace
+
+    from inferlens.execution.tuning.study import requested
+    from inferlens.spec.case import AXES
+    from inferlens.spec.plan import Where
+
+    swept = {name: values for name, values in plan.option.items() if len(values) > 1}
+    axes = {axis.name for axis in AXES if not axis.flag and len(getattr(plan, axis.name)) > 1}
+    varied = [plan.model, plan.input, plan.dim]
+    single = len(plan.backend) == 1 and "all" not in plan.backend[0] and all(len(values) == 1 for values in varied)
+    if not single or plan.repeats or plan.where != Where() or len(swept) + len(axes) != 1 or axes - {"threads"}:
+        return None
+    backend = plan.backend[0].partition(":")[0]
+    name, values = next(iter(swept.items()), (f"{backend}.threads", plan.threads))
+    if name.rpartition(".")[0] not in ("", backend):
+        return None
+    rest = {other: texts for other, texts in plan.option.items() if other != name}
+    mode = "throughput" if plan.budget.mode == "throughput" else "latency"
+    plan = replace(plan, option=rest, threads=() if axes else plan.threads, budget=replace(plan.budget, mode=mode))
+    return requested(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
+
+
+def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping[str, Any]) -> None:
+    """Compare each value with the default, and show the table, or write the curve to the file as a chart."""
+    from inferlens.cli.progress import Bar
+    from inferlens.execution.tuning.study import run
+    from inferlens.record.store import safe_name
+    from inferlens.views.raced.study import document, picture
+
+    with Bar(screen.errors()) as bar:
+        try:
+            sweep = run(request, bar)
+        except KeyboardInterrupt:
+            screen.note(INTERRUPTED)
+            raise typer.Exit(130) from None
+    folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
+    file = shown["file"]
+    screen.document(document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
+    if chart:
+        screen.save(file, picture(sweep, chart))
+    if not any(record.status == "ok" for value in sweep.values for record in value.records):
+        raise typer.Exit(1)
+
+
+# Several machines
+
+
+def fleet_of(model: Sequence[str]) -> Fleet | None:
+    """Return the machines and objectives of a plan file that has them."""
+    from inferlens.spec.plan import toml_words
+
+    if len(model) != 1 or not model[0].endswith(".toml"):
+        return None
+    if not {"machines", "objectives"} & toml_words(Path(model[0]), "plan").keys():
+        return None
+    from inferlens.execution.launching.fleet import Fleet
+
+    return Fleet(Path(model[0]))
+
+
+def measure_machines(fleet: Fleet) -> None:
+    """Measure what is left on each machine, and show the answers; exit with 1 if a machine is missing or has none."""
+    failure: InferlensError | None = None
+    idle = False
+    for part in fleet.left():
+        screen.note(f"{part.machine}, {part.objective}:")
+        try:
+            records, interrupted = measured(part.plan)
+        except InferlensError as error:
+            failure = error
+            screen.note(f"{part.machine} was left out: {error}")
+            continue
+        if interrupted:
+            screen.note(INTERRUPTED)
+            raise typer.Exit(130)
+        fleet.finish(part)
+        idle |= bool(records) and all(record.status != "ok" for record in records)
+    if failure and not fleet.done:
+        raise failure
+    show_machines(fleet)
+    if failure:
+        screen.note("The same command tries what was left out again.")
+    raise typer.Exit(1 if failure or idle else 0)
+
+
+def show_machines(fleet: Fleet) -> None:
+    """Print a table of machines for each objective; for a single machine the answer for each model and batch size."""
+    from inferlens.record.record import machine_name
+    from inferlens.record.store import load_records
+    from inferlens.views.answer import answers
+    from inferlens.views.raced.crossed import document
+    from inferlens.views.records import WIDTH
+    from inferlens.views.rows import rows
+
+    most = MOST_ANSWERS // len(fleet.objectives)
+    for objective in fleet.objectives:
+        folder = fleet.folder(objective)
+        try:
+            records = load_records(folder).records
+        except InferlensError:  # no machine was reached
+            continue
+        if len(fleet.objectives) > 1:
+            screen.text(f"{objective.capitalize()}\n")
+        several = len({machine_name(record.environment) for record in records}) > 1
+        if several:
+            screen.document(document(records, "machine", where=str(folder), top=most))
+        else:
+            screen.text("\n".join(answer.within(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
+        screen.text(f"\nMore: inferlens show {folder}{' --by machine' * several}\n\n")
+
+
+def machines_listed(fleet: Fleet) -> Document:
+    """Return how many cases there are on each machine, or why it cannot be reached."""
+    from inferlens.execution.launching.parts import launched
+    from inferlens.execution.protocol import Observer
+
+    parts = fleet.left()
+    lines, data = [], []
+    for part in {part.machine: part for part in parts}.values():
+        objectives = [other.objective for other in parts if other.machine == part.machine]
+        count, able, reason = 0, 0, ""
+        try:
+            with launched(part.plan, Observer(), None) as under_way:
+                cases = [case for kind in under_way.cases(listed=True).values() for case in kind]
+            count, able = len(cases), sum(not case.refusal for case in cases)
+        except InferlensError as error:
+            reason = error.what
+        lines.append(Line(part.machine, (", ".join(objectives), str(count), str(able), reason)))
+        data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
+    columns = [
+        Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
+        Column("", "out of reach, because", numeric=False, most=50),
+    ]  # fmt: skip
+    done = f", {len(fleet.done)} of them done" if fleet.done else ""
+    total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."
+    return Document(lambda: [Table("", "machine", columns, lines), total], data=lambda: data)

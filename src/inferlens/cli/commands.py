@@ -18,11 +18,11 @@ from inferlens.errors import InferlensError, suggestion
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "tune": "", "ab": "", "fleet": "",
-    **dict.fromkeys(("show", "compare", "plot", "merge", "notes"), "show"),
-    "profile": "", **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
+    "bench": "", "tune": "", "ab": "",
+    **dict.fromkeys(("show", "compare"), "show"),
+    "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
     "report": "show", "trace": "profile", "roofline": "profile", "graph": "",
-    **dict.fromkeys(("quantize", "build", "export", "partition"), "build"),
+    **dict.fromkeys(("quantize", "export", "partition"), "files"),
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 

@@ -81,7 +81,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 def _file(path: Path) -> GraphSource | None:
     """An ONNX file, or an engine's information; ``None`` for anything else."""
     from inferlens.analysis.graph import GraphSource
-    from inferlens.backends.onnx.modules import onnx_layers
+    from inferlens.backends.onnx.graph import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information
     from inferlens.record.file_kind import FileType, file_kind
 

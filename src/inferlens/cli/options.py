@@ -1,103 +1,96 @@
-"""Arguments and options that mean the same in several commands, each declared once."""
+"""Parameters of commands: those made from declared options, and those that several commands share.
+
+A command is a function whose positional parameters are its arguments, whose keyword-only parameters are options of what
+it shows, and whose ``**words`` take the options declared for it in :mod:`inferlens.spec.commands`.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from inferlens.spec.commands import ONE_CASE, options_of
+from inferlens.spec.options import DURATION, SHARE, OptionField, option_fields
+from inferlens.spec.plan import OPTIONS
 from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
+    from msgspec import Struct
+
     from inferlens.analysis.ab_result import ABResult, ABSteps
     from inferlens.analysis.comparison import RecordComparison
 
-_MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
-package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one \
-plan file (.toml)."
-_BACKENDS = (
-    "Backends as name or name:variant, with commas; 'all' is every variant. [dim]Default: all that work here.[/dim]"
-)
-_PRECISIONS = "fp32, fp16, bf16, int8 or fp8, with commas. int8 and fp8 need a quantized ONNX file or --calibration. \
-[dim]Default: that of the file, or else fp32.[/dim]"
-_INPUT = "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several shapes; \
-NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable."
-_DIM = "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a range: \
-sequence_length=1..512:opt=128; repeatable."
-_OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
-_PYTHON = "The interpreter of another virtual environment, such as old/bin/python; several of them, with commas."
-_WEIGHTS = "Name or file of the weights. [dim]Default: random, from the seed.[/dim]"
-_CALIBRATION = "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or \
-package.module:factory. Noise (random) is enough to measure speed."
-_KEEP = "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable."
-_ACCURACY = "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or \
-package.module:evaluate, a function that takes infer."
-_DEVICES = "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1. [dim]Default: one.[/dim]"
-_RAY = "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT."
-_ON = "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time. \
-[dim]Default: the only kind there is.[/dim]"
-_TRUST = "Open files that can run any code: pickles, compiled modules and version-compatible engines."
-_ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
-_MAX_TIME = "Time limit of each series of samples and of the warm-up, which lasts 1 s at least."
-_WARMUP = "Calls before the first sample. [dim]Default: until latencies are steady, 1 s at least.[/dim]"
-_TIMEOUT = "Time limit of each case, such as 90s or 15m."
-_REFERENCE = "The row to compute speed-ups against, such as 'onnxruntime:cpu fp32'. \
-[dim]Default: the plainest row of the backend that outputs were checked against.[/dim]"
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def takes(command: str, *more: type[Struct]) -> Callable[[F], F]:
+    """Give a function the declared options of a command, and those of more structs, as parameters for typer."""
+
+    def decorate(function: F) -> F:
+        fields = options_of(command) | option_fields(*more)
+        own = list(inspect.signature(function, eval_str=True).parameters.values())
+        arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+        shown = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        options = [parameter(field, several=command not in ONE_CASE) for field in fields.values()]
+        every = [*arguments, *options, *shown]
+        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        function.__annotations__ = {each.name: each.annotation for each in every}
+        return function
+
+    return decorate
+
+
+def parameter(field: OptionField, *, several: bool = True) -> inspect.Parameter:
+    """Return the parameter for a declared option; its value is ``None`` if it is not given.
+
+    ``several``: whether it may take several values, with commas.
+    """
+    option, kind = field.option, str(field.type)
+    metavar = option.metavar or {DURATION: "DURATION", SHARE: "PERCENT"}.get(option.unit)
+    metavar = metavar or ("NUMBER" if "int" in kind else "TEXT")
+    metavar += ",..." * (field.several and several)
+    default = field.keyword_default
+    info = typer.Option(
+        *field.names,
+        help=field.help,
+        metavar=None if field.type is bool else metavar,
+        show_default=False if default in (None, False) else str(default),
+        rich_help_panel=option.panel or None,
+    )
+    value: Any = bool if field.type is bool else list[str] if option.repeatable else str
+    annotation = Annotated[value | None, info]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def given(words: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that the command line has."""
+    return {name: value for name, value in words.items() if value is not None and value != []}
 
 
 def _set_ranges(asked: bool) -> None:
     if asked:
-        from inferlens.backends.profiling import nvtx_ranges
+        from inferlens.backends.clocks import enable_nvtx
 
-        nvtx_ranges.turn_on()
+        enable_nvtx()
 
 
-# What to run.
-Models = Annotated[list[str], typer.Argument(help=_MODEL)]
-Backends = Annotated[str | None, typer.Option("--backend", "-b", help=_BACKENDS)]
-Precision = Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")]
-Precisions = Annotated[str | None, typer.Option(help=_PRECISIONS)]
-Batches = Annotated[str | None, typer.Option(help="Batch sizes, with commas. [dim]Default: the model's own.[/dim]")]
-Threads = Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")]
-Pythons = Annotated[str | None, typer.Option(help=_PYTHON, show_default="this one")]
-Options = Annotated[list[str] | None, typer.Option(help=_OPTION)]
-Inputs = Annotated[list[str] | None, typer.Option(help=_INPUT)]
-Dims = Annotated[list[str] | None, typer.Option("--dim", metavar="NAME=SIZE", help=_DIM)]
-Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]
-Weights = Annotated[str | None, typer.Option(help=_WEIGHTS)]
-Calibration = Annotated[str | None, typer.Option(help=_CALIBRATION)]
-Keep = Annotated[list[str] | None, typer.Option(help=_KEEP)]
-Accuracy = Annotated[str | None, typer.Option(help=_ACCURACY)]
-Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
-Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build again what was built before.")]
+Models = Annotated[list[str], typer.Argument(help=OPTIONS["model"].option.help)]
+Model = Annotated[str, typer.Argument(help="The model: a name, a file or a factory, as for 'inferlens bench'.")]
 Nvtx = Annotated[
     bool, typer.Option("--nvtx", callback=_set_ranges, help="Set NVTX ranges around phases and series, for Nsight.")
 ]
-Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]
-
-# How long it may take.
-MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="2s")]
-Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
-Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
-_WAIT = "How long to wait for a quiet machine before measuring. [dim]Default: not at all.[/dim]"
-Wait = Annotated[str | None, typer.Option(help=_WAIT)]
-BuildTimeout = Annotated[str, typer.Option(help="Time limit, such as 90s or 1h.")]
-
-
-# Where it runs.
-def _where(help: str, **more: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel="Where it runs", **more)
-
-
-Devices = Annotated[str | None, _where(_DEVICES)]
-Ray = Annotated[str | None, _where(_RAY, metavar="local|ADDRESS")]
-On = Annotated[str | None, _where(_ON)]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List what would be measured, and how long it may take; run nothing.")
+]
 
 # What to show, and how.
 Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any depth, or record files.")]
 Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any depth, or profile files.")]
-Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
+Reference = Annotated[str | None, typer.Option(help=OPTIONS["reference"].help)]
 FORMAT = f"{', '.join(FORMATS)}."
 Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import Struct
 
 from inferlens.cli import options, screen
 from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError
+from inferlens.spec.commands import own_options
+from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Screen, Table, count, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, text
 
 if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
@@ -23,11 +26,8 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Row
 
 
-LEVEL = "What to time, with commas: layer, kernel (on a GPU) or module (layers, shown as modules)."
 FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
-MAX_TIME = "Time for the unprofiled calls of a case."
-REBUILD = "Build again what was built before, such as engines, and measure the device's ceilings again."
-BOARD = "Write traces to this folder, in a log folder for each case, such as pytorch_bs1."
+TRACES = "Traces"  # a panel of the help
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
@@ -62,54 +62,39 @@ TRACE_PLOT = (
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
-def _traces(help: str, *names: str, **more: Any) -> Any:
-    """An option in the help's panel on traces."""
-    return typer.Option(*names, help=help, rich_help_panel="Traces", **more)
+class TraceOptions(Struct, kw_only=True):
+    """Options of ``profile --torch-profiler``; the warm-up is that of a plan."""
+
+    torch_profiler: Annotated[bool, OptionSpec("Take traces with torch.profiler instead.", panel=TRACES)] = False
+    skip: Annotated[int, OptionSpec("Steps not traced, before each trace.", least=0, panel=TRACES)] = 1
+    active: Annotated[int, OptionSpec("Steps in a trace.", panel=TRACES)] = 3
+    repeat: Annotated[int, OptionSpec("Traces of each case.", panel=TRACES)] = 1
+    stacks: Annotated[
+        bool, OptionSpec("Keep the operators' Python stacks, and the calls of modules.", panel=TRACES)
+    ] = False
+    memory: Annotated[bool, OptionSpec("Keep what was allocated.", panel=TRACES)] = False
+    shapes: Annotated[bool, OptionSpec("Keep the shapes of the operators' inputs.", panel=TRACES)] = False
+    tensorboard: Annotated[
+        str | None,
+        OptionSpec(
+            "Write traces to this folder, in a log folder for each case, such as pytorch_bs1.",
+            metavar="DIR",
+            panel=TRACES,
+        ),
+    ] = None
 
 
 Top = Annotated[int | None, typer.Option(min=1, help=ROWS)]
 Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
 
 
+@options.takes("profile", TraceOptions)
 def profile(
     model: options.Models,
-    backend: options.Backends = None,
-    precision: options.Precisions = None,
-    batch: options.Batches = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [dim]Default: cuda if it works.[/dim]")] = None,
-    threads: options.Threads = None,
-    python: options.Pythons = None,
-    option: options.Options = None,
-    input: options.Inputs = None,
-    dim: options.Dims = None,
-    weights: options.Weights = None,
-    calibration: options.Calibration = None,
-    keep: options.Keep = None,
-    trust: options.Trust = None,
-    rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
-    seed: options.Seed = None,
-    level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
-    runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
-    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="2s")] = None,
-    timeout: options.Timeout = None,
-    wait: options.Wait = None,
-    devices: options.Devices = None,
-    ray: options.Ray = None,
-    on: options.On = None,
-    output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
+    *,
     file: options.File = None,
-    torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
-    skip: Annotated[int | None, _traces("Steps not traced, before each trace.", min=0, show_default="1")] = None,
-    warmup: Annotated[int | None, _traces("Steps then traced and not kept.", min=0, show_default="1")] = None,
-    active: Annotated[int | None, _traces("Steps in a trace.", min=1, show_default="3")] = None,
-    repeat: Annotated[int | None, _traces("Traces of each case.", min=1, show_default="1")] = None,
-    stacks: Annotated[
-        bool | None, _traces("Keep the operators' Python stacks, and the calls of modules.", "--stacks")
-    ] = None,
-    memory: Annotated[bool | None, _traces("Keep what was allocated.", "--memory")] = None,
-    shapes: Annotated[bool | None, _traces("Keep the shapes of the operators' inputs.", "--shapes")] = None,
-    tensorboard: Annotated[Path | None, _traces(BOARD, metavar="DIR")] = None,
-    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has done it
+    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    **words: Any,
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
@@ -117,146 +102,134 @@ def profile(
     Findings come first; the table has the model's modules as rows and the backends as columns. With --torch-profiler
     each case is only traced, for 'inferlens trace', TensorBoard and Perfetto.
     """
-    where = {"devices": devices, "ray": ray, "on": on}
-    words = {
-        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "python": python, "option": option, "input": input, "dim": dim, "weights": weights,
-        "calibration": calibration, "keep": keep, "trust": trust, "seed": seed, "rebuild": rebuild,
-        "mode": "latency", "max_time": max_time, "timeout": timeout, "wait": wait, "output": output, **where,
-    }  # fmt: skip
-    counts = {"skip": skip, "warmup": warmup, "active": active, "repeat": repeat}
-    wanted = {**counts, "stacks": stacks, "memory": memory, "shapes": shapes, "tensorboard": tensorboard}
-    if torch_profiler:
-        refuse({"level": level, "runs": runs, "max_time": max_time, "file": file, **where}, "with")
-        take(read_plan(words), {"wait": wanted.pop("skip"), **wanted})
+    words = options.given(words)
+    traces = {name: field.read(words.pop(name)) for name, field in option_fields(TraceOptions).items() if name in words}
+    own, others = own_options("profile", words)
+    others["mode"] = "latency"
+    if traces.pop("torch_profiler", False):
+        alone = ("level", "runs", "max_time", "iterations", "seconds", "devices", "ray", "on")
+        refuse([name for name in alone if name in words] + ["file"] * (file is not None), "with")
+        if "warmup" in others:
+            traces["warmup"] = count("warmup", others.pop("warmup"), least=0)
+        take(read_plan(model, others), {"wait": traces.pop("skip", None), **traces})
         return
-    refuse(wanted, "without")
+    refuse(traces, "without")
     screen.format_of("table", file)  # refused before anything is measured
-    _profile(read_plan(words), level or "layer", runs, file)
+    _profile(read_plan(model, others), own["level"], own["runs"], file)
 
 
-def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> None:
-    """Profiles every case and shows of it what fits on a screen; the table of modules, all of it, goes to the file."""
+def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | None) -> None:
+    """Profile every case, and show what fits on a screen; the file gets the whole table of modules."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.profile import RUNS, levels_of, run
+    from inferlens.execution.profile import levels_of, run
     from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.findings import document as found_in
+    from inferlens.views.profiled.findings import document as findings_document
     from inferlens.views.profiled.findings import judged, precision_lines
-    from inferlens.views.profiled.modules import document as modules_of
+    from inferlens.views.profiled.modules import document as modules_document
     from inferlens.views.renderers.terminal import fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
-        profiles = run(plan, levels, runs or RUNS, bar)
+        profiles = run(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    shown, above = groups(loaded), folders[0].parent
+    cases, above = groups(loaded), folders[0].parent
     rows = measured([above])
-    found = found_in(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
-    found = [*found, *precision_lines([case for group in shown for case in group])[:PRECISIONS]]
-    others = listing([*(f"{each}s" for each in levels), "modules", "roofline"])
-    more = f"More, and likewise with {others}: inferlens findings {shlex.quote(str(above))}"
+    top = findings_document(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
+    others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
+    more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
 
-    def blocks(lines: int, *, told: bool) -> list[Table | str]:
-        tables = modules_of(shown, lines=lines, brief=True).blocks()
-        return [*found, *(each for each in tables if told or not isinstance(each, str)), more]
+    def blocks(lines: int, *, sentences: bool) -> list[Table | str]:
+        tables = modules_document(cases, lines=lines, brief=True).blocks()
+        return [*top, *(block for block in tables if sentences or not isinstance(block, str)), more]
 
     def fitted(size: Screen) -> list[Table | str]:
         least = {True: MODULES, False: 1}
-        tries = (blocks(lines, told=told) for told in least for lines in range(size.lines, least[told] - 1, -1))
-        return fitting(tries, size) or blocks(1, told=False)
+        tries = (
+            blocks(lines, sentences=sentences)
+            for sentences in least
+            for lines in range(size.lines, least[sentences] - 1, -1)
+        )
+        return fitting(tries, size) or blocks(1, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:
-        screen.document(modules_of(groups(loaded)), output=file)
+        screen.document(modules_document(cases), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)
 
 
-def refuse(words: Mapping[str, Any], how: str) -> None:
-    """Refuses the first option that was given and means nothing ``with`` or ``without`` --torch-profiler."""
-    for name in (name for name, value in words.items() if value is not None):
+def refuse(names: Iterable[str], how: str) -> None:
+    """Refuse the first option that was given and has no effect ``with`` or ``without`` --torch-profiler."""
+    for name in names:
         hint = "--torch-profiler too" if how == "without" else "two commands"
         raise InferlensError(f"--{name.replace('_', '-')} has no effect {how} --torch-profiler.", hint=hint)
 
 
-def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
-    """Takes traces of every case, and says where they are and how to look at them; exits with 1 if there are none."""
-    from inferlens.backends.profiling.traced_runs import Tracing
+def take(plan: Plan, options: Mapping[str, Any]) -> None:
+    """Take traces of every case, and say where they are and how to look at them; exit with 1 if there are none."""
+    from inferlens.backends.profiling.traces import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run
 
-    given = {name: value for name, value in wanted.items() if value is not None}
-    folder = given.pop("tensorboard", None)
-    every = []
+    given = {name: value for name, value in options.items() if value is not None}
+    board = given.pop("tensorboard", None)
+    traces = []
     with Bar(screen.errors()) as bar:
-        for made in run(plan, Tracing(**given), folder, bar):
-            every.append(made)
-            ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
-            bar.ended(made.case, ending, ran=made.status == "ok")
-    screen.document(Document(lambda: [table(every)], data=dict), "table")
-    files = [made.files[0] for made in every if made.files]
+        for trace in run(plan, Tracing(**given), Path(board) if board else None, bar):
+            traces.append(trace)
+            ran = trace.status == "ok"
+            ending = f"a step took {duration(trace.step)}" if ran else f"{trace.status}: {trace.reason}"
+            bar.ended(trace.case, ending, ran=ran)
+    screen.document(Document(lambda: [trace_table(traces)], data=dict), "table")
+    files = [trace.files[0] for trace in traces if trace.files]
     if not files:
         raise typer.Exit(1)
     against = f" --against {files[0]}" if len(files) > 1 else ""
-    board = f"; tensorboard --logdir {folder}" if folder else ""
-    screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{board}")
+    more = f"; tensorboard --logdir {board}" if board else ""
+    screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{more}")
 
 
-def table(every: Sequence[Traced]) -> Table:
-    """A row for each case: what a step and an unprofiled call took, and its trace; what must be known beneath."""
+def trace_table(traces: Sequence[Traced]) -> Table:
+    """Return a row for each case: the time of a step and of an unprofiled call, and its trace."""
 
-    def size(made: Traced) -> str:
-        return byte_count(sum(file.stat().st_size for file in made.files) if made.files else None)
+    def size(trace: Traced) -> str:
+        return byte_count(sum(file.stat().st_size for file in trace.files) if trace.files else None)
+
+    def events(shown: Sequence[Any]) -> str:
+        return f"{sum(part.events for part in shown):,}" if shown else ABSENT
+
+    def files(trace: Traced) -> str:
+        return text(" ".join(map(str, trace.files)) or trace.status)
 
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
-        Column("shown", "events", "", lambda shown: count(sum(each.events for each in shown)) if shown else ABSENT, 4),
+        Column("shown", "events", "", events, 4),
         Column("", "size", "", size, 5),
-        Column("", "trace", "", lambda made: text(" ".join(map(str, made.files)) or made.status), 1, numeric=False,
-               fold=True),
-    )  # fmt: skip
-    lines = [Line.of(plain(f"{made.model} {made.case.label}"), columns, made) for made in every]
-    return Table("", "case", columns, lines, notes=notes(every))
+        Column("", "trace", "", files, 1, numeric=False, fold=True),
+    )
+    lines = [Line.of(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
+    return Table("", "case", columns, lines, notes=trace_notes(traces))
 
 
-def notes(every: Sequence[Traced]) -> list[str]:
-    """What traces do not show, why there are none, and what else must be known of a case; a sentence each."""
-    found: list[str] = []
-    for made in every:
-        texts = [f"{each.message} {each.advice}" for each in made.warnings]
-        texts += [note for each in made.shown for note in each.notes]
-        if made.status != "ok":
-            hint = f" Try: {made.hint}" if made.hint else ""
-            log = f" What it printed: {made.log}" if made.log else ""
-            texts.append(f"{made.reason or made.status}{hint}{log}")
-        found += [f"{made.case.label}: {text}" for text in texts]
-    return [note for note in dict.fromkeys([*found, *(made.unseen for made in every)]) if note]
+def trace_notes(traces: Sequence[Traced]) -> list[str]:
+    """Return what traces do not show, why there are none, and what else a reader must know; a sentence each."""
+    notes: list[str] = []
+    for trace in traces:
+        texts = [f"{warning.message} {warning.advice}" for warning in trace.warnings]
+        texts += [note for part in trace.shown for note in part.notes]
+        if trace.status != "ok":
+            hint = f" Try: {trace.hint}" if trace.hint else ""
+            log = f" What it printed: {trace.log}" if trace.log else ""
+            texts.append(f"{trace.reason or trace.status}{hint}{log}")
+        notes += [f"{trace.case.label}: {text}" for text in texts]
+    return [note for note in dict.fromkeys([*notes, *(trace.unseen for trace in traces)]) if note]
 
 
 # What profiles show
-
-
-def findings(
-    paths: options.Profiles,
-    top: Annotated[int | None, typer.Option(min=1, help=TOP_FINDINGS)] = None,
-    every: Annotated[bool, typer.Option("--all", help="Show all findings of each case.")] = False,
-    format: options.Format = "table",
-    output: options.Output = None,
-) -> None:
-    """Say what takes longer than it has to in profiled cases, with the evidence and what to try.
-
-    Findings come from a fixed list of rules. Those with the largest possible gain come first.
-    """
-    from inferlens.views.profiled.findings import document, judged
-
-    rows = measured(paths)
-    notes = f", or of records: inferlens notes {' '.join(shlex.quote(str(path)) for path in paths)}" if rows else ""
-    loaded = screen.profiles(paths, format, notes)
-    found = document(judged(loaded, rows), top=top, whole=every, measured=rows)
-    screen.document(found, format, output=output)
 
 
 def measured(paths: Sequence[Path]) -> list[Row]:

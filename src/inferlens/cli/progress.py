@@ -26,7 +26,7 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.rounds import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
-from inferlens.spec.case import AXES, Case, shown_together
+from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
 from inferlens.views.plain import without_end
 
@@ -163,7 +163,7 @@ class Bar(Observer):
     def _short(self, case: Case) -> str:
         """The case by what tells it from the others of the plan."""
         cases = [planned.case for planned in self._cases]
-        words = [case.model.rpartition(":")[2]] if len({each.model for each in cases}) > 1 else []
+        words = [short_name(case.model)] if len({each.model for each in cases}) > 1 else []
         varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
         case = shown_together([case, *cases])[0]
         sizes = [
@@ -202,7 +202,7 @@ class RoundsBar(Bar):
     foresees = False
     last: ABResult | ABSteps | None = None
 
-    def looked(self, so_far: ABResult | ABSteps) -> None:
+    def update(self, so_far: ABResult | ABSteps) -> None:
         """A round is over."""
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far

@@ -87,7 +87,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
         return None
     check_choice("format", format, (*FORMATS, *VIEWS.names()))
     if not VIEWS.get(format).printable:
-        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens plot")
+        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens show RESULTS --plot FILE.svg")
     return VIEWS.get(format)
 
 
@@ -96,7 +96,7 @@ def show(
     format: str,
     reference: str | None,
     *,
-    where: str = "",
+    where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
     into: str = "",

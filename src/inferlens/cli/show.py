@@ -1,4 +1,4 @@
-"""``inferlens show``, ``plot``, ``compare``, ``merge``, ``notes``, ``report``: records again, without a framework."""
+"""``inferlens show``, ``compare`` and ``report``: records again, without a framework."""
 
 from __future__ import annotations
 
@@ -13,35 +13,45 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.units import parse_share, plural
 from inferlens.views.table import FORMATS, Document
 
+VIEWS = ("records", "notes", "findings")
+VIEW = (
+    "records; notes (what changes or weakens the answer); or findings (what takes longer than it has to in profiles)."
+)
 RUNS = "newest, or all: each run in its own table."
 BY = "A table of two axes: ways down, across the values of precision, batch, threads, device, backend, calibration, \
 model or machine, or of a dimension such as sequence_length."
-PLOTTED = "The file to write; .svg, .png, .pdf or .html decides the format."
-TOP = "Draw at most this many ways, the fastest first. [dim]Default: 30, or 8 for several sizes.[/dim]"
-AGAINST = "Draw each way as a point: its latency against error (of the outputs), accuracy, memory or energy."
-THEME = "auto, light or dark. [dim]Default: light; in HTML as the reader's system is set.[/dim]"
+LOG = "Print what the process of a case wrote. CASE is some words of its row, such as 'openvino fp16'."
+ALL = "With --view notes or findings: show all of them, case by case."
+PLOT = (
+    "Only draw a chart to this file: latency and throughput of every way; .svg, .png, .pdf or .html decides the format."
+)
+AGAINST = (
+    "With --plot: draw each way as a point, its latency against error (of the outputs), accuracy, memory or energy."
+)
+THEME = "With --plot: auto, light or dark. [dim]Default: light; in HTML as the reader's system is set.[/dim]"
+SHOWN = (
+    "Write it to this file; .md, .csv, .json, .html, .pdf or .txt decides the format. Or a folder: join all records in \
+it, each once, with their files."
+)
+LIGHT = "With --output DIR: leave out built models and other artefacts; copy only records, profiles and logs."
 BASE = "The base: a folder with records, at any depth, or a record file."
 UNLIKE = "Compare even if machines, drivers or inputs differ."
 FORMAT = f"{', '.join(FORMATS)}, github (annotations of a workflow) or junit."
-LOG = "Print what the process of a case wrote. CASE is some words of its row, such as 'openvino fp16'."
-OUTPUT = (
+COMPARED = (
     "Also write it to this file: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are only \
 the chart; or .csv, .json, .txt, or .xml for junit."
 )
 ROWS = "Show at most this many cases, the worst first."
-STORES = "Folders with records, at any depth, such as the results of several machines."
-STORE = "The folder to join them in; it may already have records."
-LIGHT = "Leave out built models and other artefacts; copy only records, profiles and logs."
-ALL = "Show all notes, case by case."
 REPORTED = "Folders with records, profiles, tunings or traces, at any depth."
 REPORT = "The file to write: .html, .pdf, or .md with its pictures beside it."
 REPORT_ENDINGS = (".html", ".pdf", ".md")
 OPEN = "Open the page in the browser."
-MOST_LEFT = 10  # of what was left out, the lines that are printed
+MOST_LEFT = 10  # lines about records that were left out
 
 
 def show(
     paths: options.Records,
+    view: Annotated[str, typer.Option(help=VIEW)] = "records",
     format: options.Format = "table",
     reference: options.Reference = None,
     runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
@@ -50,112 +60,176 @@ def show(
     columns: options.Columns = None,
     top: options.Top = None,
     bars: options.Bars = False,
+    all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
     axis: Annotated[str | None, typer.Option("--by", metavar="AXIS", help=BY)] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
-    output: options.Output = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help=PLOT)] = None,
+    against: Annotated[str | None, typer.Option(metavar="MEASURE", help=AGAINST)] = None,
+    theme: Annotated[str | None, typer.Option(help=THEME)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help=SHOWN)] = None,
+    light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
 ) -> None:
-    """Show what was measured, as a table or in another format.
+    """Show what was measured, as a table, a chart or in another format; or join the records of several folders.
 
     For results/MODEL/tuning, show how the tuning ended; for results/MODEL/quantized-*.json, what each layer loses.
 
     If a case was measured several times, the newest run is shown, and a note says so. Records of different machines can
-    be shown together; they are never compared with each other.
+    be shown together; they are never compared with each other. Notes and findings come from fixed rules; nothing is
+    measured.
     """
+    check_choice("view", view, VIEWS)
+    check_choice("value of --runs", runs, ("newest", "all"))
+    format = "json" if json else format
+    shown: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    if len([word for word in (view != "records", axis, log is not None, plot) if word]) > 1:
+        raise InferlensError("--view, --by, --log and --plot show different things.", expected="one of them")
+    if (against or theme) and not plot:
+        raise InferlensError("--against and --theme are for a chart.", hint="--plot FILE.svg")
+    if all and view == "records":
+        raise InferlensError("--all is for notes and findings.", hint="--view notes")
+    if plot:
+        return _plot(paths, plot, reference, against, theme, top)
+    joins = output and (not output.suffix or (output.is_dir() and output.suffix not in screen.ENDINGS))
+    if output and joins and view == "records" and not (axis or log):
+        return _join(paths, output, light=light)
+    if light:
+        raise InferlensError("--light is for a folder to join records in.", hint="--output DIR")
+    if view == "notes":
+        return _notes(paths, format, every=all, **shown)
+    if view == "findings":
+        return _findings(paths, format, top, every=all, **shown)
+    return _records(paths, format, reference, shown, top=top, every_run=runs == "all", axis=axis, log=log)
+
+
+def _records(
+    paths: list[Path],
+    format: str,
+    reference: str | None,
+    shown: dict[str, Any],
+    *,
+    top: int | None,
+    every_run: bool,
+    axis: str | None,
+    log: str | None,
+) -> None:
+    """Show records as their table, by an axis, or the log of one; or what is kept beside records."""
     from inferlens.analysis.tuning import tunings_under
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
 
-    check_choice("value of --runs", runs, ("newest", "all"))
-    how: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
-    format = "json" if json else format
-    if other := _no_records(paths, reference, top):
+    if other := _tunings_or_quantization(paths, reference, top):
         if log is not None or axis:
             raise InferlensError("--log and --by are only for records.", hint="inferlens bench MODEL, and then those")
-        screen.document(other, format, **how)
+        screen.document(other, format, **shown)
         return
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if log is not None:
         from inferlens.record.store import log_of
 
-        screen.log(log_of(loaded, log), output)
+        screen.log(log_of(loaded, log), shown["output"])
         return
-    where = str(paths[0]) if len(paths) == 1 else "RESULTS"
-    every_run = runs == "all"
+    where = [*map(str, paths)]
     if axis:
         from inferlens.views.raced.crossed import document as by_axis
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
-        screen.document(by_axis(loaded.records, axis, reference, where=where, top=top), format, **how)
+        screen.document(by_axis(loaded.records, axis, reference, where=shlex.join(where), top=top), format, **shown)
         return
-    of_one = len({record.case.model for record in loaded.records}) == 1
-    if of_one and (tunings := [folder for path in paths for folder in tunings_under(path)]):
+    one_model = len({record.case.model for record in loaded.records}) == 1
+    if one_model and (tunings := [folder for path in paths for folder in tunings_under(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
     for file in [file for path in paths for file in files_under(path, KEPT)][:1]:
         screen.note(f"What its layers lose in lower precision: inferlens show {file}")
-    screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **how)
+    screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **shown)
 
 
-def _no_records(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
-    """What paths mean that is kept beside records: tunings, or a quantization; none where they mean records."""
+def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
+    """Return the document of tunings or of a quantization, or ``None`` if the paths mean records."""
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
-    from inferlens.views.profiled.quantized import document as of_quantization
+    from inferlens.views.profiled.quantized import document
     from inferlens.views.raced.tuned import tunings_document
 
     if tunings := find_tunings(paths):
         return tunings_document(list(map(load_tuning, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
-        (found,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
-        return of_quantization(found)
+        (kept,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
+        return document(kept)
     return None
 
 
-def plot(
-    paths: options.Records,
-    output: Annotated[Path, typer.Option("--output", "-o", help=PLOTTED)] = Path("compare.svg"),
-    reference: options.Reference = None,
-    against: Annotated[str | None, typer.Option(metavar="MEASURE", help=AGAINST)] = None,
-    theme: Annotated[str | None, typer.Option(help=THEME)] = None,
-    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
+def _plot(
+    paths: list[Path], file: Path, reference: str | None, against: str | None, theme: str | None, top: int | None
 ) -> None:
-    """Draw latency and throughput of every way side by side, and against the batch size.
-
-    For results/MODEL/tuning, draw what was tried by speed, error of the outputs and memory. The HTML file is
-    interactive and needs no network.
-    """
+    """Draw records, or a tuning by speed, error of the outputs and memory."""
     from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, lacking
     from inferlens.views.records import measured_again
 
-    format = output.suffix.lower().removeprefix(".")
+    format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
     if tunings := find_tunings(paths):
         from inferlens.views.raced.tuned_chart import render
 
         if len(tunings) > 1:
-            raise InferlensError(
-                f"There are {len(tunings)} tunings, a picture each.", hint=f"inferlens plot {tunings[0]}"
-            )
-        screen.save(output, render(load_tuning(tunings[0]), format, theme or "auto", reference))
+            hint = f"inferlens show {tunings[0]} --plot {file}"
+            raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
+        screen.save(file, render(load_tuning(tunings[0]), format, theme, reference), option="--plot")
         return
-    chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
+    chart = Chart(reference=reference, format=format, theme=theme, top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if against:
         from inferlens.views.raced.against import render as points
 
-        drawn = points(loaded.records, against, format, reference=reference, theme=theme or "auto")
+        drawing = points(loaded.records, against, format, reference=reference, theme=theme)
     else:
-        drawn = chart.render(loaded.records)
+        drawing = chart.render(loaded.records)
         screen.notes(lacking(loaded.records))
     screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
-    screen.save(output, drawn)
+    screen.save(file, drawing, option="--plot")
+
+
+def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
+    """Join records in a folder, which may already have some, and say what is new."""
+    from inferlens.record.merge import merge
+
+    done = merge(paths, folder, artefacts=not light)
+    left = len(done.problems) - MOST_LEFT
+    screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
+    whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
+    there = f"; {done.known:,} were there already" if done.known else ""
+    there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
+    screen.text(f"{plural(done.new, 'new record')}{whose} in {folder}{there}.")
+    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(done.machines) > 1))
+
+
+def _notes(paths: list[Path], format: str, *, every: bool, **shown: Any) -> None:
+    """Show the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
+    from inferlens.record.store import load_records
+    from inferlens.views.notes import document
+
+    loaded = load_records(paths)
+    screen.notes(loaded.problems)
+    given = shlex.join(map(str, paths))
+    screen.document(document(loaded.records, every=every, paths=given), format, **shown)
+
+
+def _findings(paths: list[Path], format: str, top: int | None, *, every: bool, **shown: Any) -> None:
+    """Show the findings of profiles, those with the largest possible gain first."""
+    from inferlens.cli.profile import measured
+    from inferlens.views.profiled.findings import document, judged
+
+    rows = measured(paths)
+    notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
+    loaded = screen.profiles(paths, format, notes)
+    screen.document(document(judged(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
 
 
 def compare(
@@ -169,7 +243,7 @@ def compare(
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
     wide: options.Wide = False,
     columns: options.Columns = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=COMPARED, show_default=False)] = None,
     fail_on_busy: options.FailOnBusy = False,
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
@@ -201,48 +275,6 @@ def compare(
         screen.save(output, made, written)
     screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
-
-
-def merge(
-    paths: Annotated[list[Path], typer.Argument(metavar="DIR...", help=STORES)],
-    output: Annotated[Path, typer.Option("--output", "-o", help=STORE)] = Path("merged"),
-    light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
-) -> None:
-    """Join the records of several machines or runs in one folder, each record once, with the files beside it.
-
-    Speed-ups stay relative to the reference on the same card: inferlens show merged --by machine
-    """
-    from inferlens.record.merge import merge as joined
-
-    done = joined(paths, output, artefacts=not light)
-    left = len(done.problems) - MOST_LEFT
-    screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
-    there = f"; {done.known:,} were there already" if done.known else ""
-    there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
-    screen.text(f"{plural(done.new, 'new record')}{whose} in {output}{there}.")
-    screen.text(f"To look at them: inferlens show {output}" + " --by machine" * (len(done.machines) > 1))
-
-
-def notes(
-    paths: options.Records,
-    all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
-    format: options.Format = "table",
-    json: options.Json = False,
-    output: options.Output = None,
-) -> None:
-    """Say what changes the answer of records, what weakens it, and what is good to know, with what to do.
-
-    Notes are computed from the latest run of each case; nothing is measured.
-    """
-    from inferlens.record.store import load_records
-    from inferlens.views.notes import document
-
-    format = "json" if json else format
-    loaded = load_records(paths)
-    screen.notes(loaded.problems)
-    given = " ".join(shlex.quote(str(path)) for path in paths)
-    screen.document(document(loaded.records, every=all, paths=given), format, output=output)
 
 
 def report(

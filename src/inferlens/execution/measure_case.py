@@ -17,8 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.backends.base import TOLERANCES, Inputs, Outputs, Preparation, Runner
-from inferlens.backends.host_io import HostIo
-from inferlens.backends.profiling.kernel_runs import kernel_families
+from inferlens.backends.profiling.kernels import kernel_families
+from inferlens.backends.pytorch.runner import HostIo
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import CaseJob
 from inferlens.execution.worker import Child

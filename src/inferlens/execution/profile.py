@@ -19,9 +19,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.onnx.modules import origins
-from inferlens.backends.profiling import kernel_runs
+from inferlens.backends.base import LayerProfiler
+from inferlens.backends.onnx.graph import origins
+from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child_process
 from inferlens.execution.launching.parts import CasesJob, launched, scheduled_part, still_known

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.availability import imported
-from inferlens.backends.profiling.traced_runs import STEP, Tracing, write_steps
+from inferlens.backends.profiling.traces import STEP, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import CaseJob, Observer, TaskResult, refused

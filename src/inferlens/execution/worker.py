@@ -26,8 +26,8 @@ from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Preparation, Runner
-from inferlens.backends.profiling import nvtx_ranges
-from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.clocks import NVTX_VARIABLE
+from inferlens.backends.profiling.layers import clocked_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
 from inferlens.execution.protocol import (
@@ -54,7 +54,7 @@ from inferlens.record.record import Memory, ModelFacts, Status
 from inferlens.units import plural
 
 PR_SET_PDEATHSIG = 1
-PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", nvtx_ranges.VARIABLE}  # Nsight writes as a process ends
+PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", NVTX_VARIABLE}  # Nsight writes as a process ends
 
 
 class Child:

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from inferlens.backends.clocks import Clock, threaded_window
-from inferlens.backends.profiling.nvtx_ranges import span
+from inferlens.backends.clocks import Clock, nvtx_range, threaded_window
 from inferlens.measure.stopping import StoppingRule
 from inferlens.record.record import Measurement, Metric
 
@@ -71,7 +70,7 @@ def latency(
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
     chunk, each = 1, 0.0
-    with span(f"series: {metric}"), collector_off():
+    with nvtx_range(f"series: {metric}"), collector_off():
         for number in itertools.count():
             if rule.finished and turn.over:
                 break
@@ -130,7 +129,7 @@ def throughput(
     count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
     windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []
-    with span("series: throughput"), collector_off():
+    with nvtx_range("series: throughput"), collector_off():
         for window in range(windows):
             if window:
                 turn.wait()

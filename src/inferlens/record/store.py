@@ -30,7 +30,7 @@ from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import PACKED, files_under, locked, plain_or_packed, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Measurement, Record, decode, encode, machine_name
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, short_name
 from inferlens.units import listing, plural
 
 RECORD = "record.json"
@@ -412,7 +412,7 @@ def log_of(loaded: Loaded, named: str) -> Log:
 
 def _words(loaded: Loaded, record: Record) -> set[str]:
     case = record.case
-    names = (case.label, case.backend, case.model, case.model.rpartition(":")[2], loaded.folders[record.id].name)
+    names = (case.label, case.backend, case.model, short_name(case.model), loaded.folders[record.id].name)
     return {word for name in names for word in name.split()}
 
 

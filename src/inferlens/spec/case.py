@@ -10,12 +10,13 @@ import hashlib
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, Unsupported, check_choice
+from inferlens.spec.options import DURATION, SHARE, OptionSpec
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 HALF = PRECISIONS[1:]
@@ -23,6 +24,7 @@ QUANTIZED = ("fp8", "int8")  # of models that are quantized already, or are to b
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
+MEASURING = ("bench", "tune", "profile", "ab")  # the commands that measure
 MAX_TIME = 2.0  # seconds that a series may take; how sure an answer is comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
@@ -402,28 +404,56 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """What is measured of a case, and how much; not part of what the case is.
 
     Attributes:
-        mode: ``latency``, ``throughput`` or ``both``.
-        warmup: calls before the first sample; ``None``: until they are steady.
-        warmup_seconds: how long that takes at least.
-        iterations: latency samples; ``None``: see ``seconds``.
-        seconds: time for the latency samples; ``None``: until the median's 95 % interval is ``half_width`` of it to
-            either side.
-        max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
-            for series whose end is asked for, by ``iterations`` or ``seconds``.
+        warmup: ``None``: until the calls are steady, for ``warmup_seconds`` at least.
+        seconds: ``None``: until the 95 % interval of the median is ``half_width`` of it to either side.
+        max_time: ``None``: :data:`MAX_TIME`, but for series whose end is given by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
-        threshold: the smallest relative difference between cases that matters; ``level``: how sure answers are to be.
-        within: seconds that were asked for, for the rounds in which cases meet.
+        level: how sure answers are to be.
+        within: the seconds that were given for the rounds in which cases meet.
     """
 
-    mode: str = "both"
-    warmup: int | None = None
-    iterations: int | None = None
+    mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"
+    warmup: Annotated[
+        int | None,
+        OptionSpec(
+            "Calls before the first sample.", ("bench", "profile", "ab"), least=0,
+            default="until latencies are steady, 1 s at least",
+        ),
+    ] = None  # fmt: skip
+    iterations: Annotated[
+        int | None,
+        OptionSpec(
+            "Latency samples of a process.", ("bench", "profile", "ab"), default="as many as --half-width needs"
+        ),
+    ] = None
     warmup_seconds: float = 1.0
-    seconds: float | None = None
-    half_width: float = 0.01
-    max_time: float | None = None
-    timeout: float = 900.0
-    threshold: float = 0.02
+    seconds: Annotated[
+        float | None,
+        OptionSpec(
+            "Time for the latency samples of a process.", ("bench", "profile", "ab"), DURATION,
+            default="as long as --half-width needs",
+        ),
+    ] = None  # fmt: skip
+    half_width: Annotated[
+        float,
+        OptionSpec(
+            "End a series when the 95 % interval of its median reaches no further to either side.", ("bench",), SHARE
+        ),
+    ] = 0.01
+    max_time: Annotated[
+        float | None,
+        OptionSpec(
+            "Time limit of each series of samples and of the warm-up, which lasts 1 s at least.",
+            ("bench", "profile", "ab"), DURATION, default=MAX_TIME, positive=True,
+        ),
+    ] = None  # fmt: skip
+    timeout: Annotated[
+        float, OptionSpec("Time limit of each process, such as 90s or 15m.", MEASURING, DURATION, positive=True)
+    ] = 900.0
+    threshold: Annotated[
+        float,
+        OptionSpec("The smallest difference that matters. Ways that are closer are equally fast.", ("bench",), SHARE),
+    ] = 0.02
     level: float = 0.95
     within: float | None = None
 
@@ -436,6 +466,17 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 def bare(model: str) -> str:
     """A model as people type it: a name by itself is looked for in torchvision first."""
     return model.removeprefix("torchvision:")
+
+
+def short_name(model: str) -> str:
+    """Return the name of a model without its source; of a factory with its file, such as ``enc.build``."""
+    source, _, name = model.partition(":")
+    if source != "factory":
+        return model.rpartition(":")[2]
+    module, _, function = name.partition(":")
+    path = PurePath(module.removesuffix(".py"))
+    folders = () if path.is_absolute() or ".." in path.parts else path.parts[:-1]
+    return ".".join([*folders, path.name, function])
 
 
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:

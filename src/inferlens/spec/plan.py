@@ -15,20 +15,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, paths_like, suggestion
-from inferlens.spec.case import AXES, MODES, Axis, Budget, Case, TensorSpec, bare, shown_together
+from inferlens.spec.case import (
+    AXES,
+    DEVICES,
+    IO,
+    MEASURING,
+    PRECISIONS,
+    QUANTIZED,
+    Axis,
+    Budget,
+    Case,
+    TensorSpec,
+    bare,
+    shown_together,
+)
 from inferlens.spec.keep import keep_of, keep_words
-from inferlens.units import parse_duration, parse_share
+from inferlens.spec.options import DURATION, WHERE, OptionSpec, option_fields
+from inferlens.spec.options import count as count
+from inferlens.spec.options import flag as flag
+from inferlens.spec.options import known as known
+from inferlens.spec.options import listed as listed
+from inferlens.spec.options import texts as texts
 
 # Where a plan runs: which launcher starts its cases, at which address, and on what. Not part of what a case is.
 
 LOCAL, RAY = "local", "ray"
-WHERE_WORDS = ("devices", "ray", "launcher", "on", "runtime_env")
 
 
 class Where(Struct, frozen=True, kw_only=True):
@@ -60,9 +77,9 @@ def where_of(words: Mapping[str, Any]) -> Where:
         if words.get(name) and given in ([], ["devices"]):
             hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
             raise InferlensError(f"{name} is for other machines, but none are given.", hint=hint)
-    devices, on = (_texts(words.get(name, ())) for name in ("devices", "on"))
+    devices, on = (texts(words.get(name, ())) for name in ("devices", "on"))
     for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
-        if name in words and not _texts(words[name]):
+        if name in words and not texts(words[name]):
             raise InferlensError(f"{name} names none.", expected=expected)
     name, _, address = str(words.get("launcher", "")).partition(":")
     if ray := str(words.get("ray", "")):
@@ -72,16 +89,7 @@ def where_of(words: Mapping[str, Any]) -> Where:
     )
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    items = value if isinstance(value, (list, tuple)) else (value,)
-    return tuple(part.strip() for item in items for part in str(item).split(",") if part.strip())
-
-
-BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "half_width", "max_time", "timeout", "threshold")
-TEXTS = ("calibration", "accuracy", "checkout", "reference")
-DURATIONS = ("seconds", "max_time", "timeout")
 USUAL_SECONDS, THOROUGH_SECONDS = 60.0, 1800.0  # for rounds
-RACE_WORDS = ("quick", "thorough", "within", "repeats")
 THOROUGH_ROUNDS = 10
 LONG_SERIES = 10.0  # seconds, with --thorough
 OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what else a case may say as NAME=VALUE
@@ -91,60 +99,218 @@ Numbers = int | str | Sequence[int]
 Duration = float | str
 _DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a range, each name once"
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
+RUNNING = ("bench", "tune", "profile")  # the commands that run a plan
+CALLS = ("bench", "profile", "ab")
+FILE_ALONE = ("a plan file",)  # no command has these words
+
+
+# Readers of options that are more than one text or number.
+
+
+def option_values(value: Any) -> dict[str, tuple[str, ...]]:
+    """``{"backend.option": values}`` from that form, from ``backend.option=values`` texts, or from nested tables."""
+    if not isinstance(value, Mapping):
+        pairs = [str(text).partition("=") for text in listed(value)]
+        for name, equals, _ in pairs:
+            if not equals:
+                form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
+                raise InferlensError(f"The option '{name}' has no value.", expected=form)
+        return {name.strip(): texts(values) for name, _, values in pairs}
+    flat: dict[str, tuple[str, ...]] = {}
+    for name, values in value.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{name}.{option}": texts(each) for option, each in values.items()}
+        else:
+            flat[name] = texts(values)
+    return flat
+
+
+def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
+    """Return every combination of sizes from ``NAME=SIZE,SIZE`` texts, or from a table of sizes by name.
+
+    Raises InferlensError for other forms.
+    """
+    given = listed(value)
+    if isinstance(value, Mapping):
+        given = tuple(f"{name}={','.join(map(str, listed(sizes)))}" for name, sizes in value.items())
+    refusal = InferlensError(f"'{', '.join(map(str, given))[:100]}' gives no size of a dimension.", expected=_DIM_FORM)
+    try:
+        dims = [TensorSpec.parse_list(str(text)) for text in given]
+    except InferlensError as error:
+        raise refusal from error
+    every = [dim for sizes in dims for dim in sizes]
+    names = {dim.name for dim in every}
+    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in every):
+        raise refusal
+    return tuple(itertools.product(*dims))
+
+
+def _inputs_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
+    return TensorSpec.parse_all(listed(value))
+
+
+def _keep_of(value: Any) -> str:
+    return keep_of(map(str, listed(value)))
 
 
 class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What to measure.
+    """What to measure, and the options that say so.
 
     Attributes:
-        backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
-        precision, batch, device, threads, io, cold, rotate, depth, python: axes, as in a :class:`Case`.
         option: values by ``backend.option``.
         input: sets of inputs that replace the model's own.
         dim: sets of sizes of the inputs' named dimensions, each size the shape of a spec.
-        calibration: data that inputs come from and ranges of what is quantized are found with, or ``random``.
-        keep: layers that are not quantized, of cases that are.
-        accuracy: data that each case's answers are evaluated on, or a function that does it.
-        checkout: the folder that the models' code or files are taken from; empty is the working directory.
-        repeats: processes that each case is measured in, in turns with the other cases; 0: as many as it takes to tell
-            which is fastest, see ``within`` and ``rounds``.
-        within: seconds for the rounds in which those that may be fastest meet.
-        rounds: how many of these rounds there are at least, decided or not.
-        wait: seconds at most that are spent on waiting for a quiet machine first.
-        reference: words of the case that speed-ups are against; empty is the usual one.
+        keep: layers that are not quantized, as :mod:`inferlens.spec.keep` writes them.
+        repeats: 0: as many processes as it takes to tell which case is fastest, see ``within`` and ``rounds``.
+        rounds: the least number of rounds, decided or not.
+        reference: words of a case; empty is the usual one.
         recommended: whether a backend without a variant and options means all that it recommends, as in ``bench``,
             rather than its default variant.
     """
 
-    model: tuple[str, ...]
-    backend: tuple[str, ...] = ()
-    precision: tuple[str, ...] = ()
-    batch: tuple[int, ...] = ()
-    device: tuple[str, ...] = ()
-    threads: tuple[int, ...] = ()
-    io: tuple[str, ...] = ("device",)
-    cold: bool = False
-    rotate: bool = False
-    depth: tuple[int, ...] = ()
-    python: tuple[str, ...] = ()
-    option: dict[str, tuple[str, ...]] = {}
-    input: tuple[tuple[TensorSpec, ...], ...] = ((),)
-    dim: tuple[tuple[TensorSpec, ...], ...] = ((),)
-    weights: str | None = None
-    calibration: str = ""
-    keep: str = ""
-    accuracy: str = ""
-    checkout: str = ""
-    trust: bool = False
-    rebuild: bool = False
-    seed: int = 0
-    repeats: int = 0
-    within: float = 60.0
-    rounds: int = 0
-    wait: float = 0.0
+    model: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), "
+            "package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of "
+            "them; or one plan file (.toml)."
+        ),
+    ]
+    backend: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "Backends as name or name:variant; 'all' is every variant.", RUNNING, default="all that work here",
+            names=("--backend", "-b"),
+        ),
+    ] = ()  # fmt: skip
+    precision: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "fp32, fp16, bf16, int8 or fp8; int8 and fp8 need a quantized ONNX file or --calibration.",
+            (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
+        ),
+    ] = ()  # fmt: skip
+    batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", default="the model's own")] = ()
+    device: Annotated[
+        tuple[str, ...],
+        OptionSpec("cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works"),
+    ] = ()
+    threads: Annotated[tuple[int, ...], OptionSpec("CPU threads inside a call.", MEASURING)] = ()
+    io: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "Where a call begins and ends: device, or host, which includes copies of inputs and outputs.",
+            CALLS,
+            values=IO,
+        ),
+    ] = ("device",)
+    cold: Annotated[
+        bool, OptionSpec("Flush the device's cache before each latency sample; do not measure throughput.", CALLS)
+    ] = False
+    rotate: Annotated[
+        bool,
+        OptionSpec("Use a set of inputs larger than the device's cache in turn; do not measure throughput.", CALLS),
+    ] = False
+    depth: Annotated[
+        tuple[int, ...],
+        OptionSpec("Most calls in flight when throughput is measured.", ("bench",), default="no limit"),
+    ] = ()
+    python: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "The interpreter of another virtual environment, such as old/bin/python.", RUNNING, default="this one"
+        ),
+    ] = ()
+    option: Annotated[
+        dict[str, tuple[str, ...]],
+        OptionSpec(
+            "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'.",
+            repeatable=True, read=option_values,
+        ),
+    ] = {}  # fmt: skip
+    input: Annotated[
+        tuple[tuple[TensorSpec, ...], ...],
+        OptionSpec(
+            "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several "
+            "shapes; NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable.",
+            repeatable=True, read=_inputs_of,
+        ),
+    ] = ((),)  # fmt: skip
+    dim: Annotated[
+        tuple[tuple[TensorSpec, ...], ...],
+        OptionSpec(
+            "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a "
+            "range: sequence_length=1..512:opt=128; repeatable.",
+            repeatable=True, metavar="NAME=SIZE", read=dims_of,
+        ),
+    ] = ((),)  # fmt: skip
+    weights: Annotated[str | None, OptionSpec("Name or file of the weights.", default="random, from the seed")] = None
+    calibration: Annotated[
+        str,
+        OptionSpec(
+            "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or "
+            "package.module:factory. Noise (random) is enough to measure speed.",
+            (*MEASURING, "export", "quantize"),
+        ),
+    ] = ""
+    keep: Annotated[
+        str,
+        OptionSpec(
+            "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable.",
+            (*RUNNING, "export", "quantize"), repeatable=True, read=_keep_of,
+        ),
+    ] = ""  # fmt: skip
+    accuracy: Annotated[
+        str,
+        OptionSpec(
+            "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or "
+            "package.module:evaluate, a function that takes infer.",
+            ("bench", "tune", "ab", "quantize"),
+        ),
+    ] = ""
+    checkout: Annotated[
+        str, OptionSpec("The folder of the model's code or files.", FILE_ALONE, default="the working directory")
+    ] = ""
+    trust: Annotated[
+        bool, OptionSpec("Open files that can run any code: pickles, compiled modules and version-compatible engines.")
+    ] = False
+    rebuild: Annotated[
+        bool,
+        OptionSpec(
+            "Build again what was built before; bench builds in each process, so that intervals cover differences "
+            "between builds.",
+            ("bench", "profile", "export", "quantize"),
+        ),
+    ] = False
+    seed: Annotated[int, OptionSpec("Seed of weights and inputs.", least=0)] = 0
     budget: Budget = Budget()
-    output: str = "results"
-    reference: str = ""
+    repeats: Annotated[
+        int,
+        OptionSpec(
+            "Measure each case in exactly this many processes, in turns with the other cases.", ("bench",),
+            default="as many as it takes",
+        ),
+    ] = 0  # fmt: skip
+    within: Annotated[
+        float,
+        OptionSpec(
+            "Time for the rounds between the fastest ways, after each case was measured once; 30m with --thorough.",
+            ("bench",), DURATION,
+        ),
+    ] = USUAL_SECONDS  # fmt: skip
+    rounds: int = 0
+    wait: Annotated[
+        float,
+        OptionSpec("How long to wait for a quiet machine before measuring.", MEASURING, DURATION, default="not at all"),
+    ] = 0.0
+    output: Annotated[str, OptionSpec("Folder of the records.", MEASURING, metavar="DIR")] = "results"
+    reference: Annotated[
+        str,
+        OptionSpec(
+            "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench",),
+            default="the plainest row of the backend that outputs were checked against",
+        ),
+    ] = ""  # fmt: skip
     recommended: bool = False
     where: Where = Where()
 
@@ -159,38 +325,59 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             check_choice("word of a plan", name, sorted(WORDS))
         if not words.get("model"):
             raise InferlensError("The plan names no model.", expected="a name, a file or a factory, such as resnet18")
-        return Plan(
-            model=texts(words["model"]),
-            backend=texts(words.get("backend", ())),
-            **{axis.name: _values(axis, words) for axis in AXES},
-            option=option_values(words.get("option", {})),
-            input=TensorSpec.parse_all(listed(words.get("input", ()))),
-            dim=dims_of(words.get("dim", ())),
-            weights=str(words["weights"]) if "weights" in words else None,
-            keep=keep_of(map(str, listed(words.get("keep", ())))),
-            **{name: str(words.get(name, "")) for name in TEXTS},  # type: ignore[arg-type]
-            trust=flag("trust", words.get("trust", False)),
-            rebuild=flag("rebuild", words.get("rebuild", False)),
-            seed=count("seed", words.get("seed", 0), least=0),
-            **_race_of(words),
-            wait=parse_duration(str(words.get("wait", 0))),
-            budget=budget_of(words),
-            output=str(words.get("output", "results")),
-            where=where_of(words),
-        )
+        values = {name: OPTIONS[name].read(value) for name, value in words.items()}
+        own = {name: values[name] for name in Plan.__struct_fields__ if name in values}
+        return Plan(**{**own, **_race_of(values)}, budget=_budget_of(values), where=where_of(words))
 
 
-WORDS = frozenset(
-    ("model", "backend", "option", "input", "dim", "weights", "calibration", "keep", "accuracy", "checkout", "trust",
-     "seed", "rebuild", "output", "reference", "wait",
-     *WHERE_WORDS, *RACE_WORDS, *BUDGET_WORDS, *(axis.name for axis in AXES))
-)  # fmt: skip
+class Shorthand(Struct, kw_only=True):
+    """Options that set several fields of a plan, or where it runs (:class:`Where`)."""
+
+    quick: Annotated[bool, OptionSpec("Measure each case once, in one process, for one second.", ("bench",))] = False
+    thorough: Annotated[
+        bool,
+        OptionSpec(
+            "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows.", ("bench",)
+        ),
+    ] = False
+    devices: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1.", RUNNING, default="one",
+            panel=WHERE,
+        ),
+    ] = ()  # fmt: skip
+    ray: Annotated[
+        str,
+        OptionSpec(
+            "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT.", RUNNING,
+            metavar="local|ADDRESS", panel=WHERE,
+        ),
+    ] = ""  # fmt: skip
+    on: Annotated[
+        tuple[str, ...],
+        OptionSpec(
+            "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time.",
+            RUNNING, default="the only kind there is", panel=WHERE,
+        ),
+    ] = ()  # fmt: skip
+    launcher: Annotated[str, OptionSpec("What starts cases, as NAME or NAME:ADDRESS.", FILE_ALONE)] = ""
+    runtime_env: Annotated[str, OptionSpec("File (TOML) of the environment to make on other machines.", FILE_ALONE)] = (
+        ""
+    )
 
 
-def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
-    """In how many processes cases are measured. Refuses two words that ask for different things."""
-    given = [name for name in ("quick", "thorough") if flag(name, words.get(name, False))]
-    given += [name for name in ("repeats", "within") if name in words]
+OPTIONS = option_fields(Plan, Shorthand)
+WORDS = frozenset(OPTIONS)
+BUDGET_WORDS = tuple(option_fields(Budget))
+RACE_WORDS = ("quick", "thorough", "within", "repeats")
+DURATIONS = tuple(name for name in BUDGET_WORDS if OPTIONS[name].option.unit == DURATION)
+
+
+def _race_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return in how many processes cases are measured. Refuses options that ask for different things."""
+    given = [name for name in ("quick", "thorough") if values.get(name)]
+    given += [name for name in ("repeats", "within") if name in values]
     if len(given) > 1 and set(given) != {"thorough", "within"}:
         raise InferlensError(
             f"{given[0]} and {given[1]} both say how often cases are measured.",
@@ -198,66 +385,35 @@ def _race_of(words: Mapping[str, Any]) -> dict[str, Any]:
             hint=f"--{given[0]}",
         )
     thorough = "thorough" in given
-    within = budget_of(words).within or USUAL_SECONDS
-    repeats = count("repeats", words["repeats"]) if "repeats" in words else int("quick" in given)
+    within = values.get("within", THOROUGH_SECONDS if thorough else USUAL_SECONDS)
+    repeats = values.get("repeats", int("quick" in given))
     return {"repeats": repeats, "within": within, "rounds": THOROUGH_ROUNDS if thorough else 0}
 
 
-def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
-    """What a plan has of an axis: all values that are asked for, or whether a flag is."""
-    if axis.flag:
-        return flag(axis.name, words.get(axis.name, axis.default))
-    asked = words.get(axis.name, axis.default or ())
-    if axis.text:
-        return texts(asked)
-    return (
-        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, text) for text in texts(asked))
-    )
-
-
-def budget_of(words: Mapping[str, Any]) -> Budget:
-    """The budget that a plan's words mean. Refuses values that do not fit, or ask for two ends of a series."""
-    given: dict[str, Any] = {}
-    for name, least in (("warmup", 0), ("iterations", 1)):
-        if name in words:
-            given[name] = count(name, words[name], least)
-    for name in DURATIONS:
-        if name in words:
-            given[name] = parse_duration(str(words[name]))
-            if not given[name] and name != "seconds":
-                raise InferlensError(f"{name} of 0 leaves no time for anything.", expected="a duration, such as 10s")
-    if "within" in words or words.get("thorough"):
-        given["within"] = parse_duration(str(words["within"])) if "within" in words else THOROUGH_SECONDS
-    if "mode" in words:
-        (given["mode"],) = known("mode", str(words["mode"]), MODES)
-    if "threshold" in words:
-        given["threshold"] = parse_share(str(words["threshold"]))
-        if not 0 < given["threshold"] < 1:
-            raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-    if flag("thorough", words.get("thorough", False)) and not {"max_time", "iterations", "seconds"} & words.keys():
-        given["max_time"] = LONG_SERIES
-    if "half_width" in words:
-        given["half_width"] = parse_share(str(words["half_width"]))
-        if not 0 < given["half_width"] < 1:
-            what = f"'{words['half_width']}' is not a percentage of a median."
-            raise InferlensError(what, expected="more than 0 and less than 100%, such as 1%")
+def _budget_of(values: Mapping[str, Any]) -> Budget:
+    """Return the budget that options mean. Refuses options that contradict each other."""
+    given = {name: values[name] for name in (*BUDGET_WORDS, "within") if name in values}
+    if values.get("thorough"):
+        given.setdefault("within", THOROUGH_SECONDS)
+        if not {"max_time", "iterations", "seconds"} & values.keys():
+            given["max_time"] = LONG_SERIES
     budget = Budget(**given)
-    _check_sense(budget, words)
+    _check_sense(budget, values)
     return budget
 
 
-def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
-    """Refuses words that contradict each other, or mean nothing for what is measured."""
-    ends = [name for name in ("iterations", "seconds", "half_width") if name in words]
+def _check_sense(budget: Budget, values: Mapping[str, Any]) -> None:
+    """Refuse options that contradict each other, or have no effect on what is measured."""
+    ends = [name for name in ("iterations", "seconds", "half_width") if name in values]
     if len(ends) > 1:
         raise InferlensError(
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
         )
-    one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if flag(name, words.get(name, False))]
+    one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if values.get(name)]
     of_latency = [*one_at_a_time, *(name for name in ends if name != "seconds")]
     if budget.mode == "throughput" and of_latency:
         raise InferlensError(f"{of_latency[0]} needs timed single calls, and there are none.", hint="--mode latency")
-    if "depth" in words and (budget.mode == "latency" or one_at_a_time):
+    if "depth" in values and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
@@ -325,81 +481,6 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
             )
         yield found[:2]
         words = words[found[2] :]
-
-
-def listed(value: Any) -> tuple[Any, ...]:
-    """A list of values, or a single one, as a tuple."""
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    """Texts from a text with commas, a list of such, or single values of another type."""
-    items = [str(item).lower() if isinstance(item, bool) else str(item) for item in listed(value)]
-    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
-
-
-def known(axis: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts that must all be among ``values``. Raises InferlensError for one that is not; near misses are suggested."""
-    given = texts(value)
-    for text in given:
-        check_choice(axis, text, values)
-    return given
-
-
-def count(axis: str, value: Any, least: int = 1) -> int:
-    """A whole number. Raises InferlensError if it is none, or less than ``least``."""
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise InferlensError(f"'{value}' is not valid for {axis}.", expected=f"a whole number, {least} or more")
-    return number
-
-
-def flag(name: str, value: Any) -> bool:
-    """True or false. Raises InferlensError if it is neither."""
-    if not isinstance(value, bool):
-        raise InferlensError(f"'{value}' is not valid for {name}.", expected="true or false")
-    return value
-
-
-def option_values(value: Any) -> dict[str, tuple[str, ...]]:
-    """``{"backend.option": values}`` from that form, from ``backend.option=values`` texts, or from nested tables."""
-    if not isinstance(value, Mapping):
-        pairs = [str(text).partition("=") for text in listed(value)]
-        for name, equals, _ in pairs:
-            if not equals:
-                form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
-                raise InferlensError(f"The option '{name}' has no value.", expected=form)
-        return {name.strip(): texts(values) for name, _, values in pairs}
-    flat: dict[str, tuple[str, ...]] = {}
-    for name, values in value.items():
-        if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": texts(item) for option, item in values.items()}
-        else:
-            flat[name] = texts(values)
-    return flat
-
-
-def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
-    """Return every combination of sizes from ``NAME=SIZE,SIZE`` texts, or from a table of sizes by name.
-
-    Raises InferlensError for other forms.
-    """
-    given = listed(value)
-    if isinstance(value, Mapping):
-        given = tuple(f"{name}={','.join(map(str, listed(sizes)))}" for name, sizes in value.items())
-    refusal = InferlensError(f"'{', '.join(map(str, given))[:100]}' gives no size of a dimension.", expected=_DIM_FORM)
-    try:
-        dims = [TensorSpec.parse_list(str(text)) for text in given]
-    except InferlensError as error:
-        raise refusal from error
-    every = [dim for sizes in dims for dim in sizes]
-    names = {dim.name for dim in every}
-    if len(names) < len(dims) or any(len(dim.shape) != 1 or ":" in str(dim).removesuffix(":float32") for dim in every):
-        raise refusal
-    return tuple(itertools.product(*dims))
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.record.record import AGREEMENT
+from inferlens.spec.case import short_name
 from inferlens.units import drop, latency, listing, percent, rate, ratio, ratio_range, score
 from inferlens.views.plain import plain
 from inferlens.views.rows import OF_OUTPUTS, Row, at, by, varying, ways
@@ -92,6 +93,7 @@ DOUBTS = {
     **OF_OUTPUTS,
     "nonfinite-outputs": "outputs with NaN or inf",
 }
+FEW = DOUBTS["few-samples"]
 # What an answer says of them, which has no column of outputs.
 WHOLE = {"random": "outputs not compared: they are random", "keeps state": "the model keeps state"}
 # Words for a number that the machine does not account for.
@@ -140,7 +142,7 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, told: Callab
     said = [WHOLE.get(word, word) for word in doubts(best)]
     said += ["outputs unchecked"] * (best.outputs == "unchecked")
     who = "  ".join([names[best.id], told(best), *([worth(best)] if best.metric else []), *said])
-    than, sure = _than(best, names)
+    than, sure = _than(best, rows, names)
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ALONE
     line = AnswerLine(where=where, head=head, who=who, than=than, sure=sure)
     named = {row.id: f"{names[row.id]} {told(row)}" + lost(row) for row in rows}
@@ -173,7 +175,7 @@ def lost(row: Row) -> str:
     return f" {row.outputs}" if row.outputs in OF_OUTPUTS.values() else ""
 
 
-def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
+def _than(best: Row, rows: Sequence[Row], names: dict[str, str]) -> tuple[str, str]:
     """How much faster than the reference it is, and how sure that is."""
     if best.is_reference or best.speedup is None:
         return "", ""
@@ -181,7 +183,9 @@ def _than(best: Row, names: dict[str, str]) -> tuple[str, str]:
     name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
     known = best.speedup_low is not None
     lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
-    return f"{ratio(best.speedup)} {name}{lowered}", f"({interval})" if known else ""
+    base = next((row for row in rows if row.id == best.reference_id), best)
+    marked = f" ({FEW})" if FEW in doubts(base) and FEW not in doubts(best) else ""
+    return f"{ratio(best.speedup)} {name}{lowered}{marked}", f"({interval})" if known else ""
 
 
 def accuracy(row: Row) -> str:
@@ -207,8 +211,8 @@ def likely(chance: float | None) -> str:
 def _where(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequence[Row]]) -> str:
     """Of what an answer is, in a few words: its model, device and sizes, where they differ among ``tables``."""
     row = next((row for row in rows if row.ok), rows[0])
-    words = [plain(row.model.rpartition(":")[2])] if tables else []
-    if len({row.device_name for one in tables for row in one}) > 1:
+    words = [plain(short_name(row.model))] if tables else []
+    if len({other.device_name for group in tables for other in group}) > 1:
         words.append(plain(row.device_name))
     words += filter(None, [at(row, varying(row for one in (table, *tables) for row in one))])
     if len({(row.io, row.call_mode) for row in table}) > 1:

@@ -15,10 +15,7 @@ from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.tuning import TuningReport
-from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy.call import Deployed, load
-from inferlens.execution.deploy.quantize import quantize
-from inferlens.execution.profile import profile
 from inferlens.record.display import Struct, draw, short
 from inferlens.record.layer_profile import Profile
 from inferlens.record.quantization import Quantization
@@ -52,16 +49,12 @@ __all__ = [
     "RecordComparison",
     "Records",
     "Tuning",
-    "ab",
-    "ab_steps",
     "compare",
     "findings",
     "load",
     "load_profiles",
     "load_records",
     "load_trace",
-    "profile",
-    "quantize",
 ]  # fmt: skip
 
 

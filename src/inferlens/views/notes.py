@@ -1,4 +1,4 @@
-"""What has to be known of records, for ``inferlens notes``: as much as a screen holds, or all of it case by case.
+"""Notes on records, for ``inferlens show --view notes``: as many as a screen holds, or all of them case by case.
 
 On the screen notes that differ in figures alone are one, with the cases that have it.
 """
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from inferlens.analysis.notes import LEVELS, Note
 from inferlens.analysis.samples import latest
 from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import short_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 from inferlens.views.renderers import terminal
@@ -78,7 +79,7 @@ def _screen(shown: Sequence[Row], paths: str, screen: Screen) -> list[Table | st
     for count in range(len(groups), 0, -1):
         table = _by_level(groups[:count])
         rest = len(groups) - count
-        more = [f"{rest} more: inferlens notes {paths} --all"] if rest else []
+        more = [f"{rest} more: inferlens show {paths} --view notes --all"] if rest else []
         if count <= height and terminal.height([_head(shown), table, *more], width) < height:
             return [table, *more]
     return []
@@ -135,7 +136,7 @@ def _names(shown: Sequence[Row]) -> list[str]:
     names = []
     for row, words in zip(shown, every, strict=True):
         own = [words[0], *(word for word in words[1:] if word not in common)]
-        model = [row.model.rpartition(":")[2]] if models else []
+        model = [short_name(row.model)] if models else []
         names.append(plain(" ".join([*model, *own, at(row, sizes)])))
     return names
 

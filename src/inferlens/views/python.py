@@ -5,6 +5,7 @@ What it shows is what the command line shows of the same records. Everything is 
 
 from __future__ import annotations
 
+import os
 import types
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
 
 import msgspec
 
-from inferlens.analysis.samples import split_runs
+from inferlens.analysis.samples import case_and_machine, split_runs
 from inferlens.errors import InferlensError, library
 from inferlens.record.display import Displayed
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, RECORD, Paths, given_paths
 from inferlens.record.store import load_records as loaded
+from inferlens.spec.case import bare
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
@@ -43,7 +45,7 @@ class Records(Displayed, Sequence[Record]):
         folders: by a record's id, where it lies; of records that were read from disk.
         problems: files that could not be read, a sentence each.
         reference: the row that speed-ups are against, as ``--reference`` has it; ``None`` is the usual one.
-        where: the folder that they lie in, for the commands that the table goes on with.
+        where: the folders that they lie in, for the commands that the table goes on with.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Records(Displayed, Sequence[Record]):
         reference: str | None = None,
         folders: dict[str, Path] | None = None,
         problems: Sequence[str] = (),
-        where: str = "",
+        where: str | Sequence[str] = "",
     ) -> None:
         self.records = list(records)
         self.reference = reference
@@ -119,9 +121,9 @@ class Records(Displayed, Sequence[Record]):
     @property
     def comparisons(self) -> list[Records]:
         """The records that are compared with each other: those of one model, batch, machine, and so on."""
-        found = self._by_row()
-        places = [{_place(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")]
-        return [self._with(record for record in self if _place(record) in place) for place in places]
+        found, groups = self._by_row(), by(self.rows, "comparison")
+        places = [{case_and_machine(found[row.id, row.machine]) for row in group} for group in groups]
+        return [self._with(record for record in self if case_and_machine(record) in place) for place in places]
 
     @property
     def runs(self) -> list[Records]:
@@ -262,11 +264,6 @@ class Tuning(Records):
         return self.tuned[0]
 
 
-def _place(record: Record) -> tuple[str, str]:
-    """What the records of one row share."""
-    return record.case.digest, machine_name(record.environment)
-
-
 def _kinds(names: Iterable[str]) -> dict[str, object]:
     """The plain type of each column; those that are no fields are sizes."""
     hints = get_type_hints(Row)
@@ -283,8 +280,7 @@ def load_records(*paths: Paths) -> Records:
     """
     found = loaded(*paths)
     given = given_paths(paths)
-    where = str(given[0]) if len(given) == 1 else ""
-    return Records(found.records, folders=found.folders, problems=found.problems, where=where)
+    return Records(found.records, folders=found.folders, problems=found.problems, where=[*map(str, given)])
 
 
 def best_case(path: Paths) -> tuple[Record, Path]:
@@ -293,20 +289,27 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     Where a tuning left the best case in a folder ``best``, that is the one.
 
     Raises:
-        InferlensError: if there is none, or there are several, such as one for each batch.
+        InferlensError: if there is none, or there are several, such as one for each model or batch.
     """
     (given,) = given_paths([path])
-    records = load_records(given / BEST if (given / BEST / RECORD).is_file() else given)
-    if len({record.case.digest for record in records}) > 1:
-        comparisons = records.comparisons
-        if len(comparisons) > 1:
-            what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
-            raise InferlensError(what, hint=f"the folder of one case, such as {_folder(comparisons[0])}")
-        record = records.fastest
-    else:
-        record = records[0]
-    return record, records.folders[record.id]
+    records = load_records(given)
+    best = load_records(given / BEST) if (given / BEST / RECORD).is_file() else records
+    _refuse_several_models(best + records, given)
+    if len({record.case.digest for record in best}) == 1:
+        return best[0], best.folders[best[0].id]
+    if len(comparisons := best.comparisons) > 1:
+        what = f"There is a fastest case in each of {len(comparisons)} comparisons in {given}, such as batches."
+        folder = best.folders[comparisons[0].fastest.id]
+        raise InferlensError(what, hint=f"the folder of one case, such as {folder}")
+    return best.fastest, best.folders[best.fastest.id]
 
 
-def _folder(records: Records) -> Path:
-    return records.folders[records.equally_fast[0].id]
+def _refuse_several_models(records: Records, given: Path) -> None:
+    folders: dict[str, list[Path]] = {}
+    for record in records:
+        folders.setdefault(bare(record.case.model).removeprefix("factory:"), []).append(records.folders[record.id])
+    if len(folders) > 1:
+        what = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
+        first, *_ = folders.values()
+        shared = Path(os.path.commonpath(first))
+        raise InferlensError(what, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}")

@@ -97,7 +97,7 @@ def document(
     records: Sequence[Record],
     reference: str | None = None,
     *,
-    where: str = "",
+    where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
     into: str = "",
@@ -105,12 +105,12 @@ def document(
     """What there is to show of records, ``reference`` as of :func:`inferlens.views.rows.rows`.
 
     Args:
-        where: the folder that they lie in, for the commands to go on with.
+        where: the folders that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
         every_run: whether each run is shown, in tables of its own, the oldest first.
         into: the ``--output`` of the run, for commands that measure more; empty for the usual one.
     """
-    where = shlex.quote(where) if where else where
+    where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown, lacking = _run_by_run(records, reference) if every_run else (rows(records, reference, notes=False), [])
     if into:
         shown = [_going_on(row, f" --output {shlex.quote(into)}") for row in shown]
@@ -124,7 +124,8 @@ def document(
     def fitted(screen: Screen) -> list[Table | str]:
         if not many or LEAST_HEIGHT * len(by(shown, "table")) <= screen.lines:
             return _screen(whole(), where, top, screen)
-        first = {row.id: row for row in noted([row for row in shown if row.place == 1 or row.fastest], runs)}
+        named = [row for row in shown if row.place == 1 or row.fastest or row.is_reference]
+        first = {row.id: row for row in noted(named, runs)}
         return _briefly([first.get(row.id, row) for row in shown], where, screen)  # which says nothing of the others
 
     if not shown:
@@ -238,7 +239,8 @@ def _briefly(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | s
 
     def first(count: int) -> list[Table | str]:
         left = len(every) - count
-        more = [f"{left} more: inferlens show {where or 'RESULTS'} --format json"] if left else []
+        more = [f"{left} more" * (left > 0), f"{plural(len(by(shown, 'table')), 'table')}"]
+        more = [f"{listing([*filter(None, more)])}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"]
         busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
         return [*(answer_line.brief for answer_line in every[:count]), *busy, *more, *_next(shown, where)]
 
@@ -317,8 +319,29 @@ def _answer(table: Sequence[Row]) -> list[str]:
         return every[0].folded(WIDTH)
     undecided = [answer_line for answer_line in every if answer_line.decide]
     of = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
-    decide = [f"To decide {answer_line.where}{of}: {answer_line.decide}" for answer_line in undecided[:1]]
-    return [*(answer_line.within(WIDTH) for answer_line in every), *decide]
+    decide = [f"To decide {line.where}{of}: {line.decide}" for line in undecided[:1]]
+    if of and (command := _bench_of_open(table)):
+        decide = [f"To decide all {len(undecided)}: {command}"]
+    return [*(line.within(WIDTH) for line in every), *decide]
+
+
+def _bench_of_open(table: Sequence[Row]) -> str:
+    """Return the command that measures all undecided ways longer; empty where these flags do not name them."""
+    rows = [row for row in table if row.standing in ("likeliest", "open")]
+    given = shlex.split(next(row.hint for row in rows if row.standing == "likeliest"))
+    unlike = {"--input", "--weights", "--calibration", "--keep", "--seed", "--metric", "--io"} & {*given}
+    alike = len({(row.device, row.options, row.threads, row.io, row.call_mode) for row in rows}) == 1
+    if given[:2] != ["inferlens", "ab"] or unlike or not alike or rows[0].options or rows[0].call_mode:
+        return ""
+    axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
+    flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
+    kept = [
+        word
+        for flag in ("--device", "--threads", "--output")
+        if flag in given
+        for word in (flag, given[given.index(flag) + 1])
+    ]
+    return shlex.join(["inferlens", "bench", bare(rows[0].model), *flags, *kept, "--thorough"])
 
 
 def _first(rows: Sequence[Row], most: int | None) -> list[Row]:
@@ -393,7 +416,7 @@ def notes_beneath(table: Sequence[Row], where: str | None, shown: Sequence[Row] 
     more = [f"{rest} more"] if rest and lines else []
     more += ["why outputs are wrong"] if any(row.ok and row.agrees is False for row in shown) else []
     if more and where is not None:
-        text = f"{listing(more)}: inferlens notes {where or 'RESULTS'}"
+        text = f"{listing(more)}: inferlens show {where or 'RESULTS'} --view notes"
         if lines and len(lines[-1]) + len(text) + 3 <= WIDTH:
             lines[-1] += f" ({text})"
         else:
@@ -410,9 +433,17 @@ def _next(shown: Sequence[Row], where: str | None, *, then: bool = True) -> list
     best = next((row for row in shown if row.fastest), None)
     if best is None or not then:
         return log
-    profile = f"Where does the time go? {best.profile}"
-    picture = f"A picture: inferlens plot {where}"
-    return [*log, *([f"{profile} · {picture}"] if len(profile) + len(picture) + 3 <= WIDTH else [profile, picture])]
+    lines = [*log, f"Where does the time go? {best.profile}"]
+    more = [
+        f"A chart: inferlens show {where} --plot chart.svg",
+        f"Precisions side by side: inferlens show {where} --by precision",
+    ]
+    for command in more[: len({row.precision for row in shown if row.ok})]:
+        if len(lines[-1]) + len(command) + 3 <= WIDTH:
+            lines[-1] += f" · {command}"
+        else:
+            lines.append(command)
+    return lines
 
 
 def fields_of(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
@@ -503,10 +534,11 @@ def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list
         return []
     most = max(map(_rate, best.values()))
     enough = next(size for size in sorted(best) if _rate(best[size]) >= 0.95 * most)
-    grows = "still grows" if enough == max(best) else "stops growing"
-    row = best[enough]
+    row, top = best[enough], max(best, key=lambda size: _rate(best[size]))
+    grows = "still grows at" if enough == max(best) else "stops growing at" if enough == top else "hardly grows after"
     by = f" by {plain(row.way)}" if any(len(item) > 1 for item in rated) else ""
-    return [f"Throughput {grows} at batch {enough}: {rate(_rate(row))} items a second{by}{where}."]
+    more = f", {rate(most)} at batch {top}" if top > enough else ""
+    return [f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second{by}{where}{more}."]
 
 
 def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""``inferlens findings`` as a person runs it, on good folders and bad ones, and on models that were really profiled."""
+"""``inferlens show --view findings`` on good and bad folders, and on models that were really profiled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_data_for_programs(results: Path) -> None:
-    done = inferlens("findings", "results", "--format", "json", cwd=results.parent)
+    done = inferlens("show", "results", "--view", "findings", "--format", "json", cwd=results.parent)
     document = json.loads(done.stdout)
     assert document["schema"] == "inferlens.findings/1"
     assert [item["name"] for item in document["cases"]] == ["pytorch fp32", "onnxruntime:cpu fp32"]
@@ -46,7 +46,7 @@ def test_data_for_programs(results: Path) -> None:
     ]  # fmt: skip
     assert first["evidence"] == {"layers": 1, "seconds": pytest.approx(first["seconds"])}
     assert 0 < first["seconds"] < first["whole"]
-    done = inferlens("findings", "results", "--format", "csv", "--top", "1", cwd=results.parent)
+    done = inferlens("show", "results", "--view", "findings", "--format", "csv", "--top", "1", cwd=results.parent)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["place"] for row in rows] == ["1", "1"]
     assert json.loads(rows[0]["evidence"])
@@ -62,10 +62,10 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
     ):
         assert words in said
     for arguments, words in ((["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")):
-        done = inferlens("findings", *arguments, cwd=tmp_path)
+        done = inferlens("show", "--view", "findings", *arguments, cwd=tmp_path)
         assert done.returncode == 2
         assert words in done.stderr
-        assert "inferlens notes" not in done.stderr
+        assert "--view notes" not in done.stderr
 
 
 def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most
 def test_where_there_are_records_alone_their_notes_are_named(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "record.json").write_bytes(encode(record(case())))
-    done = inferlens("findings", "results", cwd=tmp_path)
+    done = inferlens("show", "results", "--view", "findings", cwd=tmp_path)
     assert "There is no profile in results." in done.stderr
-    assert "Try: inferlens profile MODEL, or of records: inferlens notes results" in done.stderr
+    assert "Try: inferlens profile MODEL, or of records: inferlens show results --view notes" in done.stderr
 
 
 def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     parts = [layer("conv", 5.0, "Conv2d"), layer("bn", 2.0, "BatchNorm2d"), layer("relu", 1.0, "ReLU"),
              layer("permute", 0.5, "Transpose")]  # fmt: skip
     results = saved(tmp_path / "results", *(layered(*parts, of=case(name)) for name in names), median=4e-3)
-    lines = inferlens("findings", "results", cwd=tmp_path).stdout.splitlines()
+    lines = inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     said = " ".join(" ".join(lines).split())
@@ -104,7 +104,7 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     assert "batch norm is not folded" in brief
     steady = saved(tmp_path / "steady", layered(*parts), median=8.5e-3)
     assert re.search(r"\(at most 2\.\d+ ms of the 8\.\d+ ms\)", shown(steady, "table", 250, whole=False))
-    every = inferlens("findings", "results", "--all", cwd=tmp_path).stdout
+    every = inferlens("show", "results", "--view", "findings", "--all", cwd=tmp_path).stdout
     assert every.count("batch-norm-not-folded") == 3
 
 
@@ -117,11 +117,11 @@ def test_findings_of_the_fastest_way_come_first(tmp_path: Path) -> None:
         fast = layered(layer("conv", 3.0), *layers, of=case("openvino"), environment=CPU_MACHINE)
         saved(tmp_path / name / "slow", slow, median=7e-3)
         saved(tmp_path / name / "fast", fast, median=3.5e-3)
-        text = inferlens("findings", name, cwd=tmp_path).stdout
+        text = inferlens("show", name, "--view", "findings", cwd=tmp_path).stdout
         assert f"Finding 1 is of {first} " in text
         assert "batch norm is not folded" in text
     assert "2.00x as fast there" in text
-    every = inferlens("findings", "finds", "--all", cwd=tmp_path).stdout
+    every = inferlens("show", "finds", "--view", "findings", "--all", cwd=tmp_path).stdout
     assert every.index("· openvino") < every.index("· pytorch")
 
 
@@ -136,12 +136,14 @@ def test_what_was_raced_is_not_advised_again(tmp_path: Path, fastest: float, hin
     parts = [layer("conv", 3.0, "Conv2d"), layer("relu", 1.0, "ReLU")]
     folder = saved(tmp_path / "results", layered(*parts, environment=CPU_MACHINE), median=4e-3)
     for name, seconds in (("openvino", fastest), ("onnxruntime:cpu", 5e-3)):
-        said = " ".join(inferlens("findings", "results", cwd=tmp_path).stdout.replace("\\\n", "").split())
+        said = " ".join(
+            inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout.replace("\\\n", "").split()
+        )
         assert "A backend that fuses such layers: inferlens bench resnet18 --batch 1" in said, "one is not all"
         (folder / name.partition(":")[0]).mkdir()
         made = record(case(name), samples=(seconds,) * 60, id=name)
         (folder / name.partition(":")[0] / "record.json").write_bytes(encode(made))
-    said = " ".join(inferlens("findings", "results", cwd=tmp_path).stdout.replace("\\\n", "").split())
+    said = " ".join(inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout.replace("\\\n", "").split())
     assert hint in said
     assert "A backend that fuses" not in said
 

@@ -19,7 +19,7 @@ from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
 from inferlens.views.profiled import perfetto
 from tests.analysis.profile.samples import profile
-from tests.backends.profiling.layered import Fused, model, prepared, profiled, seconds
+from tests.backends.profiling.samples import Fused, model, prepared, profiled, seconds
 from tests.views.profiled import data
 from tests.views.samples import case
 from tests.views.trace_format import checked, span

@@ -10,7 +10,7 @@ from inferlens.analysis.profile_table import KernelTable, ProfileTable, kernel_t
 from inferlens.record.layer_profile import Kernel
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.samples import eager, layer, profile
-from tests.backends.profiling.kernel_samples import EAGER, ENGINE, GRAPH
+from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 
 

@@ -14,27 +14,29 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
-from inferlens.backends.profiling import kernel_runs, traced_runs
-from inferlens.backends.profiling.kernel_matching import MatchedKernels, origins_by_match
-from inferlens.backends.profiling.kernel_runs import (
+from inferlens.backends.base import KernelOrigin, KernelOrigins, Launched, Origins
+from inferlens.backends.profiling import kernels as kernel_runs
+from inferlens.backends.profiling import traces as traced_runs
+from inferlens.backends.profiling.kernels import (
     SCOPE,
+    MatchedKernels,
     eager_kernels,
+    kernels_beneath,
     kernels_from,
     layers_of_kernels,
     module_scopes,
+    origins_by_match,
     origins_by_scope,
 )
-from inferlens.backends.profiling.operator_layers import kernels_beneath
-from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator, one_run
-from inferlens.backends.tensorrt.kernels import aligned, kernel_origins, only_orders, tactic
+from inferlens.backends.profiling.traces import TracedEvent, TracedOperator, one_run
+from inferlens.backends.tensorrt.layers import aligned, kernel_origins, only_orders, tactic
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer
 from inferlens.trace import read
 from tests.backends import small
-from tests.backends.profiling.kernel_samples import (
+from tests.backends.profiling.samples import (
     EAGER,
     ENGINE,
     ENGINES,
@@ -42,12 +44,16 @@ from tests.backends.profiling.kernel_samples import (
     GRAPH,
     H200,
     NAMES,
+    ODD,
+    Breaking,
+    Fused,
     Scoped,
     engine,
     kernels,
+    model,
+    prepared,
     runs,
 )
-from tests.backends.profiling.layered import ODD, Breaking, Fused, model, prepared
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.clocks import HostClock
-from inferlens.backends.profiling import nvtx_ranges
-from inferlens.backends.profiling.module_hooks import layers_of
+from inferlens.backends.clocks import NVTX_VARIABLE, HostClock, enable_nvtx, nvtx_enabled, nvtx_push_pop, nvtx_range
+from inferlens.backends.profiling.layers import layers_of
 from inferlens.measure.series import latency, throughput
 from inferlens.measure.stopping import sampling_rule
 from inferlens.spec.case import Budget
@@ -36,7 +35,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         pop_range=lambda domain: told.append("-"),
     )
     monkeypatch.setitem(sys.modules, "nvtx", module)
-    monkeypatch.setenv(nvtx_ranges.VARIABLE, "1")
+    monkeypatch.setenv(NVTX_VARIABLE, "1")
     return told
 
 
@@ -77,9 +76,9 @@ def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
 
 
 def test_nothing_is_set_where_nobody_asked(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(nvtx_ranges.VARIABLE)
-    with Preparation(Path(), Path()).phase("load"), nvtx_ranges.span("x"):
-        begin, end = nvtx_ranges.begin_and_end()
+    monkeypatch.delenv(NVTX_VARIABLE)
+    with Preparation(Path(), Path()).phase("load"), nvtx_range("x"):
+        begin, end = nvtx_push_pop()
         begin("y")
         end()
     assert said == []
@@ -89,7 +88,7 @@ def test_without_the_package_the_option_is_refused_with_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "nvtx", None)
-    monkeypatch.delenv(nvtx_ranges.VARIABLE, raising=False)
+    monkeypatch.delenv(NVTX_VARIABLE, raising=False)
     done = inferlens("bench", "fake:demo", "--nvtx", "--dry-run", cwd=tmp_path)
     assert done.returncode == 2
     assert "[nvtx]'" in done.stderr
@@ -97,10 +96,10 @@ def test_without_the_package_the_option_is_refused_with_what_installs_it(
 
 def test_the_real_package_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("nvtx")
-    monkeypatch.setenv(nvtx_ranges.VARIABLE, "")
-    nvtx_ranges.turn_on()
-    begin, end = nvtx_ranges.begin_and_end()
-    with nvtx_ranges.span("series: latency"):
+    monkeypatch.setenv(NVTX_VARIABLE, "")
+    enable_nvtx()
+    begin, end = nvtx_push_pop()
+    with nvtx_range("series: latency"):
         begin("module: layer1")
         end()
-    assert nvtx_ranges.on()
+    assert nvtx_enabled()

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from inferlens.backends.tensorrt.engine import Built, EngineJob, built
-from inferlens.backends.tensorrt.flavours import Flavour, flavour
-from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, flavour
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from tests.backends import small
@@ -53,7 +52,7 @@ def job(rtx: Flavour, graph: Path) -> Making:
     return made
 
 
-@pytest.fixture
-def made(job: Making, tmp_path: Path) -> Built:
+@pytest.fixture(name="built")
+def built_engine(job: Making, tmp_path: Path) -> Built:
     """The small model's engine."""
     return built(job(), small.preparation(tmp_path))

@@ -11,10 +11,9 @@ import pytest
 
 import inferlens
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
-from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.network import DTYPES, LOWERED, Network, configuration
-from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.onnxruntime.runner import PROVIDERS, provider_list
+from inferlens.backends.tensorrt.engine import DTYPES, LOWERED, Network, configuration
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.errors import Unsupported
 from tests.backends import small
 

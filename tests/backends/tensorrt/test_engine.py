@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,19 +14,23 @@ import onnx
 import pytest
 import torch
 
-from inferlens.backends.base import Preparation
-from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.base import Capabilities, Preparation, Support
+from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.tensorrt import engine
-from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, write_engine
-from inferlens.backends.tensorrt.engine_check import check_engine
-from inferlens.backends.tensorrt.options import TensorRTOptions
+from inferlens.backends.tensorrt.backend import TensorRT
+from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, check_engine, write_engine
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
+from inferlens.backends.tensorrt.runner import Engine
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.execution.expand import expand
 from inferlens.models import provenance
 from inferlens.models.model import Model
-from inferlens.models.resolve import load
+from inferlens.models.resolve import find, load
 from inferlens.models.sources.compiled import whole
 from inferlens.record.files import sha256
+from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.plan import Plan
 from tests.backends import small
 from tests.backends.tensorrt import without_gpu
 from tests.backends.tensorrt.conftest import TARGETS
@@ -209,3 +215,243 @@ def test_layers_that_differ_are_named(job: Any, preparation: Preparation, tmp_pa
     assert "1 of 2 layers differ." in report.findings
     assert "GPU time: 1.00 ms to 1.10 ms, 10 % apart." in report.findings
     assert report.builds[0].layers == 2
+
+
+# Engines from files: what cannot run here is refused in one sentence, before TensorRT sees it; what needs asking.
+
+H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
+A100 = Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
+PCIE = Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0")
+PROFILES = "1x3x16x16/2x3x16x16/3x3x16x16;4x3x16x16"
+Opened = Callable[..., Any]
+
+
+def flavour_of(version: str = "10.13.0.35", **module: Any) -> Flavour:
+    """TensorRT itself cannot be had here: a stand-in."""
+    return Flavour("trt", "stand_in", "TensorRT", version, type("Module", (), {"Runtime": object, **module}))
+
+
+def headed(built: Built, letters: bytes = b"ftrt", version: tuple[int, ...] = (10, 13, 0, 35)) -> Path:
+    """The engine, in its place, with another header."""
+    built.path.write_bytes(letters + built.content[4:24] + bytes(version) + built.content[28:])
+    return built.path
+
+
+@pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1, None])
+def test_a_truncated_or_foreign_file(size: int | None, built: Built, rtx: Flavour, tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else built.content[:size])
+    check_engine(built.path, built.provenance, rtx, None)
+    with pytest.raises(Unsupported, match=r"is damaged|is not a TensorRT engine|is empty") as raised:
+        check_engine(path, None, rtx, None)
+    assert str(path) in raised.value.what
+    assert "build" in raised.value.hint
+
+
+def test_an_engine_of_the_other_flavour_or_another_version(built: Built, rtx: Flavour) -> None:
+    with pytest.raises(Unsupported, match=r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot") as raised:
+        check_engine(headed(built), None, rtx, None)
+    assert raised.value.hint == "--backend tensorrt:trt"
+    here = tuple(int(part) for part in rtx.version.split("."))
+    check_engine(headed(built, b"vtrt", (*here[:3], 121)), None, rtx, None)
+    for version in ((1, 5, 0, 9), (2, 0, 0, 1)):
+        with pytest.raises(Unsupported, match=r"was built by TensorRT for RTX \d\.\d\.0\.\d; .* cannot run it"):
+            check_engine(headed(built, b"vtrt", version), None, rtx, None)
+
+
+@pytest.mark.parametrize("version", ["0.9.0.1", "\u00b2.6.1", "9" * 5000])
+def test_a_description_of_another_version_is_one_sentence(version: str, built: Built, rtx: Flavour) -> None:
+    read = msgspec.structs.replace(built.provenance, version=version)
+    with pytest.raises(Unsupported, match="was built by TensorRT for RTX"):
+        check_engine(built.path, read, rtx, None)
+
+
+@without_gpu
+def test_the_runtime_has_the_last_word(built: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU it does not know, and is not asked."""
+    with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
+        check_engine(built.path, built.provenance, rtx, H200)
+    known = rtx.module.EngineInvalidityDiagnostics
+    causes = int(known.UNSUPPORTED_CC)
+    runtime = SimpleNamespace(get_engine_validity=lambda _: ("invalid", causes))
+    monkeypatch.setattr(rtx.module.Runtime, "__new__", lambda *_: runtime)
+    monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
+    check_engine(built.path, built.provenance, rtx, H200)
+    causes |= int(known.OLD_CUDA_DRIVER)
+    with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc, old cuda driver"):
+        check_engine(built.path, built.provenance, rtx, H200)
+
+
+@pytest.mark.parametrize(
+    ("level", "built_on", "gpu", "fits"),
+    [
+        ("none", A100, A100, True),
+        ("none", A100, PCIE, False),
+        ("same_compute_capability", A100, PCIE, True),
+        ("same_compute_capability", A100, H200, False),
+        ("ampere_plus", A100, H200, True),
+        ("ampere_plus", A100, Gpu(name="Tesla T4", compute_capability="7.5"), False),
+        ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
+    ],
+)
+def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu, fits: bool, built: Built) -> None:
+    trt = flavour_of()
+    read = msgspec.structs.replace(
+        built.provenance, flavour=trt.name, version=trt.version, gpu=built_on.name, compute_capability="8.0",
+        options={"hardware_compatible": level},
+    )  # fmt: skip
+    if fits:
+        check_engine(headed(built), read, trt, gpu)
+        return
+    with pytest.raises(Unsupported, match=gpu.name) as raised:
+        check_engine(headed(built), read, trt, gpu)
+    assert "\n" not in str(raised.value)
+
+
+def test_version_compatible_engines_run_on_later_versions(built: Built) -> None:
+    read = msgspec.structs.replace(built.provenance, version="10.13.0.35", options={"version_compatible": True})
+    check_engine(headed(built), read, flavour_of("10.14.1.48"), None)
+    for version, item in (("10.9.0.34", read), ("10.14.1.48", None)):
+        with pytest.raises(Unsupported, match="cannot run it"):
+            check_engine(headed(built), item, flavour_of(version), None)
+
+
+# Files
+
+
+@pytest.fixture
+def two(job: Any, preparation: Preparation, tmp_path: Path) -> Path:
+    """An engine with two profiles, built to run the second."""
+    path = tmp_path / "two.engine"
+    build_to(path, job(batch=4, profiles=PROFILES, profile=1), preparation)
+    return path
+
+
+@pytest.fixture
+def opened(preparation: Preparation) -> Opened:
+    """The runner of an engine from a file, for a case with some options and a batch."""
+
+    def prepared(path: Path, batch: int | None = None, trust: bool = False, **options: Any) -> Any:
+        model_info = find(str(path))
+        batch = batch or model_info.batch
+        case = Case(
+            model=model_info.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options
+        )
+        preparation.trust = trust
+        return TensorRT().prepare(load(case), case, preparation)
+
+    return prepared
+
+
+def described(path: Path, **options: Any) -> None:
+    """Has the JSON beside an engine name other options."""
+    made = provenance.read(path)
+    assert made is not None
+    provenance.write(path, msgspec.structs.replace(made, options={**made.options, **options}))
+
+
+def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) -> None:
+    assert opened(two).options.profile == 1
+    assert opened(two, batch=2, profile=0).options.profile == 0
+    with pytest.raises(Unsupported, match="Profile 1 takes image from 4x3x16x16 to 4x3x16x16, not 2x3x16x16"):
+        opened(two, batch=2)
+    with pytest.raises(Unsupported, match="There is no profile 2"):
+        opened(two, profile=2)
+
+
+def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> None:
+    described(two, version_compatible=True)
+    with pytest.raises(InferlensError, match=str(two)) as raised:
+        opened(two)
+    assert raised.value.hint.startswith("--trust")
+    assert opened(two, trust=True).hint == ""
+    provenance.beside(two).unlink()
+    case = Case(model=f"engine:{two}", backend="tensorrt", variant="rtx", device="cuda", batch=4)
+    model = Model(case.model, "two", "engine", small.model(batch=4).inputs, path=two)
+    for trust in (True, False):
+        runner: Any = TensorRT().prepare(model, case, Preparation(two.parent, two.parent, trust=trust))
+        assert ("--trust" in runner.hint) == (not trust), "nothing describes it: that is what may help"
+
+
+class Opening:
+    """A runtime that opens nothing, and keeps what it was allowed."""
+
+    last: Any = None
+
+    def __init__(self, _: Any) -> None:
+        self.engine_host_code_allowed = False
+        Opening.last = self
+
+    def deserialize_cuda_engine(self, _: bytes) -> None:
+        return None
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_host_code_is_allowed_where_it_was_asked_for(trust: bool) -> None:
+    log = type("Log", (), {})
+    trt = flavour_of(Runtime=Opening, ILogger=log, init_libnvinfer_plugins=lambda *_: True)
+    with pytest.raises(Unsupported, match="cannot open the engine") as raised:
+        Engine(b"", trt, host_code=trust, hint="" if trust else "--trust")
+    assert Opening.last.engine_host_code_allowed is trust
+    assert raised.value.hint == ("" if trust else "--trust")
+
+
+def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Opened) -> None:
+    described(two, plugins="a.so\nError: fake")
+    with pytest.raises(InferlensError, match=r"plugins of a\.so Error: fake, which") as raised:
+        opened(two)
+    assert raised.value.hint.startswith("--option tensorrt.plugins=")
+    assert "\n" not in str(raised.value)
+    assert opened(two, plugins="").options.plugins == ""
+    with pytest.raises(InferlensError, match=r"The plugin library .* is not a file"):
+        opened(two, plugins="/none.so")
+
+
+def test_options_of_the_builder_do_nothing_for_it(two: Path, opened: Opened, preparation: Preparation) -> None:
+    opened(two, tf32=False, cuda_graph=True, profile=1)  # as it was built, and options of a run
+    assert preparation.warnings == []
+    opened(two, tf32=True)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+
+
+def test_a_broken_file_is_told_when_it_is_found_and_is_a_row_beside_others(two: Path) -> None:
+    """So before anybody asks for a GPU."""
+    provenance.beside(two).unlink()
+    two.write_bytes(two.read_bytes()[:5000])
+    with pytest.raises(Unsupported, match=r"is damaged: it has 5000 of \d+ bytes"):
+        find(str(two)).check(trusted=False)
+    found = [find(str(two)), find("inferlens:resnet34")]
+    able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
+    plan = Plan.from_words(
+        {"model": [model_info.spec for model_info in found], "backend": "tensorrt", "device": "cuda"}
+    )
+    assert [planned.refusal is None for planned in expand(plan, found, able)] == [False, True]
+
+
+# Kernels of TensorRT for RTX are kept where an engine runs, which takes a GPU; a stand-in shows what is done with them.
+
+
+class Kernels:
+    """A cache of kernels that takes what begins with ``good``."""
+
+    def deserialize(self, content: bytes) -> bool:
+        return content.startswith(b"good")
+
+    def serialize(self) -> bytes:
+        return b"good and more"
+
+
+def test_a_file_of_kernels_that_is_none_is_refused_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "kernels"
+    engine: Any = object.__new__(Engine)
+    config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
+    engine.opened, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
+    for content in (b"", b"good"):
+        path.write_bytes(content)
+        engine._use_cache(path)
+        engine.keep_kernels()
+        assert path.read_bytes() == b"good and more"
+    path.write_bytes(b"a photograph")
+    with pytest.raises(Unsupported, match="holds no kernels"):
+        engine._use_cache(path)
+    assert path.read_bytes() == b"a photograph"

@@ -16,23 +16,28 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from inferlens.analysis.graph import ORDER_ONLY, build_graph
-from inferlens.backends.abilities import Launched
-from inferlens.backends.tensorrt.kernels import KERNEL, MULTIPLY, aligned, kernel_origins, narrowed, only_orders
+from inferlens.backends.base import Launched
 from inferlens.backends.tensorrt.layers import (
+    KERNEL,
+    MULTIPLY,
     NO_ONNX,
     ONLY_NAMES,
     absences,
+    aligned,
     engine_source,
     inspected_layers,
     inspectors_names,
     is_engine_information,
+    kernel_origins,
+    narrowed,
+    only_orders,
     onnx_lookup,
     with_times,
 )
-from inferlens.backends.torch_tensorrt.layers import lookup_among
+from inferlens.backends.torch_tensorrt.runner import lookup_among
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer
-from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
+from tests.backends.profiling.samples import ENGINES, engine, runs
 
 SAMPLES = Path(__file__).parent / "samples"
 PATHS = frozenset({"", "conv1", "maxpool", "layer1", "layer1.0", "layer1.0.conv1", "layer4.1.conv2", "avgpool", "fc"})

@@ -20,8 +20,8 @@ from torch import nn
 
 from inferlens.backends.availability import quiet
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.layers import CONFIGURES, detailed_engines
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load
+from inferlens.backends.torch_tensorrt.runner import CONFIGURES, detailed_engines
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
 from inferlens.record.partition import Partition

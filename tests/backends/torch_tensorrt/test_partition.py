@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import torch
 
-from inferlens.backends.torch_tensorrt.layers import UNNAMED, module_and_operator
+from inferlens.backends.torch_tensorrt.runner import UNNAMED, module_and_operator
 from inferlens.record.partition import Partition
 from tests.backends.torch_tensorrt.partitions import Made
 

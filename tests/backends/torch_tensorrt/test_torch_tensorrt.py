@@ -16,16 +16,14 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.abilities import Launched
-from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
+from inferlens.backends.base import Launched, Preparation
+from inferlens.backends.pytorch.runner import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
-from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.front_ends import Dynamo, Scripted, example_shape, moved_optimum
-from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, engines_in, module_and_operator, read_sums
+from inferlens.backends.torch_tensorrt.backend import Dynamo, Scripted, TorchTensorRT, example_shape, moved_optimum
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
+from inferlens.backends.torch_tensorrt.runner import Interior, NativeEngine, engines_in, module_and_operator, read_sums
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.provenance import Provenance
 from inferlens.record.layer_profile import Layer

@@ -73,7 +73,7 @@ def test_the_answer_is_one_sentence(tmp_path: Path, text: str, words: dict[str, 
 def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path: Path) -> None:
     found = studied(tmp_path, "latency=4.07", budget=0.0, backend="fake:noisy", iterations=20)
     assert len(found.values[0].records) == 1 + 2
-    assert answer(found).endswith("not decided; more with --budget.")
+    assert answer(found).endswith("not decided; more with --within.")
 
 
 def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:

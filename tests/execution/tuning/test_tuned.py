@@ -68,6 +68,8 @@ def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Pa
     folder, tuned = once
     assert load_tuning(folder / "results" / "demo" / "tuning") == tuned
     done = inferlens("show", "results/demo/tuning", cwd=here)
+    _, below, *_ = [line for line in done.stdout.split("\n\n")[1].splitlines() if line]
+    assert re.fullmatch(r"Of \d+ candidates, \d+ were tried\.", below)
     assert done.stdout == render(document(replace(tuned, folder="results/demo/best")), "table")
     for path in ("results/demo", "results/demo/tuning/tuned.json"):
         assert inferlens("show", path, cwd=here).stdout == done.stdout
@@ -293,9 +295,9 @@ def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
         assert inferlens("show", "results", *words, cwd=tmp_path).stdout.count("0.800x") == 2
     one = inferlens("show", "results/demo/batch-8/tuning", cwd=tmp_path)
     assert "inferlens bench results/demo/batch-8/best/best.toml" in " ".join(one.stdout.split())
-    refused = inferlens("plot", "results/demo", cwd=tmp_path)
+    refused = inferlens("show", "results/demo", "--plot", "x.svg", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "inferlens plot results/demo/batch-1/tuning" in refused.stderr
+    assert "inferlens show results/demo/batch-1/tuning --plot" in refused.stderr
 
 
 def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
@@ -353,12 +355,12 @@ def test_names_in_it_cannot_steer_a_terminal_or_a_page(here: Path) -> None:
 
 
 def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -> None:
-    assert inferlens("plot", "results/demo/tuning", "-o", "tuned.svg", cwd=here).returncode == 0
+    assert inferlens("show", "results/demo/tuning", "--plot", "tuned.svg", cwd=here).returncode == 0
     said = [re.sub("<[^>]*>", "", each) for each in re.findall("<text.*?</text>", (here / "tuned.svg").read_text())]
     assert said.count("winner") == said.count("best defaults, reference") == 2, "in both panels"
     assert "demo: FASTEST · fake:fast knob_a=1 knob_b=2 knob_f=2 · 1.43 ms" in " ".join(said)
     assert "median latency (ms)" in said
-    wrong = inferlens("plot", "results/demo/tuning", "-o", "tuned.gif", cwd=here)
+    wrong = inferlens("show", "results/demo/tuning", "--plot", "tuned.gif", cwd=here)
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 

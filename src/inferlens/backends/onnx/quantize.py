@@ -11,24 +11,30 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from inferlens.backends.availability import refused
-from inferlens.backends.base import Noted, Preparation
-from inferlens.backends.quantized import check_share, from_cache, seven_bits
+from inferlens.backends.base import Inputs, Noted, Preparation
+from inferlens.backends.onnx.graph import OnnxNode, origins
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.sources.onnx import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_shares
 from inferlens.record.files import write_whole
+from inferlens.record.quantization import LayerError
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
+from inferlens.stats.samples import flatten, relative_l2
 
 FOLDER = "quantized"
 LARGEST_FP8 = 448.0  # of E4M3
@@ -365,3 +371,219 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(former)
+
+
+# The error that quantizing one layer adds, for every layer.
+#
+# One session serves all layers: the quantized graph with a switch at every quantized tensor, which selects the tensor
+# or its quantized copy. The switches of an operator are set together, so the outputs are those of a graph in which only
+# this operator is quantized. Sums of integers are computed in fp32.
+
+SAMPLES = 8  # that are looked at for each layer
+ABSORBED = ("Relu", "Clip")  # which the rounding behind them can do
+PICKING = ("MaxPool",)  # as a view does, it gives values that it was given
+
+
+def ranked(
+    plain: Path, model: Model, case: Case, preparation: Preparation, feeds: Sequence[Inputs]
+) -> list[LayerError]:
+    """The layers of the graph in ``plain``, those that lose most first.
+
+    It is quantized to int8 as ONNX Runtime does on the CPU, to fp8 as TensorRT wants it, whoever quantizes it then.
+    """
+    dialect = for_cpu() if case.precision == "int8" else replace(for_tensorrt(case.precision), rest="fp32")
+    quantized = quantized_onnx(plain, model, case, preparation, dialect)
+    with tempfile.TemporaryDirectory() as folder:  # as it is before it is quantized
+        path = Path(folder) / "plain.onnx"
+        fold(plain, path)
+        return layer_errors(path, quantized, model.inputs, feeds)
+
+
+def layer_errors(
+    plain: Path, quantized: Path, inputs: tuple[TensorSpec, ...], feeds: Sequence[Inputs]
+) -> list[LayerError]:
+    """The layers of ``quantized``, which has QuantizeLinear and DequantizeLinear nodes, those that lose most first.
+
+    ``plain`` is the graph that was quantized, with the same names of nodes; both are fed with ``feeds``.
+    """
+    switched = Switched(plain, quantized)
+    shares = product_shares(inferred(plain, inputs))
+    layers = named_layers([node for node in origins(plain).nodes if node.name in switched.switches])
+    expected = [switched.run(feed, ()) for feed in feeds]
+    found = []
+    for name, nodes in layers.items():
+        alone = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
+        kinds = tuple(dict.fromkeys(node.kind for node in nodes))
+        share = sum(shares.get(node.outputs[0], 0.0) for node in nodes)
+        found.append(LayerError(name, kinds, share, _error(alone, expected)))
+    return sorted(found, key=lambda layer: -layer.error)
+
+
+def named_layers(nodes: Sequence[OnnxNode]) -> dict[str, list[OnnxNode]]:
+    """Nodes by the name of their layer: their module's path, or their own name where other modules are inside of it."""
+    inner = {node: next((path for path in node.modules if path), "") for node in nodes}
+    paths = {*inner.values()}
+    found: dict[str, list[OnnxNode]] = {}
+    for node, path in inner.items():
+        around = any(item.startswith(f"{path}.") for item in paths)
+        found.setdefault(node.name if around or not path else path, []).append(node)
+    return found
+
+
+class Switched:
+    """A quantized graph whose operators can be quantized, or not, from call to call.
+
+    ``switches`` has the operators, by name, each with the tensors that are quantized if it is.
+    """
+
+    def __init__(self, plain: Path, quantized: Path) -> None:
+        import onnx
+        import onnxruntime
+
+        model, given = onnx.load(str(quantized)), onnx.load(str(plain))
+        self.switches: dict[str, set[str]] = {}
+        self._tensors = _put_in_switches(model, given)
+        for node in given.graph.node:
+            beside = {name for name in (*node.input, *node.output) if name in self._tensors}
+            if beside.intersection(node.input) and node.op_type not in (*VIEWS, *ABSORBED, *PICKING):
+                self.switches[node.name] = beside
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "switched.onnx"
+            onnx.save(model, str(path), save_as_external_data=True, location="weights")
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(self, feed: Inputs, quantized: Collection[str]) -> list[Any]:
+        """The outputs if these operators alone are quantized."""
+        on = {name for operator in quantized for name in self.switches[operator]}
+        flags = {_flag(place): np.array(name in on) for place, name in enumerate(self._tensors)}
+        return [np.array(item) for item in self._session.run(None, {**feed, **flags})]
+
+
+def _flag(place: int) -> str:
+    return f"inferlens_quantized_{place}"
+
+
+def _put_in_switches(model: Any, given: Any) -> list[str]:
+    """Puts a switch behind every DequantizeLinear node of ``model``; the names that the tensors have in ``given``."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    here = {node.name for node in graph.node}
+    own = {node.name: node for node in given.graph.node}
+    given_makers = {name: node for node in given.graph.node for name in node.output}
+    floats = {item.name: item for item in given.graph.initializer}
+    read = {  # of what is dequantized, the tensor that the same operator reads in the plain graph
+        name: own[node.name].input[place]
+        for node in graph.node
+        if node.name in own
+        for place, name in enumerate(node.input)
+        if name in makers and makers[name].op_type == "DequantizeLinear" and place < len(own[node.name].input)
+    } | {item.name: item.name for item in given.graph.output}
+    names: list[str] = []
+    nodes: list[Any] = []
+    for node in graph.node:
+        nodes.append(node)
+        made = node.output[0]
+        if node.op_type != "DequantizeLinear" or made not in read:
+            continue
+        source, name = makers.get(node.input[0]), read[made]
+        if source is not None and source.op_type == "QuantizeLinear":
+            raw = source.input[0]
+            before = given_makers.get(name)
+            if before is not None and before.op_type in ABSORBED and before.name not in here:
+                absorbed = [raw, *before.input[1:]]
+                raw = f"{name}_plain"
+                if name not in names:
+                    nodes.append(helper.make_node(before.op_type, absorbed, [raw], raw))
+        elif name in floats:
+            raw = f"{name}_plain"
+        else:
+            continue  # without its values in fp32 it stays as it is
+        if name not in names:
+            names.append(name)
+        node.output[0] = f"{made}_rounded"
+        flag = _flag(names.index(name))
+        nodes.append(helper.make_node("Where", [flag, node.output[0], raw], [made], f"{made}_switch"))
+    del graph.node[:]
+    graph.node.extend(nodes)
+    for name in names:
+        if name in floats:
+            graph.initializer.add().CopyFrom(floats[name])
+            graph.initializer[-1].name = f"{name}_plain"
+    graph.input.extend(helper.make_tensor_value_info(_flag(place), TensorProto.BOOL, []) for place in range(len(names)))
+    return names
+
+
+def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
+    """Relative L2 error over all feeds, of the worst output."""
+    pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
+    return max(relative_l2(flatten(*own), flatten(*reference)) for own, reference in pairs)
+
+
+# The cache of quantized files. A record keeps its quantized model, so that it can be loaded without calibration data.
+
+BESIDE = "quantized"  # the folder beside a record, and the kind of the artefact
+
+
+def seven_bits() -> bool:
+    """Whether one factor of a product has to do with 7 bits: without VNNI, CPUs add two products up in 16 bits."""
+    try:
+        return "vnni" not in Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return True
+
+
+def check_share(
+    share: float | None, model: Model, case: Case, preparation: Preparation, why: str, *, calibrated: bool = True
+) -> None:
+    """Refuses a model of which nothing is quantized; else notes the share of its multiply-adds that is, if known.
+
+    ``calibrated``: whether ranges were found with data, rather than are in every call.
+    """
+    if share == 0 and not case.keep:
+        raise Unsupported(f"Nothing of '{model.name}' can be quantized: {why}.")
+    preparation.facts["quantized_share"] = None if share is None else round(float(share), 3)
+    preparation.facts["calibrated"] = calibrated
+
+
+def from_cache(made: Path, preparation: Preparation, write: Callable[[Path, Noted], None]) -> Path:
+    """The quantized file ``made`` of the cache; if it is not there ``write`` makes it, in a folder of its own.
+
+    What lies beside it with its stem, such as weights, comes along first: where the file is, all is.
+    """
+    with preparation.phase("quantize") as noted:
+        if made.exists() and not preparation.rebuild:
+            noted.note = "cached"
+            return made
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+            written = Path(scratch) / made.name
+            write(written, noted)
+            for path in sorted(written.parent.glob(f"{made.stem}.*"), key=lambda path: path == written):
+                path.rename(made.with_name(path.name))
+    return made
+
+
+def measured(preparation: Preparation, suffix: str) -> Path | None:
+    """The quantized file with ``suffix`` beside the record whose case is loaded; ``None`` where there is none."""
+    path = preparation.exported / BESIDE if preparation.kept_only and preparation.exported else Path()
+    return next(path.glob(f"*{suffix}"), None) if path.name else None
+
+
+def beside_record(preparation: Preparation, made: Path) -> Path:
+    """``made``, a quantized file of the cache; an artefact of the case's first process, as is what has its stem."""
+    if preparation.built:
+        return made
+    folder = preparation.folder / BESIDE
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(made.parent.glob(f"{made.stem}.*")):
+        (folder / path.name).unlink(missing_ok=True)  # of the same case, prepared once more
+        try:
+            os.link(path, folder / path.name)  # which takes no room
+        except OSError:
+            shutil.copyfile(path, folder / path.name)
+        preparation.keep(folder / path.name, BESIDE if path == made else f"{BESIDE} weights")
+    return made

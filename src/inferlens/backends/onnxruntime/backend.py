@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.backends.abilities import Deployer, Quantizer, Saver
 from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
@@ -21,14 +20,33 @@ from inferlens.backends.availability import (
     imported,
     torch_versions,
 )
-from inferlens.backends.base import Absence, Backend, Capabilities, Knob, Preparation, Recommendation, Runner, Support
-from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.modules import kept_nodes
-from inferlens.backends.onnx.quantize import for_cpu, quantized_onnx, to_quantize
-from inferlens.backends.onnxruntime.providers import ACT_ON, PROVIDERS, provider_absence, provider_list
-from inferlens.backends.onnxruntime.runner import CpuRunner, CudaNodeRunner, CudaRunner, OnnxRunner, session_options
-from inferlens.backends.pytorch.export import DTYPES
-from inferlens.backends.quantized import beside_record, measured
+from inferlens.backends.base import (
+    Absence,
+    Backend,
+    Capabilities,
+    Deployer,
+    Knob,
+    Preparation,
+    Quantizer,
+    Recommendation,
+    Runner,
+    Saver,
+    Support,
+)
+from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
+from inferlens.backends.onnx.quantize import beside_record, for_cpu, measured, quantized_onnx, to_quantize
+from inferlens.backends.onnxruntime.runner import (
+    ACT_ON,
+    PROVIDERS,
+    CpuRunner,
+    CudaNodeRunner,
+    CudaRunner,
+    OnnxRunner,
+    provider_absence,
+    provider_list,
+    session_options,
+)
+from inferlens.backends.pytorch.runner import DTYPES
 from inferlens.backends.scripts import beside, numpy_inputs, program
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model

@@ -32,8 +32,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
-from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
+from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, modules_among, operators_among, origins
+from inferlens.backends.profiling.layers import Taken, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision

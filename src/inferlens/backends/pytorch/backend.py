@@ -10,24 +10,42 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, structs
 
-from inferlens.backends.abilities import Deployer, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import refused, warn_unheeded
-from inferlens.backends.base import Backend, Capabilities, Knob, Preparation, Recommendation, Runner
-from inferlens.backends.profiling import nvtx_ranges
-from inferlens.backends.profiling.kernel_matching import origins_by_match
-from inferlens.backends.profiling.kernel_runs import (
+from inferlens.backends.base import (
+    Backend,
+    Capabilities,
+    Deployer,
+    KernelOrigins,
+    Knob,
+    Launched,
+    LayerProfiler,
+    Origins,
+    Preparation,
+    Recommendation,
+    Runner,
+    Saver,
+)
+from inferlens.backends.clocks import nvtx_enabled
+from inferlens.backends.profiling.kernels import (
     Called,
     eager_kernels,
     kernels_of,
     layers_of_kernels,
     module_scopes,
+    origins_by_match,
     origins_by_scope,
 )
-from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.module_hooks import layers_of, module_layers
-from inferlens.backends.pytorch.export import cast, dtype_of, example_feed
-from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
-from inferlens.backends.pytorch.script import program_script
+from inferlens.backends.profiling.layers import check_level, layers_of, module_layers
+from inferlens.backends.pytorch.runner import (
+    Feed,
+    TorchOptions,
+    TorchRunner,
+    cast,
+    dtype_of,
+    example_feed,
+    torch_capabilities,
+)
+from inferlens.backends.scripts import program_script
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Format, Model
 from inferlens.models.work.torch_module import hooked
@@ -135,7 +153,7 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        hooks = self.case.device != "cuda" or nvtx_ranges.on()  # under another profiler ours sees no kernels
+        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler ours sees no kernels
         check_level(self.preparation, replays=hooks and self.graph is not None)
         if hooks:
             return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")

@@ -5,12 +5,16 @@ The module is moved and cast in place: a case has a process, and so a module, of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
@@ -24,22 +28,13 @@ from inferlens.backends.availability import (
     torch_versions,
 )
 from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
-from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.backends.pytorch.export import (
-    DTYPES,
-    cast,
-    dtype_of,
-    example_feed,
-    export_dimensions,
-    ready,
-    tensor_of,
-    type_of,
-)
+from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.models.sources.files import input_note
-from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
+from inferlens.models.work.torch_module import taken_apart
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 Feed = tuple[Any, ...]
 WARMUP = 3  # calls before a capture, on a stream of their own, in which cuDNN and cuBLAS initialise themselves
@@ -355,3 +350,225 @@ def host_array(tensor: Any) -> Array:
 
     tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
     return np.array(tensor.to_dense().numpy(force=True), order="C", copy=True)
+
+
+# Modules and tensors of PyTorch in a precision; and what tracers need: inputs with free sizes, and flat outputs.
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+WRAPPED = "module"  # the path of the model in what flat_outputs returns
+
+
+def dtype_of(precision: str) -> Any:
+    """PyTorch's type for a precision; refuses those for which modules would have to be quantized."""
+    import torch
+
+    if precision not in DTYPES:
+        hint = f"--precision fp16, or an ONNX file quantized to {precision}"
+        raise Unsupported(f"Modules of PyTorch cannot be cast to {precision}.", expected=", ".join(DTYPES), hint=hint)
+    return getattr(torch, DTYPES[precision])
+
+
+def cast(module: Any, precision: str) -> None:
+    """Gives every floating-point parameter and buffer of a module the precision, in place.
+
+    ``module.to(dtype)`` would do the same to complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
+    not there for TorchScript.
+    """
+    import torch
+
+    dtype, script = dtype_of(precision), isinstance(module, torch.jit.ScriptModule)
+    for tensor in chain(module.parameters(), module.buffers()):
+        if not tensor.is_floating_point() or tensor.dtype == dtype:
+            continue
+        if tensor._is_view() and not script:  # what it is a view of would keep its type, which exporters refuse
+            torch.utils.swap_tensors(tensor, tensor.detach().to(dtype))
+        else:
+            tensor.data = tensor.data.to(dtype)
+
+
+def type_of(spec: TensorSpec, precision: str) -> Any:
+    """PyTorch's type of an input: floats are in ``precision``, other types as the model names them."""
+    import torch
+
+    return dtype_of(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+
+
+def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
+    """A tensor on the CPU with a copy of ``array``, in the type of :func:`type_of`."""
+    import torch
+
+    return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(type_of(spec, precision))
+
+
+def ready(value: Any, dtype: Any, device: Any, order: Any) -> Any:
+    """A tensor itself, where it is of that type, device and memory order; else, as of an array, a copy that is."""
+    import torch
+
+    if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
+        return value
+    tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(value))
+    return tensor.to(device, dtype).contiguous(memory_format=order)
+
+
+def free_sizes(spec: TensorSpec) -> dict[int, str]:
+    """The dimensions that have a range, each with the name of its size.
+
+    Sizes of one place and range share a name, also in other inputs: a batch, or a length, is the same for all.
+    """
+    least, _, most = spec.profile
+    return {
+        index: f"size{index}_{low}_{high}"
+        for index, (low, high) in enumerate(zip(least, most, strict=True))
+        if low < high
+    }
+
+
+def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
+    """``dynamic_shapes`` for ``torch.export`` of ``module``, for each input; ``None`` if no size has a range."""
+    if not any(spec.dynamic for spec in specs):
+        return None
+    from torch.export import Dim
+
+    known: dict[str, Any] = {}
+    for spec in specs:
+        least, _, most = spec.profile
+        for index, name in free_sizes(spec).items():
+            known.setdefault(name, Dim(name, min=least[index], max=most[index]))
+    dimensions = tuple({index: known[name] for index, name in free_sizes(spec).items()} for spec in specs)
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    return (dimensions,) if inspect.Parameter.VAR_POSITIONAL in kinds else dimensions
+
+
+def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ...]:
+    """Tensors on the CPU to trace with, in the case's precision or in ``precision``.
+
+    Inputs with a range are at their largest shape: tracers take a size of 1 for a constant.
+    """
+    if any(spec.dynamic for spec in model.inputs):
+        specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
+        model = replace(model, inputs=specs)
+    arrays = zip(ordered(make_inputs(model, case.seed), model.inputs), model.inputs, strict=True)
+    return tuple(tensor_of(array, spec, precision or case.precision) for array, spec in arrays)
+
+
+def flat_outputs(module: Any) -> Any:
+    """A module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``: a tuple or the only one."""
+    import torch
+
+    class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *feed: Any) -> Any:
+            flat = tuple(flatten(self.module(*feed)))
+            return flat[0] if len(flat) == 1 else flat
+
+    flat = FlatOutputs()
+    flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
+    return flat
+
+
+def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
+    """FLOPs of the products in each module, by its path, and of all by the empty one; empty if it cannot be followed.
+
+    Nothing is computed: tensors have no values.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counter = FlopCounterMode(display=False)
+    try:
+        with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
+            module(*feed)
+    except Exception:  # code whose path depends on values, for one
+        return {}
+    own = f"{type(module).__name__}."
+    counts = {name: float(sum(item.values())) for name, item in counter.get_flop_counts().items()}
+    return {"": counts["Global"]} | {
+        name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
+    }
+
+
+def share_of(work: dict[str, float], quantized: Collection[str]) -> float | None:
+    """The share of the work that is in the ``quantized`` modules; ``None`` if the work is not known."""
+    if not quantized:
+        return 0.0
+    return min(sum(work.get(name, 0.0) for name in quantized) / work[""], 1.0) if work.get("") else None
+
+
+# Calls with copies from and to the host, on one stream. Host memory is page-locked ("pinned"): from ordinary memory the
+# driver would copy twice and block the call. The stages have trtexec's names: H2D, compute, D2H.
+
+
+@dataclass(frozen=True)
+class HostFeed:
+    """A feed on the device, the tensors that a call with it reads, and in their order what each is filled from."""
+
+    device: Any
+    read: list[Any]
+    pinned: list[Any]
+
+
+class HostIo(Runner):
+    """Runs another runner, whose feeds and outputs are PyTorch's tensors on the GPU, with copies in and out."""
+
+    def __init__(self, inner: Runner) -> None:
+        self._inner = inner
+        self._outputs: Any = None
+        self._host: list[Any] = []
+        self.clock = StagedClock({"H2D time": self._upload, "compute time": self._compute, "D2H time": self._download})
+
+    def __enter__(self) -> HostIo:
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._outputs, self._host = None, []
+        self._inner.__exit__(*error)
+
+    def place(self, inputs: Inputs) -> HostFeed:
+        """The inner runner's feed, and pinned copies of its own tensors: a captured call may still read others."""
+        feed = self._inner.place(inputs)
+        return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
+
+    def bind(self, feed: HostFeed) -> None:
+        self._inner.bind(feed.device)
+
+    def infer(self, feed: HostFeed) -> list[Any]:
+        """All three stages, enqueued; the outputs are on the host once the stream has come to its end."""
+        self._upload(feed)
+        self._compute(feed)
+        self._download(feed)
+        return self._host
+
+    def synchronize(self) -> None:
+        self._inner.synchronize()
+
+    def collect(self, outputs: list[Any]) -> Outputs:
+        self._inner.synchronize()
+        return self._inner.collect(outputs)
+
+    def device_memory(self) -> tuple[int, str] | None:
+        return self._inner.device_memory()
+
+    def memory_parts(self) -> dict[str, int]:
+        return self._inner.memory_parts()
+
+    def _upload(self, feed: HostFeed) -> None:
+        for tensor, pinned in zip(feed.read, feed.pinned, strict=True):
+            tensor.copy_(pinned, non_blocking=True)
+
+    def _compute(self, feed: HostFeed) -> None:
+        self._outputs = self._inner.infer(feed.device)
+
+    def _download(self, feed: HostFeed) -> None:  # noqa: ARG002 - a stage is called with the feed
+        import torch
+
+        outputs = flatten(self._outputs)
+        if not self._host:  # room for the outputs is made by the first call
+            self._host = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]
+        for host, tensor in zip(self._host, outputs, strict=True):
+            host.copy_(tensor, non_blocking=True)

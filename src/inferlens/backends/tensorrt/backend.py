@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, ClassVar, cast
 
-from inferlens.backends.abilities import Builder, Deployer, Quantizer, Saver
 from inferlens.backends.availability import (
     NO_GPU,
     cuda_absence,
@@ -22,34 +21,47 @@ from inferlens.backends.availability import (
 from inferlens.backends.base import (
     Absence,
     Backend,
+    Builder,
     Capabilities,
+    Deployer,
     Knob,
     Preparation,
+    Quantizer,
     Recommendation,
     Runner,
+    Saver,
     Support,
     tolerance_of,
 )
-from inferlens.backends.onnx.export import check_precision, copy_onnx, onnx_file
-from inferlens.backends.onnx.modules import kept_nodes
+from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
 from inferlens.backends.onnx.quantize import for_tensorrt, quantized_onnx, to_quantize
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.scripts import beside, program, torch_inputs
-from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
-from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
-from inferlens.backends.tensorrt.flavours import (
+from inferlens.backends.tensorrt.engine import (
+    KIND,
+    TRUST,
+    EngineJob,
+    build_to,
+    built,
+    check_engine,
+    checked_file,
+    examiner,
+)
+from inferlens.backends.tensorrt.library import (
     KINDS,
+    OF_TACTICS,
     Flavour,
+    TensorRTOptions,
     current_gpu,
     find,
     flavour,
+    heeded,
     plugin_files,
+    profiles,
     registered_plugins,
+    spread,
 )
-from inferlens.backends.tensorrt.options import OF_TACTICS, TensorRTOptions, heeded
-from inferlens.backends.tensorrt.profiles import profiles, spread
-from inferlens.backends.tensorrt.runner import EngineRunner
-from inferlens.backends.tensorrt.runtime import TYPES
+from inferlens.backends.tensorrt.runner import TYPES, EngineRunner
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model

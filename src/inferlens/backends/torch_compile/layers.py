@@ -21,10 +21,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.layer_runs import Taken
-from inferlens.backends.profiling.operator_layers import Call, OperatorNames, numbered, outermost
-from inferlens.backends.profiling.traced_runs import OURS, TracedOperator
-from inferlens.backends.torch_compile.quantize import PRODUCTS as QUANTIZED_PRODUCTS
+from inferlens.backends.profiling.kernels import Call, OperatorNames, numbered, outermost
+from inferlens.backends.profiling.layers import Taken
+from inferlens.backends.profiling.traces import OURS, TracedOperator
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.trace.precision import first_precision
 
@@ -44,6 +43,7 @@ ONEDNN = {  # what oneDNN and MKL compute of frozen weights on the CPU, and what
 OF_BYTES = {  # what it computes of quantized factors
     "qconv_pointwise": "convolution", "qconv2d_pointwise": "convolution", "qlinear_pointwise": "linear",
 }  # fmt: skip
+QUANTIZED_PRODUCTS = ("convolution", "conv1d", "conv2d", "conv3d", "linear", "addmm", "mm", "matmul", "bmm")
 PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
     "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
     "flex_attention", *ONEDNN, *OF_BYTES,

@@ -18,8 +18,8 @@ from msgspec import Meta, Struct, structs
 
 from inferlens.backends.availability import changed, cuda_absence, found, gpu_here, imported, quiet, warn_unheeded
 from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.pytorch.export import dtype_of
-from inferlens.backends.tensorrt.flavours import KINDS, words
+from inferlens.backends.pytorch.runner import dtype_of
+from inferlens.backends.tensorrt.library import KINDS, words
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
 from inferlens.spec.case import Case
 

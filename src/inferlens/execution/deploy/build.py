@@ -13,7 +13,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Builder, Deployer, Partitioner, Saver
+from inferlens.backends.base import Builder, Deployer, Partitioner, Saver
 from inferlens.errors import InferlensError, suggestion, unwritable
 from inferlens.execution import child_process
 from inferlens.execution.expand import cases_on
@@ -110,7 +110,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
 
 
 def able(ability: type[ABC]) -> list[str]:
-    """Names of the backends that have an ability, such as :class:`inferlens.backends.abilities.Builder`."""
+    """Names of the backends that have an ability, such as :class:`inferlens.backends.base.Builder`."""
     return [name for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
 
 

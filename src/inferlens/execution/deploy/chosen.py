@@ -13,9 +13,8 @@ from pathlib import Path
 import msgspec
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Deployer, Saver
-from inferlens.backends.base import Backend
-from inferlens.backends.quantized import BESIDE
+from inferlens.backends.base import Backend, Deployer, Saver
+from inferlens.backends.onnx.quantize import BESIDE
 from inferlens.errors import InferlensError
 from inferlens.execution.survey import Named
 from inferlens.measure import environment

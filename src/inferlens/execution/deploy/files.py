@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import Deployer
+from inferlens.backends.base import Deployer
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.deploy import build
 from inferlens.execution.deploy.chosen import Chosen, chosen

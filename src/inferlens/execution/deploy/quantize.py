@@ -21,10 +21,9 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import score_accuracy
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import Quantizer
-from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Runner
-from inferlens.backends.onnx.layer_errors import SAMPLES as FEW
-from inferlens.backends.onnx.layer_errors import ranked
+from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
+from inferlens.backends.onnx.quantize import SAMPLES as FEW
+from inferlens.backends.onnx.quantize import ranked
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.deploy.build import CACHE, FileJob, able, written
 from inferlens.execution.expand import Planned, check_words, default_device, expand, refuse_if_none_runs

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import inferlens
-from inferlens.backends.profiling import nvtx_ranges
+from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.errors import InferlensError, library, one_of
 from inferlens.execution.child_process import Outcome
 from inferlens.execution.launching.launcher import Launcher, P, Part, Worker, WorkerLost
@@ -41,7 +41,7 @@ LOCAL = "local"
 LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
 ROOM = 1 << 20  # bytes that a node has to have on its disk
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
-VARIABLES_PASSED = ("OMP_NUM_THREADS", nvtx_ranges.VARIABLE)  # they act on a node as they do here
+VARIABLES_PASSED = ("OMP_NUM_THREADS", NVTX_VARIABLE)  # they act on a node as they do here
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
 TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without

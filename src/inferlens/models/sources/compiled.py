@@ -33,7 +33,7 @@ from inferlens.spec.case import Case
 
 SIZE = 64
 FLAVOURS = {b"vtrt": "rtx", b"ftrt": "trt", b"ptrt": "trt"}  # ptrt: before TensorRT 8.6
-AGAIN = "build it again here: inferlens build MODEL -o FILE"
+AGAIN = "build it again here: inferlens export MODEL --to FILE"
 
 
 class Header(Struct, frozen=True):

@@ -24,6 +24,7 @@ from inferlens.errors import InferlensError, check_choice, library, paths_like, 
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.spec.case import short_name
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
@@ -53,7 +54,7 @@ class Factory(Source):
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
                 hint=_near(module, factory),
             )
-        return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
+        return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
     def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")

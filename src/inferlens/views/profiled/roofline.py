@@ -142,7 +142,7 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         yield answer(of.table, unit_of([of.case.profile]))
         yield _table(of, of.table, top or ROWS + 1 - max(len(notes(of, of.table)[:NOTES]), 1))
     if any(not isinstance(of.table, str) for of in cases):
-        yield f"What to try: inferlens findings {results}"
+        yield f"What to try: inferlens show {results} --view findings"
 
 
 def _table(of: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
@@ -203,7 +203,7 @@ def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Ta
         part = f"{WRITE[unit](every.won)} of {WRITE[unit](every.time)} {unit} ({share(every.of_call)})"
         yield f"Most to win with {name}: at most {part}."
     elif found:
-        yield f"Nothing can be won by faster layers alone. What to try: inferlens findings {results}"
+        yield f"Nothing can be won by faster layers alone. What to try: inferlens show {results} --view findings"
     yield Table("", "case", columns, lines, notes=notes[:NOTES])
     yield f"Where in each: inferlens roofline {results} --top 5"
 

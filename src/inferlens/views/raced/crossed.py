@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -25,7 +26,7 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import answers
+from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.compared import names_of
 from inferlens.views.plain import plain
 from inferlens.views.records import WIDTH, headline, measured_again, notes_beneath
@@ -88,6 +89,14 @@ class CrossedCell:
     def times(self) -> str:
         """The speed-up and how sure it is."""
         return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
+
+    @property
+    def per_item(self) -> str:
+        """The same, below 1 as ``1.27x slower``."""
+        if self.speedup is None or self.speedup >= 1:
+            return self.times
+        low, high = (end and 1 / end for end in (self.high, self.low))
+        return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
 
 
 @dataclass(frozen=True)
@@ -242,8 +251,9 @@ class Crossed:
         """``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         told = [(name, cell) for name, cell in cells if cell.speedup is not None]
-        told.sort(key=lambda item: -(item[1].speedup or 0.0))
-        words = [f"{cell.times} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
+        told.sort(key=lambda each: -(each[1].speedup or 0.0))
+        times = attrgetter("per_item" if self.axis == "batch" else "times")
+        words = [f"{times(cell)} in {name}" + f" {SAID_PARTLY}" * (SAID_PARTLY in cell.row.name) for name, cell in told]
         if len(told) > MOST_NAMED:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
@@ -364,7 +374,7 @@ def document(
         again = measured_again([(row.model, row.runs) for row in every])
         costs = axis in _OF_OUTPUTS and where and any(row.error is not None for row in every)
         cost = "accuracy" if any(row.accuracy is not None for row in every) else "error"
-        picture = [f"A picture of what it costs: inferlens plot {where} --against {cost}"] * bool(costs)
+        picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
         return [*(_table(crossed, where, most, width, said=said) for crossed in found), *again, *picture]
 
     def fitted(screen: Screen) -> list[Table | str]:
@@ -382,16 +392,18 @@ def _table(of: Crossed, where: str, most: int | None, width: int | None, *, said
     if of.axis == "machine":
         return _fleet(of, where, most, width)
     columns = [column for value in of.values for column in _columns(of, value)]
+    columns.append(Column("", "", "", partial(_few_samples, of), 6, numeric=False, fold=True))
     alone = len(by(of.rows, "comparison")) == 1
     lines = [
         Line.of(line.name, columns, line, style="bold green" * (alone and _fastest(line))) for line in of.lines[:most]
     ]
     left = len(of.lines) - len(lines)
     notes = [f"{plural(left, 'more row')}: --top {len(of.lines)}, or --format csv"] if left else []
-    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where)]
+    few = [row for row in of.rows if FEW in doubts(row)]
+    notes += [*_caveats(of, answered=alone), *notes_beneath(of.rows, where, few)]
     words = [cell.word for line in of.lines for cell in line.cells.values() if cell.word]
-    if words and not any("inferlens notes" in note for note in notes):
-        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens notes {where or 'RESULTS'}")
+    if words and not any("--view notes" in note for note in notes):
+        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
         _title(of), "model" if of.of_models else "way", columns, lines, notes=notes, fold=True,
         answer=answers(of.rows)[0].folded(WIDTH) if alone else (), sentences=of.sentences * said,
@@ -442,6 +454,11 @@ def _time(cell: CrossedCell | None) -> str:
     return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
 
 
+def _few_samples(of: Crossed, line: CrossedLine) -> str:
+    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+    return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
+
+
 def _fastest(line: CrossedLine) -> bool:
     return any(cell.row.fastest for cell in line.cells.values())
 
@@ -482,7 +499,8 @@ def _columns(of: Crossed, value: Any) -> list[Column]:
     against = f"vs {against if len(against) <= _LONGEST else 'first'}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if of.of_one and not first:
-        shown.append(column("per item" if of.axis == "batch" else against, lambda cell: cell.times, keep=1))
+        against, times = ("per item", "per_item") if of.axis == "batch" else (against, "times")
+        shown.append(column(against, attrgetter(times), keep=1))
     if of.of_models:
         way = "way" if of.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))

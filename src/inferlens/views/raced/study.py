@@ -69,7 +69,7 @@ def answer(study: Study) -> str:
     interval = f" ({ratio_range(*ends(found[value].speedup_interval))})" if found[value].interval else ""
     said = f"{knob}={value} is {ratio(found[value].speedup)} its default{interval}"
     if not faster and any(comparison.verdict == "UNDECIDED" for comparison in found.values()):
-        return f"{said}: not decided; more with --budget."
+        return f"{said}: not decided; more with --within."
     return f"{said}." if faster or len(found) == 1 else f"No value of {knob} is faster than its default: {said}."
 
 

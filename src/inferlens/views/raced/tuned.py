@@ -190,6 +190,8 @@ def _blocks(
         for one in others[:more] if winner
     ]  # fmt: skip
     answer = [*answer_of(tuned, finals), *_against_bench(tuned, facts, finals)]
+    if len(facts) < tuned.size:
+        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
     columns = [
         changed(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
     ]

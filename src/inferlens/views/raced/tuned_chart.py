@@ -14,6 +14,7 @@ from typing import Any
 
 from inferlens.analysis.tuning import WINNER, CandidateFacts, TuningReport, candidate_facts
 from inferlens.errors import InferlensError
+from inferlens.spec.case import short_name
 from inferlens.units import error_size, mebibytes, plural, ratio, score
 from inferlens.views import picture
 from inferlens.views.chart import LETTER, LETTER_OF_TITLE, WIDTH
@@ -52,7 +53,7 @@ def spec(
 
 
 def _model(tuned: TuningReport) -> str:
-    return plain(tuned.trials[0].records[0].case.model.rpartition(":")[2])
+    return plain(short_name(tuned.trials[0].records[0].case.model))
 
 
 def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:

@@ -277,7 +277,7 @@ def comparison(found: Found) -> Iterator[Block]:
         if number <= MOST_SAMPLES:
             yield from _samples(table, runs, number, found.colours)
     if len(tables) > MOST_CHARTS:
-        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens plot' draws those of the others."
+        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
     for number, quantization in enumerate(found.quantizations, 1):
         quantized = of_quantization(quantization)
         shown = [block for block in quantized.blocks() if isinstance(block, Table)]

@@ -17,6 +17,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis, load_analysis
 from inferlens.trace.columns import Columns
+from inferlens.trace.steps import WHOLE_TRACE
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
@@ -150,6 +151,10 @@ def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selec
     names = [_name(path), _name(against)]
     if names[0] == names[1]:  # such as trace.json.gz, in folders that tell them apart
         names = [plain(str(item)) for item in (path, against)]
+    whole = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
+    if whole[0] != whole[1]:
+        one, other = names if whole[0] else reversed(names)
+        notes.append(f"{one} has no marked steps: the whole of it is compared with one step of {other}.")
     return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), made, notes)
 
 

@@ -1,9 +1,6 @@
-"""The layers of a PyTorch module, timed by forward hooks: one for each module that is called, its own time alone.
+"""What every runner that times its layers shares: the check that it was prepared for that, and the runs themselves.
 
-A module's own time is that of its calls without those of the modules that it calls: an addition or ``F.relu`` in a
-block's forward is the block's. It holds what Python and the hooks take between two modules as well, so the own times of
-one run add up to the time of the outermost modules. In a hook a mark is written down and a moment, on a GPU a CUDA
-event that is read after the run, with no synchronisation between layers. A run's begin is a moment too.
+A runner that was prepared to be timed refuses: nothing is instrumented behind a timing's back.
 """
 
 from __future__ import annotations
@@ -11,17 +8,119 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from datetime import datetime, timezone
+from typing import Any, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.base import Runner
-from inferlens.backends.profiling.layer_runs import Runnable, Taken, clocked_runs
-from inferlens.backends.profiling.nvtx_ranges import begin_and_end
+from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.clocks import nvtx_push_pop
+from inferlens.errors import Unsupported
 from inferlens.models.work.torch_module import hooked
 from inferlens.record.layer_profile import Layer, Layers, Tensor
+
+
+def check_level(preparation: Preparation, *, replays: bool = False) -> None:
+    """Refuses to profile a runner that was prepared to be timed, or that ``replays`` a CUDA graph."""
+    if preparation.level not in ("layer", "kernel"):
+        what = "The runner was prepared to be timed, not to be profiled."
+        raise Unsupported(what, expected="the level 'layer' or 'kernel'")
+    if replays:
+        raise Unsupported("A CUDA graph replays kernels and has no layers.", hint="without cuda_graph")
+
+
+class Taken(Struct):
+    """What a layer took in each run: seconds, when it first began, how many calls; and the names of its kernels."""
+
+    times: dict[int, float] = {}
+    begins: dict[int, float] = {}
+    calls: dict[int, int] = {}
+    kernels: dict[str, None] = {}
+
+    def add(self, run: int, time: float, begin: float, calls: int = 1) -> None:
+        self.times[run] = self.times.get(run, 0.0) + time
+        self.begins.setdefault(run, begin)
+        self.calls[run] = self.calls.get(run, 0) + calls
+
+    def join(self, other: Taken) -> None:
+        """What another call, later in each run, took."""
+        for run, seconds in other.times.items():
+            self.add(run, seconds, other.begins[run], other.calls[run])
+        self.kernels.update(other.kernels)
+
+    def timing(self, runs: int) -> dict[str, Any]:
+        return {
+            "times": tuple(self.times.get(run, 0.0) for run in range(runs)),
+            "begins": tuple(self.begins.get(run, 0.0) for run in range(runs)),
+            "calls": max(self.calls.values()),
+        }
+
+
+class Runnable(Protocol):
+    """What can be run: a runner, or anything else with these two of its methods."""
+
+    def infer(self, feed: Any) -> Any:
+        """One call."""
+
+    def synchronize(self) -> None:
+        """Returns when its outputs are ready."""
+
+
+class Clocked(Struct, frozen=True):
+    """When some runs were, on the host's clock."""
+
+    whole: tuple[float, ...]  # seconds of each, from the call to its outputs being ready
+    moments: tuple[float, ...]  # when each began, in seconds of time.perf_counter()
+    started: str  # UTC time at which the first began, ISO 8601
+
+    @property
+    def begun(self) -> tuple[float, ...]:
+        """When each began, in seconds since the first of them began."""
+        return tuple(moment - self.moments[0] for moment in self.moments)
+
+    def __add__(self, later: Clocked) -> Clocked:
+        return Clocked(self.whole + later.whole, self.moments + later.moments, self.started or later.started)
+
+    def layers(
+        self, layers: Iterable[Layer], *, clock: str, absent: dict[str, str] | None = None, on_gpu: bool = False
+    ) -> Layers:
+        return Layers(
+            layers=tuple(layers),
+            whole=self.whole,
+            timed="GPU" if on_gpu else "host",
+            clock=clock,
+            absent=absent or {},
+            begun=self.begun,
+            started=self.started,
+        )
+
+
+NO_RUNS = Clocked((), (), "")
+
+
+def clocked_runs(runner: Runnable, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> Clocked:
+    """``runs`` calls of ``runner``, each timed from the call to its outputs being ready.
+
+    ``after`` reads what a run left behind, between the runs and outside of their times.
+    """
+    now, whole, moments = time.perf_counter_ns, [], []
+    started = datetime.now(timezone.utc).isoformat(timespec="microseconds")
+    for _ in range(runs):
+        begin = now()
+        runner.infer(feed)
+        runner.synchronize()
+        whole.append((now() - begin) / 1e9)
+        moments.append(begin / 1e9)
+        after()
+    return Clocked(tuple(whole), tuple(moments), started)
+
+
+# The layers of a PyTorch module, timed by forward hooks. A layer's time is the own time of its module, without the
+# modules that it calls; it includes Python and the hooks between two modules, so own times add up to the whole. A hook
+# only writes down a mark: a moment, or on a GPU a CUDA event that is read after the run.
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
 GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"
@@ -137,7 +236,7 @@ def timing_hooks(
     Each call is a range for NVIDIA's profilers too, by its path, where these are asked for.
     """
     numbers = {id(module): index for index, module in enumerate(modules)}
-    begin, end = begin_and_end()
+    begin, end = nvtx_push_pop()
 
     def entering(module: Any, _: Any) -> None:
         index = numbers.get(id(module))

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from inferlens.backends.abilities import Launched
-from inferlens.backends.profiling.layer_runs import Clocked, Runnable, clocked_runs
+from inferlens.backends.base import Launched
+from inferlens.backends.profiling.layers import Clocked, Runnable, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace, read
 from inferlens.trace.steps import Intervals

@@ -1,4 +1,4 @@
-"""``inferlens fleet``: models on several machines for several objectives, and what becomes of machines out of reach."""
+"""``inferlens bench PLAN.toml`` with machines: several objectives, and machines that cannot be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inferlens.spec.plan import Plan
 from tests.commands import inferlens
 from tests.execution.test_launching import Mortal, Some
 
-FLEET = """
+MACHINES = """
 model = ["fake:demo", "fake:other"]
 backend = ["fake:steady", "fake:fast"]
 quick = true
@@ -30,11 +30,11 @@ launcher = "nowhere"
 def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET)
-    listed = inferlens("fleet", "fleet.toml", "--dry-run", cwd=tmp_path).stdout
+    (tmp_path / "machines.toml").write_text(MACHINES)
+    listed = inferlens("bench", "machines.toml", "--dry-run", cwd=tmp_path).stdout
     assert "There is no launcher 'nowhere'" in listed
-    assert "4 parts, each of one machine and objective." in listed
-    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    assert "4 parts, one for each machine and objective." in listed
+    done = inferlens("bench", "machines.toml", cwd=tmp_path)
     assert (done.returncode, "lab was left out" in done.stderr) == (1, True)
     lines = done.stdout.splitlines()
     assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)
@@ -45,7 +45,7 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
 
     monkeypatch.setattr(parts, "launcher_of", Some)
     monkeypatch.setattr(Some, "those", [Mortal()])
-    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    done = inferlens("bench", "machines.toml", cwd=tmp_path)
     assert (done.returncode, "here, latency" in done.stderr) == (0, False)
     assert len(load_records(tmp_path / "results").records) == 16
     assert [each.name for each in sorted((tmp_path / "results").iterdir())] == ["latency", "throughput"]
@@ -54,32 +54,35 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (FLEET.partition("[machines")[0], "names no machines"),
-        (FLEET.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
-        ("mode = 'both'" + FLEET, "A fleet has no 'mode'"),
-        (FLEET.replace("launcher", "lancher"), "For the machine 'lab', latency: There is no word of a plan 'lancher'"),
-        (FLEET.replace("objectives", "objective"), "did you mean objectives?"),
-        (FLEET.replace("max_time", "iterations = 9\nmax_time"), "For the machine 'here', throughput: iterations"),
-        (FLEET.replace("[machines.here]", ""), "no launcher 'nowhere'"),
+        (MACHINES.partition("[machines")[0], "names no machines"),
+        (MACHINES.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
+        ("mode = 'both'" + MACHINES, "A fleet has no 'mode'"),
+        (
+            MACHINES.replace("launcher", "lancher"),
+            "For the machine 'lab', latency: There is no word of a plan 'lancher'",
+        ),
+        (MACHINES.replace("objectives", "objective"), "did you mean objectives?"),
+        (MACHINES.replace("max_time", "iterations = 9\nmax_time"), "For the machine 'here', throughput: iterations"),
+        (MACHINES.replace("[machines.here]", ""), "no launcher 'nowhere'"),
     ],
 )
 def test_bad_files_are_refused(wrong: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text(wrong)
-    done = inferlens("fleet", "fleet.toml", cwd=tmp_path)
+    (tmp_path / "machines.toml").write_text(wrong)
+    done = inferlens("bench", "machines.toml", cwd=tmp_path)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert not (tmp_path / "results").exists()
 
 
 def test_a_machine_on_which_nothing_ran_is_an_exit_code(tmp_path: Path) -> None:
-    words = FLEET.partition("[machines.lab]")[0].replace("quick", 'option = "fake.trouble=raise"\nquick')
-    (tmp_path / "fleet.toml").write_text(words)
-    assert inferlens("fleet", "fleet.toml", cwd=tmp_path).returncode == 1
+    words = MACHINES.partition("[machines.lab]")[0].replace("quick", 'option = "fake.trouble=raise"\nquick')
+    (tmp_path / "machines.toml").write_text(words)
+    assert inferlens("bench", "machines.toml", cwd=tmp_path).returncode == 1
 
 
 def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "fleet.toml").write_text(FLEET.partition("[machines.lab]")[0])
+    (tmp_path / "machines.toml").write_text(MACHINES.partition("[machines.lab]")[0])
     ran: list[str] = []
 
     def measured(plan: Plan) -> tuple[list[Record], bool]:
@@ -87,6 +90,6 @@ def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(
         return [], len(ran) == 2
 
     monkeypatch.setattr(bench, "measured", measured)
-    first, second = (inferlens("fleet", "fleet.toml", cwd=tmp_path) for _ in range(2))
+    first, second = (inferlens("bench", "machines.toml", cwd=tmp_path) for _ in range(2))
     assert (first.returncode, "goes on from here" in first.stderr, second.returncode) == (130, True, 0)
     assert ran == ["latency", "throughput", "throughput"]

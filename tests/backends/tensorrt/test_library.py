@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.flavours import (
+from inferlens.backends.tensorrt.library import (
     Flavour,
     condensed,
     find,
@@ -28,7 +28,7 @@ SOURCE = Path(__file__).with_name("plugin.cpp")
 LOADED = """
 import sys
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.flavours import flavour, load_plugins, registered_plugins
+from inferlens.backends.tensorrt.library import flavour, load_plugins, registered_plugins
 
 rtx, library = flavour("rtx"), sys.argv[1]
 before = registered_plugins(rtx)
