@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from msgspec import field
 from msgspec.structs import replace
 
 from inferlens.analysis import notes
@@ -115,7 +116,7 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
     interval: Interval | None = None  # of ``ratio``, at a level that allows for the number of comparisons
     change: float | None = None  # the candidate's median over the base's, less 1
     change_interval: Interval | None = None  # of ``change``
-    replicated: bool = False  # whether a side has several processes
+    replicated: bool = field(default=False, name="between")  # whether a side has several processes
 
     @property
     def comparable(self) -> bool:

@@ -69,7 +69,7 @@ _TRIED = (
     Column("error", "error", "rel. L2", error_size, 2),
     Column("memory", "memory", "MiB", mebibytes, 4),
     Column("build", "build", "s", bare_seconds, 3),
-    Column("came", "what came of it", "", plain, 1, numeric=False, fold=True),
+    Column("outcome", "what came of it", "", plain, 1, numeric=False, fold=True),
 )
 
 
@@ -83,7 +83,8 @@ def document(tuned: TuningReport, reference: str | None = None, top: int | None 
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
-        kept = {name: getattr(tuned, name) for name in tuned.__struct_fields__ if name not in ("schema", "trials")}
+        names = zip(tuned.__struct_fields__, tuned.__struct_encode_fields__, strict=True)
+        kept = {key: getattr(tuned, name) for name, key in names if name not in ("schema", "trials")}
         return {
             "schema": SCHEMA,
             **kept,
@@ -434,7 +435,7 @@ def _by_budget(blocks: Sequence[Table | str]) -> list[Table | str]:
 
 def tunings_sentences(every: Sequence[TuningReport]) -> list[str]:
     """What was tried in all and what was not, where each winner lies, and what to do with it."""
-    tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
+    tried, size = (sum(getattr(tuned, name) for tuned in every) for name in ("candidate_count", "size"))
     said = [
         f"{_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
         for tuned in every
