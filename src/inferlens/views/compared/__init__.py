@@ -16,8 +16,6 @@ from importlib import import_module
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-import msgspec
-
 from inferlens.analysis.comparison import (
     MISSING,
     REVISION,
@@ -30,6 +28,7 @@ from inferlens.analysis.comparison import (
     side_notes,
 )
 from inferlens.errors import check_choice
+from inferlens.record.display import fields_by_key
 from inferlens.record.record import Metric
 from inferlens.spec import plan
 from inferlens.spec.case import Case, shown_together
@@ -328,16 +327,13 @@ def _commits(compared: RecordComparison, case: Case) -> list[str]:
 
 def _data(compared: RecordComparison) -> dict[str, object]:
     """Every field of every case, the exit code, and what is said."""
-    cases = [
-        {"name": line.full, "digest": line.of.case.digest, **msgspec.structs.asdict(line.of)}
-        for line in lines(compared)
-    ]
+    cases = [{"name": line.full, "digest": line.of.case.digest, **fields_by_key(line.of)} for line in lines(compared)]
     return {
         "schema": SCHEMA,
         "exit_code": compared.exit_code,
         "sentences": sentences(compared),
         "machine_load": compared.machine_load,
-        **msgspec.structs.asdict(compared),
+        **fields_by_key(compared),
         "cases": cases,
     }
 

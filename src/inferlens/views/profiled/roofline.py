@@ -18,6 +18,7 @@ from inferlens.analysis import profile_table as families
 from inferlens.analysis.profile_table import short_name
 from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import check_choice
+from inferlens.record.display import fields_by_key
 from inferlens.record.store import LoadedProfiles
 from inferlens.units import (
     ABSENT,
@@ -91,12 +92,6 @@ COLUMNS = (
     Column("total.place", "#", keep=11, wide=True),
 )
 OF_CASES = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
-# Fields with their keys in JSON.
-TOTALS = [
-    (name, key)
-    for name, key in zip(Roofline.__struct_fields__, Roofline.__struct_encode_fields__, strict=True)
-    if name != "rows"
-]
 
 
 def roofed(
@@ -297,7 +292,7 @@ def notes(of: ShownCase[Roofline], roofline: Roofline) -> list[str]:
 def _data(of: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = of.case.profile.work
     return {
-        **{key: getattr(roofline, name) for name, key in TOTALS},
+        **{key: value for key, value in fields_by_key(roofline).items() if key != "rows"},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
         "sentences": [answer(roofline)], "notes": notes(of, roofline),
     }  # fmt: skip

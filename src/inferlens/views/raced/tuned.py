@@ -25,6 +25,7 @@ from inferlens.analysis.tuning import (
     TuningReport,
     candidate_facts,
 )
+from inferlens.record.display import fields_by_key
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS
 from inferlens.units import (
@@ -83,8 +84,7 @@ def document(tuned: TuningReport, reference: str | None = None, top: int | None 
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
-        names = zip(tuned.__struct_fields__, tuned.__struct_encode_fields__, strict=True)
-        kept = {key: getattr(tuned, name) for name, key in names if name not in ("schema", "trials")}
+        kept = {key: value for key, value in fields_by_key(tuned).items() if key not in ("schema", "trials")}
         return {
             "schema": SCHEMA,
             **kept,
