@@ -14,7 +14,7 @@ from inferlens.record.store import LoadedProfiles
 from inferlens.views.profiled import layers_and_kernels, modules, roofline
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import Document, render
-from tests.analysis.profile.samples import unprofiled
+from tests.analysis.profiles import unprofiled
 
 TABLES = ("layers", "modules", "kernels", "roofline")
 

@@ -14,7 +14,7 @@ from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.spec.case import Case
 from inferlens.views.compared import FORMATS, answer, command, lines, render, sentences
-from tests.analysis.compare.sides import broken, ran
+from tests.analysis.comparison_sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"

@@ -17,7 +17,7 @@ from inferlens.views.compared import render
 from inferlens.views.compared.page import MOST, report, spec
 from inferlens.views.picture import THEMES, data_of
 from inferlens.views.renderers import html, markdown
-from tests.analysis.compare.sides import broken, ran, saved
+from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
 
 from .samples import CPU_MACHINE, case

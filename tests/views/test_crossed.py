@@ -17,7 +17,7 @@ from inferlens.views.raced.crossed import crossed, document
 from inferlens.views.records import document as records_document
 from inferlens.views.rows import rows
 from inferlens.views.table import render
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 
 from .samples import RIGHT, WRONG, case, failure, record

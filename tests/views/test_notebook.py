@@ -13,7 +13,7 @@ from inferlens import Records, load_records
 from inferlens.analysis.tuning import load_tuning
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
-from tests.analysis.profile.samples import eager, fused
+from tests.analysis.profiles import eager, fused
 
 from .profiled import loaded
 from .samples import case, cpu_records, record

@@ -12,7 +12,7 @@ import pytest
 
 from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.views.rows import Row
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
 
 CPU = Records(cpu_records())

@@ -15,8 +15,8 @@ from inferlens.views.picture import THEMES, beside, data_of
 from inferlens.views.profiled import plots
 from inferlens.views.profiled.roofline import document, roofed
 from inferlens.views.table import render
-from tests.analysis.profile.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
-from tests.analysis.profile.samples import eager, failed
+from tests.analysis.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
+from tests.analysis.profiles import eager, failed
 from tests.views import profiled
 from tests.views.profiled import loaded, row
 from tests.views.samples import case

@@ -13,9 +13,9 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
 from inferlens.record.work import OperatorWork, Work
-from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
-from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profile.samples import failed, unprofiled
+from tests.analysis.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
+from tests.analysis.kernel_profiles import kernel, made, of_kernels
+from tests.analysis.profiles import failed, unprofiled
 from tests.views.samples import case
 
 

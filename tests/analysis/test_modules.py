@@ -7,7 +7,7 @@ import pytest
 from inferlens.analysis.modules import ModuleTable, ancestor, module_path, module_table
 from inferlens.analysis.profile_table import Runs, profile_runs
 from inferlens.record.work import ModuleWork, Work
-from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
+from tests.analysis.profiles import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
 
 ALL = (eager(), fused(), other())

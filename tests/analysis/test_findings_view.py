@@ -20,8 +20,8 @@ from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.findings import document, judged
 from inferlens.views.table import render
 from tests import commands
-from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, unprofiled
-from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
+from tests.analysis.crafted_profiles import ON_GPU, kernel, launched, layer, layered, unprofiled
+from tests.analysis.profiles import NASTY, eager, failed, fused, nasty, saved
 from tests.commands import inferlens
 from tests.views.samples import CPU_MACHINE, case, record
 

@@ -20,7 +20,8 @@ from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
 from inferlens.record.record import Environment, Gpu, Record, Warning
 from inferlens.record.work import ModuleWork, Work
-from tests.analysis.findings.crafted import (
+from tests.analysis import profiles as samples
+from tests.analysis.crafted_profiles import (
     MS,
     ON_GPU,
     RUNS,
@@ -35,10 +36,9 @@ from tests.analysis.findings.crafted import (
     unprofiled,
     work,
 )  # fmt: skip
-from tests.analysis.profile import samples
 from tests.views.samples import case
 
-PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 TENSOR = "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_execute_segment_k_off"
 PLAIN = "ampere_sgemm_32x128_tn"
 FP32 = case(device="cuda")
