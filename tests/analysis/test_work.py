@@ -7,6 +7,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from inferlens.views.profiled.cases import ProfiledCase
+from inferlens.views.profiled.findings import precision_line
 from msgspec.structs import replace
 
 from inferlens.analysis.findings import findings
@@ -15,8 +17,6 @@ from inferlens.analysis.roofline import Floor, Roofline, roofline
 from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.store import load_profiles
-from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.findings import precision_line
 from tests.analysis.crafted_profiles import kernel, launched, layer, layered, the, unprofiled, work
 from tests.views.samples import case
 

@@ -17,26 +17,27 @@ import pytest
 from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import TRIALS, Trial, TuningReport, candidate_facts, find_tunings, load_tuning
+from inferlens.analysis.tuning import Trial, TuningReport, candidate_facts, find_tunings, load_tuning
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
-from inferlens.execution import rounds, worker
+from inferlens.execution import race as rounds
+from inferlens.execution import resume as trial_log
+from inferlens.execution import tasks
+from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import trial_log
-from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution.space import search_selection
+from inferlens.execution.tune import TuningRequest
+from inferlens.execution.tune import tune as run_tune
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records, made
+from inferlens.record.store import TRIALS, alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
-from inferlens.views.raced.tuned import document
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import tuning_document
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -63,8 +64,8 @@ def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0,
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
-    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
-    (tuned,) = run_each(request, tried(only=only), observer or Observer())
+    request = TuningRequest(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
+    (tuned,) = run_tune(request, search_selection(only=only), observer or Observer())
     return tuned
 
 
@@ -80,8 +81,8 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     best = best_of(tuned)
     assert (best.variant, best.options) == ("fast", BEST)
     assert tuned.answer.kind in ("fastest", "equal")
-    assert tuned.complete
-    assert tuned.candidate_count < tuned.size / 5
+    assert tuned.over
+    assert tuned.tried < tuned.size / 5
     assert len(observer.cases) < tuned.size / 5
     (left,) = load_records(folder / "demo" / "best").records
     assert left.case == best
@@ -92,7 +93,7 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     others = {each.setting for each in tuned.effects} - kept
     assert others <= {setting for one in tuned.candidates for setting in one.settings}
     assert not {each.partition("=")[0] for each in others} & {*BEST}, "what takes the place of one is not beside it"
-    shown = render(document(tuned), "table", width=100)
+    shown = render(tuning_document(tuned), "table", width=100)
     assert len(shown.splitlines()) <= 24
     assert "inferlens.load(" in shown
 
@@ -101,7 +102,7 @@ def test_where_no_default_keeps_a_limit_settings_may(tmp_path: Path) -> None:
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_b")
     kept = tune(tmp_path, only=only, limits=("latency=1.8ms",))
     assert best_of(kept).options == {"knob_a": 1, "knob_b": 2}
-    assert not kept.broken_constraints
+    assert not kept.missed
 
 
 def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
@@ -252,12 +253,8 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Fake, "prepare", timed)
     tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
-    assert {record.case.way for record in tuned.final_records} >= {
-        "fake:steady fp16 knob_a=1",
-        "fake:steady",
-        "fake:fast",
-    }
-    assert "2.50x fake:steady fp32" in " ".join(render(document(tuned), "table").split())
+    assert {record.case.way for record in tuned.finals} >= {"fake:steady fp16 knob_a=1", "fake:steady", "fake:fast"}
+    assert "2.50x fake:steady fp32" in " ".join(render(tuning_document(tuned), "table").split())
 
 
 def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
@@ -268,7 +265,7 @@ def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
 def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
     short, long = Counted(), Counted()
     first = tune(tmp_path / "parts", short, budget=1e-9)
-    assert not first.complete
+    assert not first.over
     found = tune(tmp_path / "parts", long)
     assert best_of(found) == best_of(tune(tmp_path / "whole"))
     searched = [trial for trial in first.trials if not trial.final]
@@ -297,7 +294,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     monkeypatch.setattr(tuning.Tuner, "_patience", watched)
     tuned = tune(tmp_path, run, budget=budget)
     assert all(patient)
-    assert not tuned.complete
+    assert not tuned.over
     assert sum(trial.final for trial in tuned.trials) >= 2
     assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget + 1e-6
 
@@ -307,16 +304,13 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
 )
 def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path: Path, objective: str, limit: str) -> None:
     tuned = tune(tmp_path, objective=objective, limits=[limit], only=("fake:steady", "fp32", "fake.knob_a"))
-    assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
+    assert (tuned.missed, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
     assert best_of(tuned).options == {"knob_a": 1}
 
 
 def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
-    runs = {
-        tuned.final_records[0].id: CaseRuns(tuned.final_records[:1]),
-        tuned.final_records[1].id: CaseRuns(tuned.final_records[1:2]),
-    }
+    runs = {tuned.finals[0].id: CaseRuns(tuned.finals[:1]), tuned.finals[1].id: CaseRuns(tuned.finals[1:2])}
     fast, slow = sorted(runs, key=lambda name: runs[name].latency("median") or 0.0)
     for barred, best in ((fast, slow), (slow, fast)):
         aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
@@ -331,7 +325,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
     prepare = Fake.prepare
 
     def export(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
-        exporting.append(preparation.exported is None)
+        exporting.append(preparation.export_folder is None)
         with preparation.phase("export") as noted:
             noted.note = "" if exporting[-1] else "cached"
         if exporting[-1]:
@@ -340,13 +334,13 @@ def test_memory_that_exporting_takes_is_not_the_models(
         return prepare(self, model, case, preparation)
 
     monkeypatch.setattr(Fake, "prepare", export)
-    monkeypatch.setattr(worker, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
+    monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
-    assert tuned.broken_constraints == ()
+    assert tuned.missed == ()
     assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
     assert {each.memory for each in candidate_facts(tuned)} == {2**29}
-    assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
-    assert host_peak(CaseRuns(tuned.final_records)) == 2**29
+    assert [one for one in candidate_facts(tuned) if "limit" in one.came] == []
+    assert host_peak(CaseRuns(tuned.finals)) == 2**29
     (record,) = load_records(tuned.folder).records
     assert [each.path for each in record.artefacts] == ["model.onnx"], "it can be loaded without the model's code"
     assert Path(tuned.folder, "model.onnx").is_file()
@@ -354,9 +348,9 @@ def test_memory_that_exporting_takes_is_not_the_models(
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
-    assert "beyond the limit" in tuned.broken_constraints[0]
+    assert "beyond the limit" in tuned.missed[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
-    shown = render(document(tuned), "table", width=100)
+    shown = render(tuning_document(tuned), "table", width=100)
     assert "comes nearest" in shown
     (winner,) = [line for line in shown.splitlines() if line.startswith(" 1 ")]
     assert winner.rstrip().endswith("breaks a limit")

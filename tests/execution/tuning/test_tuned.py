@@ -19,14 +19,14 @@ from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, TuningRe
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution.tuning.outcome import untried
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.search import skipped
+from inferlens.execution.space import search_selection
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
-from inferlens.views.raced.tuned import document, finals_of, tunings_sentences
-from inferlens.views.raced.tuned_chart import render as drawn
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import finals_rows, tuning_document, tunings_sentences
+from inferlens.views.tuning import render_tuning as drawn
 from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
@@ -61,7 +61,7 @@ def ended(folder: Path) -> TuningReport:
 
 
 def shown(tuned: TuningReport, format: str = "table") -> str:
-    return " ".join(render(document(tuned), format).split())
+    return " ".join(render(tuning_document(tuned), format).split())
 
 
 def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Path) -> None:
@@ -70,7 +70,7 @@ def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Pa
     done = inferlens("show", "results/demo/tuning", cwd=here)
     _, below, *_ = [line for line in done.stdout.split("\n\n")[1].splitlines() if line]
     assert re.fullmatch(r"Of \d+ candidates, \d+ were tried\.", below)
-    assert done.stdout == render(document(replace(tuned, folder="results/demo/best")), "table")
+    assert done.stdout == render(tuning_document(replace(tuned, folder="results/demo/best")), "table")
     for path in ("results/demo", "results/demo/tuning/tuned.json"):
         assert inferlens("show", path, cwd=here).stdout == done.stdout
     kept = (here / "results" / "demo" / "tuning" / REPORT).read_text()
@@ -100,7 +100,7 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Pat
     assert answer.count("<b>FASTEST</b>") == answer.count("<table>") == 1
     (packed,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(packed)).splitlines()
-    assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].final_records}
+    assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].finals}
 
 
 def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(
@@ -115,8 +115,8 @@ def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_bene
     page = (tmp_path / "page.html").read_text()
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Comparison", "Tuning", "How it was measured"]
     answer = page[: page.index('id="comparison"')]
-    assert answer.index("fake:two") < answer.index("<summary>Tuned: fake:demo")
-    assert re.search(r"<summary>Tuned: fake:demo · [^<]*FASTEST · fake:fast knob_a=1", answer)
+    assert answer.index("fake:two") < answer.index("<summary>TuningReport: fake:demo")
+    assert re.search(r"<summary>TuningReport: fake:demo · [^<]*FASTEST · fake:fast knob_a=1", answer)
 
 
 def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:
@@ -157,7 +157,7 @@ def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) ->
 def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
     tuned = tune(tmp_path, only=only, limits=("build=5s",))
-    came = {one.case.options_label: one.outcome for one in candidate_facts(tuned)}
+    came = {one.case.options_label: one.came for one in candidate_facts(tuned)}
     assert came.pop("knob_a=1") == WINNER
     assert all(why.startswith("wrong outputs: ") for name, why in came.items() if "knob_e" in name)
     assert any("knob_e" in name for name in came)
@@ -196,7 +196,7 @@ def test_other_objectives_are_answered_in_their_measure(
     tmp_path: Path, objective: str, limits: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     tuned = tune(tmp_path, objective=objective, limits=limits, only=("fake:steady", "fp32", "fake.knob_a"))
-    said = render(document(tuned), "table")
+    said = render(tuning_document(tuned), "table")
     assert all(word in said for word in expected), said
     assert load_tuning(tmp_path / "demo" / "tuning") == tuned
     best, *others = [one for one in candidate_facts(tuned) if one.objective]
@@ -213,7 +213,7 @@ def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_pat
 def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_path: Path) -> None:
     tuned = tune(tmp_path, limits=("energy=0.001mJ",), only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
     assert tuned.best
-    assert tuned.broken_constraints
+    assert tuned.missed
 
 
 # What was not tried
@@ -221,19 +221,19 @@ def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_
 
 def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, SkippedCandidate]:
     plan = Plan.from_words({"model": RESNET.spec, **asked})
-    return {each.name: each for each in untried(space(able, RESNET, words, **asked), tried(**words), plan)}
+    return {each.name: each for each in skipped(space(able, RESNET, words, **asked), search_selection(**words), plan)}
 
 
 def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     names = left_out(LAPTOP, only=["fp32"])
-    assert [(names[each].reason, names[each].hint) for each in ("fp16", "bf16")] == [("", "--only")] * 2
+    assert [(names[each].why, names[each].hint) for each in ("fp16", "bf16")] == [("", "--only")] * 2
     assert names["onnxruntime:cuda"].hint == "pip install onnxruntime-gpu"
     assert "fp32" not in names
     assert "fake" not in names
     on_gpu = left_out(GPU_HOST)
     assert on_gpu["torchscript:trace"].hint == "--device cpu"
-    assert left_out(LAPTOP)["onnxruntime:cpu fp16"].reason
-    whole = {name for name, each in left_out(LAPTOP).items() if not each.reason}
+    assert left_out(LAPTOP)["onnxruntime:cpu fp16"].why
+    whole = {name for name, each in left_out(LAPTOP).items() if not each.why}
     assert not whole, "what takes no such model is nothing to try"
     assert left_out(LAPTOP, {"backend": "onnxruntime:cpu"}).keys() >= {"pytorch", "openvino"}
     assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
@@ -252,7 +252,7 @@ def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
 
 def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
-    assert not tuned.complete
+    assert not tuned.over
     assert "Not tried: fake:steady (time was over)" in shown(tuned)
     assert tuned.best
     assert tuned.best.precision == "fp32", "the others are as fast"
@@ -260,10 +260,10 @@ def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path
 
 def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, TuningReport]) -> None:
     late, lacking = (
-        SkippedCandidate(name="pytorch", reason="time was over"),
+        SkippedCandidate(name="pytorch", why="time was over"),
         SkippedCandidate(name="openvino", hint="pip install openvino"),
     )
-    both = [replace(once[1], skipped=each) for each in ((lacking,), (late, lacking))]
+    both = [replace(once[1], untried=each) for each in ((lacking,), (late, lacking))]
     said = tunings_sentences(both)
     assert "Not tried: openvino (inferlens doctor)." in said
     assert "Not tried in some: pytorch (time was over)." in said
@@ -365,17 +365,17 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -
 
 
 def test_the_front_is_what_nothing_else_beats_in_both() -> None:
-    from inferlens.views.raced.scatter import front
+    from inferlens.views.chart import pareto_front
 
     points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
     values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]
-    assert [(one["x"], one["error"]) for one in front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
-    assert [(one["x"], one["error"]) for one in front(values, "error", less=False)] == [(4, 1)]
+    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
+    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=False)] == [(4, 1)]
 
 
 def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
     tuned = load_tuning(RESNET18)
     tried = {one.case.label: one.memory for one in candidate_facts(tuned)}
-    shown = {row.label: row.host_peak for row in finals_of(tuned)}
+    shown = {row.label: row.host_peak for row in finals_rows(tuned)}
     assert shown == {label: tried[label] for label in shown}
     assert shown[candidate_facts(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"
