@@ -18,10 +18,10 @@ from inferlens.analysis.race import VERDICT_SHARE
 from inferlens.stats.comparison import (
     CPU_NOISE,
     Comparison,
+    allowed_error,
     compare,
     conclude,
     log_medians,
-    allowed_error,
     paired_difference,
 )
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import inferlens
-from inferlens.analysis.tuning import facts_of
+from inferlens.analysis.tuning import candidate_facts
 from inferlens.record.record import Accuracy, Record
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES
@@ -138,7 +138,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert "top-1" in str(tuned)
     chart = tuned_chart(ended)(THEMES["light"])
     assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
-    assert {candidate_facts.accuracy.value for candidate_facts in facts_of(ended) if candidate_facts.accuracy} == {
+    assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {
         1.0,
         0.95,
     }

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.stats.intervals import autocorrelation, autocorrelations, indicator_below, has_correlation, ranks
+from inferlens.stats.intervals import autocorrelation, autocorrelations, has_correlation, indicator_below, ranks
 from tests.stats.series import autoregressive
 
 

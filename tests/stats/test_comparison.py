@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from inferlens.stats.comparison import (
     CPU_NOISE,
     LogRatio,
+    allowed_error,
     compare,
     conclude,
     estimate,
     interval_over_processes,
-    allowed_error,
     paired_difference,
     unpaired_difference,
 )

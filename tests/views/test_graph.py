@@ -15,8 +15,8 @@ from inferlens.analysis.graph import Graph, build_graph
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views import graph as view
 from inferlens.views.graph import BANDS, HEAT, heat, ink, render_graphs
-from tests.analysis.profile.graphs import reads, residual, source, tensors
-from tests.analysis.profile.samples import NASTY
+from tests.analysis.graphs import reads, residual, source, tensors
+from tests.analysis.profiles import NASTY
 
 SVG = "{http://www.w3.org/2000/svg}"
 TITLE = "{http://www.w3.org/1999/xlink}title"

@@ -18,8 +18,8 @@ from inferlens.analysis.tuning import load_tuning
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.rows import Row
-from tests.analysis.compare.sides import ran, saved
-from tests.analysis.profile.samples import eager, fused
+from tests.analysis.comparison_sides import ran, saved
+from tests.analysis.profiles import eager, fused
 from tests.views.profiled import loaded
 from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown
 from tests.views.test_quantization import made

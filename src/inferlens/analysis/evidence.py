@@ -28,11 +28,11 @@ from inferlens.analysis.profile_table import (
     LayerTable,
     Runs,
     RunTimes,
-    busy_of,
+    busy_seconds,
+    kernel_family,
+    layer_family,
     layer_table,
-    of_kernel,
-    of_layer,
-    runs_of,
+    profile_runs,
     short_name,
 )
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
@@ -198,7 +198,7 @@ class TimedLayer:
     @cached_property
     def family(self) -> Family:
         """The family of its kind."""
-        return of_layer(self.layer.kind, self.layer.name)
+        return layer_family(self.layer.kind, self.layer.name)
 
     @property
     def name(self) -> str:
@@ -232,7 +232,7 @@ class TimedKernel:
     @cached_property
     def family(self) -> Family:
         """The family of its name; empty for copies and fills."""
-        return of_kernel(self.kernel.name) if self.kernel.kind == "kernel" else ""
+        return kernel_family(self.kernel.name) if self.kernel.kind == "kernel" else ""
 
     @property
     def name(self) -> str:
@@ -490,10 +490,10 @@ class Evidence:
         """The kernels and the times of their runs, if these are plausible."""
         for profile in self.profiles:
             if profile.status == "ok" and profile.kernels and profile.layers is None:
-                runs = runs_of(profile)
+                runs = profile_runs(profile)
                 if isinstance(runs, str) or not runs.timed or not all(runs.timed):
                     return None
-                return (profile.kernels, runs) if busy_of(profile.kernels, runs) is not None else None
+                return (profile.kernels, runs) if busy_seconds(profile.kernels, runs) is not None else None
         return None
 
     @cached_property

@@ -148,7 +148,7 @@ def _records(
 
 def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """Return the document of tunings or of a quantization, or ``None`` if the paths mean records."""
-    from inferlens.analysis.tuning import load_tuning, find_tunings
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiles.quantization import quantization_document
@@ -169,7 +169,7 @@ def _plot(
 ) -> None:
     """Draw records, or a tuning by speed, error of the outputs and memory."""
     from inferlens.analysis.samples import latest
-    from inferlens.analysis.tuning import load_tuning, find_tunings
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, missing_rate_note
     from inferlens.views.records import rerun_notes

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
-from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read_side
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_backend
@@ -225,7 +225,7 @@ class ABRun:
         if self.failed or not self._shared:
             return None, {}
         race, (a, b) = self._engine.race, (side.id for side in self.sides)
-        difference = race.difference(a, b)
+        difference = race.data.difference(a, b)
         odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
         return race.comparison(a, b), odds
 
@@ -289,7 +289,7 @@ class ABRun:
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
+        return read_side(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
 
 
 FORMS = "MODEL A B, MODEL_A MODEL_B, MODEL [CASE] --checkout OLD,NEW, or MODEL [CASE] --python OLD,NEW"

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck, violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuning import Advice, Candidate, Effect, Trial, SkippedCandidate
+from inferlens.analysis.tuning import Advice, Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.space import (
     SearchSelection,
@@ -39,7 +39,7 @@ from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
 from inferlens.stats.intervals import normal_quantile
-from inferlens.stats.search_model import Prediction, Observation, Point, predict, setting_effects
+from inferlens.stats.search_model import Observation, Point, Prediction, predict, setting_effects
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
@@ -183,7 +183,7 @@ class Search:
         return measured - self.barred or measured
 
     @cached_property
-    def belief(self) -> Belief:
+    def belief(self) -> Prediction:
         """The model of the measured points, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(one.point for one in self.observations))
         belief = predict(self.observations, measured)

@@ -217,7 +217,7 @@ class CrossTable:
         if not (base.ranked and row.ranked):
             return None
         if base.comparison == row.comparison:
-            return self._races[row.comparison].difference(base.id, row.id)
+            return self._races[row.comparison].data.difference(base.id, row.id)
         base_entry, row_entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
         if not (base_entry and row_entry):
             return None

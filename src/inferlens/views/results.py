@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints, overlo
 import msgspec
 
 from inferlens.analysis.ab_result import ABResult, ABSteps
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
@@ -341,9 +341,29 @@ def _refuse_several_models(records: Records, given: Path) -> None:
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.
 
 __all__ = [
-    "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
-    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "quantize",
+    "ABResult",
+    "ABSteps",
+    "Deployed",
+    "Finding",
+    "Findings",
+    "LoadedProfiles",
+    "LoadedTrace",
+    "Profile",
+    "Quantization",
+    "Record",
+    "RecordComparison",
+    "Records",
+    "Tuning",
+    "ab",
+    "ab_steps",
+    "compare",
+    "findings",
+    "load",
+    "load_profiles",
+    "load_records",
+    "load_trace",
+    "profile",
+    "quantize",
 ]  # fmt: skip
 
 
@@ -376,7 +396,7 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Record: lambda record: Records([record]).document,
     Deployed: lambda deployed: Records([deployed.record]).document,
     TuningReport: lambda tuned: tunings_document([tuned]),
-    Compared: comparison_document,
+    RecordComparison: comparison_document,
     ABResult: ab_document,
     ABSteps: ab_document,
     LoadedProfiles: _profiles_document,

@@ -491,7 +491,7 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
 def _with_speedup(row: Row, base: Row, race_result: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    log_ratio = race_result.difference(base.id, row.id) if row.ranked else None
+    log_ratio = race_result.data.difference(base.id, row.id) if row.ranked else None
     if log_ratio is None:
         return replace(row, reference=base.name)
     interval = log_ratio.interval(race_result.level) if log_ratio.replicated else None

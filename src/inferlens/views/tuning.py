@@ -24,9 +24,9 @@ from inferlens.analysis.tuning import (
     Candidate,
     CandidateFacts,
     Effect,
-    TuningReport,
     SkippedCandidate,
-    facts_of,
+    TuningReport,
+    candidate_facts,
 )
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
@@ -121,7 +121,7 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
     """
-    shown, facts = finals_rows(tuned, reference), facts_of(tuned)
+    shown, facts = finals_rows(tuned, reference), candidate_facts(tuned)
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
@@ -236,7 +236,7 @@ def _tuning_blocks(
         for candidate in facts
         if not (candidate.candidate.rejection or candidate.candidate.final) and candidate.candidate.speedup
     ]
-    records = {record.id: record for record in tuned.searched}
+    records = {record.id: record for record in tuned.search_records}
     fills = [
         _search_line(records[candidate.candidate.record], candidate.candidate, winner, table, finals)
         for candidate in others[:more] if winner
@@ -458,7 +458,7 @@ def tunings_document(every: Sequence[TuningReport], reference: str | None = None
             if by_speed
             else answers_only()
         )
-        return [*met, *(candidates_table(facts_of(tuned), _tuning_name(tuned)) for tuned in every)]
+        return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in every)]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         if not by_speed:
@@ -706,7 +706,7 @@ def tuning_chart(
     Raises:
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
-    facts = facts_of(tuned)
+    facts = candidate_facts(tuned)
     timed = [candidate for candidate in facts if candidate.objective is not None]
     if not any(candidate.error is not None or candidate.memory for candidate in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError
-from inferlens.analysis.comparison import compare, environment_differences, differences_sentence
+from inferlens.analysis.comparison import compare, differences_sentence, environment_differences
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Environment, Gpu, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec
-from tests.analysis.compare.sides import broken, ran
+from tests.analysis.comparison_sides import broken, ran
 from tests.views.samples import case
 
 GPU = Gpu(name="a GPU", memory=80 * 2**30, uuid="GPU-1", power_limit=700.0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from msgspec.structs import replace
+from tests.analysis.profile.kernel_profiles import kernel, made
+from tests.analysis.profile.samples import layer
 
 from inferlens.analysis.modules import module_table
-from inferlens.analysis.profile_table import KernelTable, ProfileTable, kernel_table, layer_table, runs_of
+from inferlens.analysis.profile_table import KernelTable, ProfileTable, kernel_table, layer_table, profile_runs
 from inferlens.record.layer_profile import Kernel
-from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
-from tests.analysis.profile.samples import eager, layer, profile
+from tests.analysis.kernel_profiles import of_kernels, traced
+from tests.analysis.profiles import eager, profile
 from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 
@@ -84,7 +86,7 @@ def test_profiles_of_another_level_say_so():
 
 def test_modules_from_kernels():
     of = traced()
-    found = module_table([(of, runs_of(of).with_kernel_shares())])
+    found = module_table([(of, profile_runs(of).with_kernel_shares())])
     times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
     rows = table(of, by="launch").rows
     for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
@@ -98,7 +100,7 @@ def test_modules_from_kernels():
 
 def test_how_much_is_of_no_known_module():
     half = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
-    assert runs_of(half).unattributed_share(half) == pytest.approx(0.75, rel=0.01)
-    assert runs_of(traced()).unattributed_share(traced()) == 0
+    assert profile_runs(half).unattributed_share(half) == pytest.approx(0.75, rel=0.01)
+    assert profile_runs(traced()).unattributed_share(traced()) == 0
     nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
-    assert runs_of(nothing).unattributed_share(nothing) == 1
+    assert profile_runs(nothing).unattributed_share(nothing) == 1

@@ -17,7 +17,7 @@ import pytest
 from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import Trial, TuningReport, facts_of, load_tuning, find_tunings
+from inferlens.analysis.tuning import Trial, TuningReport, candidate_facts, find_tunings, load_tuning
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
@@ -345,8 +345,8 @@ def test_memory_that_exporting_takes_is_not_the_models(
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
     assert tuned.broken_constraints == ()
     assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
-    assert {each.memory for each in facts_of(tuned)} == {2**29}
-    assert [one for one in facts_of(tuned) if "limit" in one.outcome] == []
+    assert {each.memory for each in candidate_facts(tuned)} == {2**29}
+    assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
     assert host_peak(CaseRuns(tuned.final_records)) == 2**29
     (record,) = load_records(tuned.folder).records
     assert [each.path for each in record.artefacts] == ["model.onnx"], "it can be loaded without the model's code"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.tuning import REPORT, WINNER, TuningReport, SkippedCandidate, facts_of, load_tuning
+from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, TuningReport, candidate_facts, load_tuning
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
@@ -141,7 +141,7 @@ def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
         if "in the search" in line and (match := re.search(r"([\d.]+)x", line))
     }
     assert rows["fake:fast knob_a=1 knob_b=2"] == pytest.approx(1 / (0.8 * 0.95), rel=0.01), "against fake:fast"
-    by_case = {one.case.options_label: one for one in facts_of(ended(here)) if one.case.variant == "fast"}
+    by_case = {one.case.options_label: one for one in candidate_facts(ended(here)) if one.case.variant == "fast"}
     assert by_case["knob_a=1 knob_b=2"].objective == pytest.approx(2e-3 * 0.8 * 0.95, rel=0.01)
     assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
 
@@ -157,7 +157,7 @@ def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) ->
 def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
     tuned = tune(tmp_path, only=only, limits=("build=5s",))
-    came = {one.case.options_label: one.outcome for one in facts_of(tuned)}
+    came = {one.case.options_label: one.outcome for one in candidate_facts(tuned)}
     assert came.pop("knob_a=1") == WINNER
     assert all(why.startswith("wrong outputs: ") for name, why in came.items() if "knob_e" in name)
     assert any("knob_e" in name for name in came)
@@ -199,7 +199,7 @@ def test_other_objectives_are_answered_in_their_measure(
     said = render(tuning_document(tuned), "table")
     assert all(word in said for word in expected), said
     assert load_tuning(tmp_path / "demo" / "tuning") == tuned
-    best, *others = [one for one in facts_of(tuned) if one.objective]
+    best, *others = [one for one in candidate_facts(tuned) if one.objective]
     cost = tuned.objective.measure.cost
     if objective != "memory":
         assert all(cost(one.objective or 0.0) > cost(best.objective or 0.0) for one in others)
@@ -375,7 +375,7 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
 
 def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
     tuned = load_tuning(RESNET18)
-    tried = {one.case.label: one.memory for one in facts_of(tuned)}
+    tried = {one.case.label: one.memory for one in candidate_facts(tuned)}
     shown = {row.label: row.host_peak for row in finals_rows(tuned)}
     assert shown == {label: tried[label] for label in shown}
-    assert shown[facts_of(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"
+    assert shown[candidate_facts(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"

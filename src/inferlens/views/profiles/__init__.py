@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 from inferlens.analysis.findings import COST, FASTER
 from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import (
-    By,
     GpuAccount,
+    KernelGrouping,
     KernelRow,
     KernelTable,
     LayerRow,
@@ -23,8 +23,8 @@ from inferlens.analysis.profile_table import (
     kernel_table,
     kernels_alone,
     layer_table,
+    profile_runs,
     profiling_cost,
-    runs_of,
     short_name,
     short_names,
     waits_for_host,
@@ -368,7 +368,7 @@ def includes_waiting(profile: Profile) -> bool:
 
 def scaling_notes(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
     """Return a note if profiling lengthened calls much."""
-    runs = runs_of(profile)
+    runs = profile_runs(profile)
     cost = None if isinstance(runs, str) or kernels_alone(profile) else profiling_cost(runs, unprofiled).cost
     if cost is None or FASTER < cost < COST:
         return []
@@ -402,7 +402,7 @@ def precision_line(case: ProfiledCase) -> str:
     Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
     """
     profile, precision = case.profile, case.profile.case.precision
-    runs = runs_of(profile, None, case.unprofiled)
+    runs = profile_runs(profile, None, case.unprofiled)
     result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
     if result is None or isinstance(runs, str):
         return ""
@@ -518,7 +518,12 @@ PART_FIELDS = {
 
 
 def parts_document(
-    level: Level, cases: Sequence[ProfiledCase], *, sort: str = "time", top: int | None = None, by: By = "name"
+    level: Level,
+    cases: Sequence[ProfiledCase],
+    *,
+    sort: str = "time",
+    top: int | None = None,
+    by: KernelGrouping = "name",
 ) -> Document:
     """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
 
@@ -604,7 +609,9 @@ def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
     return "µs" if level == "kernel" else unit_of(case.case.profile for case in cases)
 
 
-def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
+def part_tables(
+    level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name"
+) -> list[ShownCase[PartTable]]:
     """Return the ranked rows of each case."""
     check_choice(f"order of {level}s", sort, PART_SORTS[level])
 

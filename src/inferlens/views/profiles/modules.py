@@ -16,15 +16,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.modules import MOST_UNKNOWN, FUSION_RULES, Cell, ModuleRow, ModuleTable, Path, module_table
+from inferlens.analysis.modules import FUSION_RULES, MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
     RunTimes,
     gpu_busy,
     kernels_alone,
+    profile_runs,
     reconciliation,
-    runs_of,
     waits_for_host,
 )
 from inferlens.errors import check_choice
@@ -162,7 +162,7 @@ def _possible_columns(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, Mod
     columns: dict[Level, ModuleColumn] = {}
     unknown = 2.0
     for level, case in sorted(profiles.items()):  # kernels first
-        profile, runs = case.profile, runs_of(case.profile, None, case.unprofiled)
+        profile, runs = case.profile, profile_runs(case.profile, None, case.unprofiled)
         if isinstance(runs, str):
             continue
         if level == "layer":
@@ -177,7 +177,7 @@ def _possible_columns(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, Mod
 def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
     level = next(item for item in (*order, *LEVELS) if item in profiles)
     wanted = level if level in order else order[0]
-    return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
+    return MissingColumn(profiles[level], wanted, str(profile_runs(profiles[level].profile, wanted)))
 
 
 SCHEMA = "inferlens.modules/1"

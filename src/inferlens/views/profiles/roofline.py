@@ -19,6 +19,7 @@ from inferlens.analysis import profile_table as families
 from inferlens.analysis.profile_table import short_name
 from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import InferlensError, check_choice
+from inferlens.record.display import fields_by_key
 from inferlens.record.store import LoadedProfiles
 from inferlens.stats.samples import LEAST_FOR_P95
 from inferlens.units import (
@@ -105,7 +106,9 @@ def _row_kind(rows: RepeatedRows) -> str:
     if kind != "kernel":
         return plain(kind) or ABSENT
     return (
-        "attention" if ATTENTION.search(name) else SHORT_KINDS.get(family := families.of_kernel(name), family) or ABSENT
+        "attention"
+        if ATTENTION.search(name)
+        else SHORT_KINDS.get(family := families.kernel_family(name), family) or ABSENT
     )
 
 
@@ -122,7 +125,6 @@ COLUMNS = (
     Column("total.place", "#", keep=11, wide=True),
 )
 CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
-TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
 def case_rooflines(
@@ -325,7 +327,7 @@ def notes(shown_case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
 def _data(shown_case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = shown_case.case.profile.work
     return {
-        **{name: getattr(roofline, name) for name in TOTALS},
+        **{key: value for key, value in fields_by_key(roofline).items() if key != "rows"},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
         "sentences": [answer(roofline)], "notes": notes(shown_case, roofline),
     }  # fmt: skip

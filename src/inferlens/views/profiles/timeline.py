@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from inferlens.analysis.modules import Path as ModulePath
 from inferlens.analysis.modules import ancestor, module_path
-from inferlens.analysis.profile_table import are_times, runs_of
+from inferlens.analysis.profile_table import are_times, profile_runs
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
@@ -112,7 +112,7 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
     """Return rows of runs, modules, and layers or kernels; or the reason for none."""
-    runs, result, parts = runs_of(profile), profile.found, profile.parts
+    runs, result, parts = profile_runs(profile), profile.found, profile.parts
     if isinstance(runs, str) or result is None:
         return str(runs)
     available = [result.begun, *(part.begins for part in parts if part.begins)]

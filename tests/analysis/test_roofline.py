@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.modules import module_flops, module_table, fusion_rule
-from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.modules import fusion_rule, module_flops, module_table
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.analysis.work import assign_work as units_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
 from inferlens.record.work import OperatorWork, Work
-from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
-from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profile.samples import failed, unprofiled
+from tests.analysis.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
+from tests.analysis.kernel_profiles import kernel, made, of_kernels
+from tests.analysis.profiles import failed, unprofiled
 from tests.views.samples import case
 
 
@@ -277,7 +277,7 @@ def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share in (((plain, knowing), 3e-3), ((plain,), 1.5e-3)):
-        runs = [(profile, runs_of(profile)) for profile in profiles]
+        runs = [(profile, profile_runs(profile)) for profile in profiles]
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
         (conv,) = [row for row in table.rows if row.path == ("conv",)]
         assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]

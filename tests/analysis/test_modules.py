@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.modules import ModuleTable, ancestor, module_table, module_path
-from inferlens.analysis.profile_table import Runs, runs_of
+from inferlens.analysis.modules import ModuleTable, ancestor, module_path, module_table
+from inferlens.analysis.profile_table import Runs, profile_runs
 from inferlens.record.work import ModuleWork, Work
-from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
+from tests.analysis.profiles import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
 
 ALL = (eager(), fused(), other())
@@ -16,7 +16,7 @@ ALL = (eager(), fused(), other())
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
     for item in profiles:
-        runs = runs_of(item)
+        runs = profile_runs(item)
         assert isinstance(runs, Runs)
         pairs.append((item, runs))
     return module_table(pairs, **options)

@@ -18,8 +18,8 @@ from inferlens.analysis.graph import (
 )
 from inferlens.record.layer_profile import Layer
 from inferlens.trace.precision import precision_in
-from tests.analysis.profile.graphs import long, reads, residual, source
-from tests.analysis.profile.samples import NASTY, eager, failed
+from tests.analysis.graphs import long, reads, residual, source
+from tests.analysis.profiles import NASTY, eager, failed
 from tests.views.samples import case
 
 
