@@ -463,8 +463,8 @@ def _time(cell: CrossCell | None) -> str:
     return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
 
 
-def _few_samples(of: CrossTable, line: CrossLine) -> str:
-    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+def _few_samples(crosstab: CrossTable, line: CrossLine) -> str:
+    values = [crosstab.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
     return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
 
 
