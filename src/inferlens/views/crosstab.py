@@ -355,7 +355,7 @@ def _best(rows: Sequence[Row]) -> Row:
 
 
 SCHEMA = "inferlens.crossed/1"
-LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for
+LEAST_ROWS = 5  # of a table, even if it exceeds the screen
 _LONGEST = 12  # letters of a value in a heading
 _OUTPUT_AXES = ("precision", "calibration", "backend")  # axes that outputs differ by
 

@@ -39,7 +39,7 @@ BANDS = {
     "int8": PALETTE[5], "int4": PALETTE[9], "fp8": PALETTE[1], "fp4": PALETTE[4], "int": PALETTE[6],
     "bool": PALETTE[11],
 }  # fmt: skip
-MANY = 400  # nodes, from which on less time is spent on placing each
+MANY = 400  # nodes: larger graphs get a faster layout
 LONGEST = 500  # characters of a name that are kept at all
 TOOLTIP = 2_500  # characters: Graphviz reads no string of more than 16 KiB, and each may become six bytes
 _ROW, _NOTE, _PARTS = 36, 110, 8  # characters of a row and of a note; rows of what a layer was fused from
@@ -255,7 +255,7 @@ with pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()) as graph:
     sys.stdout.buffer.write(graph.draw(format="svg", prog="dot"))
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
-_NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
+_NAMES = re.compile(r"<title>.*?</title>")  # Graphviz's titles would hide the tooltips
 _STYLE = """\
 body { max-width: none; height: 100vh; box-sizing: border-box; padding-bottom: .6rem; }
 body, main { display: flex; flex-direction: column; }

@@ -163,8 +163,8 @@ RUN_COLUMNS = _columns(
 
 # Sentences about traces.
 
-_UNKNOWN = 0.01  # of the kernels' time: less need not be said
-_MOSTLY_UNKNOWN = 0.9  # of it: what is known of the rest says nothing
+_UNKNOWN = 0.01  # of the kernels' time: smaller shares are omitted
+_MOSTLY_UNKNOWN = 0.9  # of the kernels' time: the rest tells nothing
 _IDLE = 0.05  # of a slice: less counts as idle
 _LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]

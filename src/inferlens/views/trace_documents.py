@@ -566,7 +566,7 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
         for item in group[1:]:
             base = group[0]
             if not (base.analysis and base.overview and item.analysis and item.overview):
-                continue  # why not is said where it is shown by itself
+                continue  # its own section has the reason
             try:
                 views = [
                     compare_view(base.analysis, item.analysis, view, Selection(top=REPORT_ROWS))

@@ -85,7 +85,7 @@ TUNING_SCHEMA = "inferlens.tuning/1"
 MIN_ROWS = 5  # rows, where as many ran
 IN_SEARCH = "in the search"
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
-LONGER = 1.0  # seconds by which a build is longer, from which on it is said
+LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
 # Columns that an objective or limit adds.
 _OBJECTIVE_COLUMNS = {
@@ -437,7 +437,7 @@ def tunings_document(tunings: Sequence[Tuned], reference: str | None = None, top
     def answers_only() -> Sequence[Table | str]:
         """Return the answers that tables of records lack."""
         sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in tunings]
-        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])  # each to be pasted as it is
+        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])
         return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(tunings)]
 
     def blocks() -> Sequence[Table | str]:
@@ -754,7 +754,7 @@ def _tuning_spec(
     panels = [
         scatter_panel(values, across, panel_axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for panel_axis in up
     ]
-    room = CHART_WIDTH + 2 * BETWEEN  # with what stands beside the axes
+    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
     (answer, *_), about = (
         tuning_answer(tuned, finals_rows(tuned)),
         cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER)),
