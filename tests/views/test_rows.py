@@ -543,11 +543,11 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     context = command.make_context(name, said)
     told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
     sides = [told.pop(side) for side in "ab"]
-    assert (told["weights"], told["seed"]) == ("my weights.pth", "3")
+    assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
-    assert (told["iterations"], told["warmup"], told["timeout"]) == ("60", "2", "90s")
+    assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
 
 def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
