@@ -88,7 +88,7 @@ _MOST_NAMES = 3
 _MAX_VALUE = 44  # characters of a reason, and of a value in a list of what else differs
 _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
 _WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
-CI_FORMATS = ("github", "junit")  # formats of this document alone, which ``ci`` beside it writes
+CI_FORMATS = ("github", "junit")
 COMPARISON_FORMATS = (*table.FORMATS, *CI_FORMATS)
 
 

@@ -302,9 +302,7 @@ def rows(
     )
     check_reference(reference, named)
     result: list[Row] = []
-    for (
-        comparison
-    ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
+    for comparison in comparisons:  # one after the other, because statistics of its samples are cached
         measured = [replace(row, **case_numbers(runs_by_row[row.id, row.machine], row.batch)) for row in comparison]
         ranked = rank_rows(measured, runs_by_row, reference, aim)
         result += with_notes(ranked, runs_by_row) if notes else ranked

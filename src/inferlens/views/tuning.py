@@ -94,7 +94,7 @@ TUNING_SCHEMA = "inferlens.tuning/1"
 MIN_ROWS = 5  # rows, where as many ran
 IN_SEARCH = "in the search"
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
-LONGER = 1.0  # seconds by which a build is longer, from which on it is said
+LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
 # Columns that an objective or limit adds.
 _OBJECTIVE_COLUMNS = {
@@ -439,41 +439,41 @@ def _first_names(names: Sequence[str], most: int) -> str:
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 
 
-def tunings_document(every: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
+def tunings_document(tunings: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
     """Return the document of several tunings, or of a single one."""
-    if len(every) == 1:
-        return tuning_document(every[0], reference, top)
-    records = [record for tuned in every for record in tuned.final_records]
-    finals, by_speed = records_document(records, reference), every[0].objective.name in SPEED_OBJECTIVES
+    if len(tunings) == 1:
+        return tuning_document(tunings[0], reference, top)
+    records = [record for tuned in tunings for record in tuned.final_records]
+    finals, by_speed = records_document(records, reference), tunings[0].objective.name in SPEED_OBJECTIVES
 
     def answers_only() -> Sequence[Table | str]:
         """Return the answers that tables of records lack."""
-        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in every]
-        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])  # each to be pasted as it is
-        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(every)]
+        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in tunings]
+        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])
+        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(tunings)]
 
     def blocks() -> Sequence[Table | str]:
         met = (
-            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(every)]
+            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(tunings)]
             if by_speed
             else answers_only()
         )
-        return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in every)]
+        return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in tunings)]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         if not by_speed:
             return answers_only()
         shown = rows(records, reference)
         tries = (
-            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(every)]
+            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(tunings)]
             for most in range(top or len(records), 0, -1)
         )
         result = next(tries) if top else first_fitting(tries, screen)
-        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(every)]
+        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
 
     return Document(
         blocks=blocks,
-        data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in every]},
+        data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in tunings]},
         csv=finals.csv,
         title=finals.title,
         screen=fitted,
@@ -491,22 +491,22 @@ def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
     ]
 
 
-def tunings_sentences(every: Sequence[TuningReport]) -> list[str]:
+def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
     """Return the size of all searches, and the commands that use the winners."""
-    attempts, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
+    attempts, size = (sum(getattr(tuned, name) for tuned in tunings) for name in ("tried", "size"))
     sentences = [
         f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
-        for tuned in every
+        for tuned in tunings
         if tuned.broken_constraints
     ]
-    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
-    ended = "" if all(tuned.complete for tuned in every) else ", until the time was over: more with --budget"
-    took = duration(sum(tuned.seconds for tuned in every))
+    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in tunings if not tuned.best]
+    ended = "" if all(tuned.complete for tuned in tunings) else ", until the time was over: more with --budget"
+    took = duration(sum(tuned.seconds for tuned in tunings))
     sentences.append(f"Tried {attempts:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    in_all = [untried for untried in every[0].skipped if all(untried in tuned.skipped for tuned in every)]
-    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.skipped if untried not in in_all)
+    in_all = [untried for untried in tunings[0].skipped if all(untried in tuned.skipped for tuned in tunings)]
+    in_some = dict.fromkeys(untried for tuned in tunings for untried in tuned.skipped if untried not in in_all)
     sentences += [*untried_sentences(in_all), *untried_sentences(list(in_some), "Not tried in some")]
-    folders = [plain(tuned.folder) for tuned in every if tuned.folder]
+    folders = [plain(tuned.folder) for tuned in tunings if tuned.folder]
     if folders:
         others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
         sentences.append(f"Use one: inferlens.load('{folders[0]}'){others}")
@@ -766,7 +766,7 @@ def _tuning_spec(
     panels = [
         scatter_panel(values, across, panel_axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for panel_axis in up
     ]
-    room = CHART_WIDTH + 2 * BETWEEN  # with what stands beside the axes
+    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
     (answer, *_), about = (
         tuning_answer(tuned, finals_rows(tuned)),
         cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER)),

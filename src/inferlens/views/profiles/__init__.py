@@ -438,9 +438,9 @@ LINES = 17  # of the rows of several cases together, so that all of it fits on a
 NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
 PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
-_LEAST_TRACED = 0.9  # of the kernels' time: less is said
+_LEAST_TRACED = 0.9  # of the kernels' time: a note gives smaller shares
 _SMALL = 0.05  # of the time, for the row that takes most to be named
-_UNKNOWN = 0.005  # of the kernels' time: less is not said not to be known
+_UNKNOWN = 0.005  # of the kernels' time: smaller shares are omitted
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable

@@ -181,16 +181,16 @@ def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> 
 
 
 SCHEMA = "inferlens.modules/1"
-LINES, WIDTH = 16, 100  # that fit on a screen beside the headings; its columns
+LINES, WIDTH = 16, 100  # lines below the headings of a screen, and its columns
 FEW_ROWS = 4  # of a tree: with so few, modules that hold nearly all of the time are left out
-MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and columns at all, unless more are asked for
+MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
 MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 MAIN_SHARE, SIMILAR = (
     2 / 3,
     1.25,
-)  # of the time, for what is in a module to be looked at; modules that differ less are alike
+)  # share of the time above which children are compared; ratio of similar modules
 LARGEST_SHARE = " has the largest share"
 _KIND_NAMES = {
     "not attributed": "in no module",

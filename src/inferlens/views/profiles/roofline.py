@@ -70,7 +70,7 @@ from inferlens.views.profiles import (
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
-ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that a screen has room for, unless more are asked for
+ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that fit on a screen by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
 ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
@@ -352,8 +352,8 @@ def _lines(shown_case: ShownCase[Roofline], roofline: Roofline) -> Iterator[list
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
-NAMED_POINTS = 5  # points with most to be won that have their name beside them
-TOP = 20  # boxes of a case, where no other number is asked for
+NAMED_POINTS = 5  # the points with the largest gains have labels
+TOP = 20  # boxes of a case by default
 LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
 BOXES = "Boxes: the middle half of the runs, with a line at the median; whiskers: the 5th to the 95th percentile."
 ROOF = "The roof is the device's best: what is far below it could be faster. Points are as large as their time."
