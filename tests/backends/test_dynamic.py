@@ -11,8 +11,13 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.runner import dynamic_sizes, example_feed, export_dimensions
-from inferlens.execution.measure_case import BenchmarkJob, Measured, Reference, _warn_of_lower_precision, benchmark
 from inferlens.execution.protocol import TaskResult
+from inferlens.execution.tasks import (
+    BenchmarkJob,
+    BenchmarkResult,
+    Reference,
+    _warn_of_lower_precision,
+)
 from inferlens.record.record import Agreement
 from inferlens.spec.case import Budget, Case, TensorSpec, with_batch
 from tests.backends import small
@@ -68,13 +73,13 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "factory:dynamic_models:net"
 
 
-def measured(case: Case, folder: Path) -> TaskResult[Measured]:
+def measured(case: Case, folder: Path) -> TaskResult[BenchmarkResult]:
     """What the worker would answer, without a process of its own."""
     job = BenchmarkJob(
         case=case, budget=Budget(warmup=1, iterations=2), folder=str(folder), cache=str(folder),
         reference=Reference(name="none", missing="no reference"),
     )  # fmt: skip
-    return launch(benchmark, job, timeout=0.0).result
+    return launch("benchmark", job, BenchmarkResult, timeout=0.0).result
 
 
 @pytest.mark.parametrize(

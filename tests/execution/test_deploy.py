@@ -21,7 +21,7 @@ from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
 from inferlens.record.store import RECORD, Store
-from inferlens.views.python import best_case
+from inferlens.views.results import best_case
 from tests.backends import small
 from tests.commands import inferlens as command
 from tests.commands import shorten, stay

@@ -10,9 +10,9 @@ import pytest
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import child_process as processes
+from inferlens.execution import child as processes
 from inferlens.execution import profile as profiling
-from inferlens.execution.child_process import Outcome
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor.cpu import default_threads
@@ -52,7 +52,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
     assert (profile.status, profile.layers, "told to fail" in profile.reason) == ("failed", None, True)
 
     def crashes(task: Any, *more: Any, **words: Any) -> Any:
-        if task is profiling.profile_case:
+        if task == "profile":
             return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
         return commands.launch(task, *more, **words)
 
@@ -124,16 +124,16 @@ class GpuLaunch:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jobs: list[profiling.CeilingsJob] = []
-        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(found=FAST))
+        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(value=FAST))
 
-    def __call__(self, task: object, job: profiling.CeilingsJob, *, timeout: float) -> Outcome[Ceilings]:
+    def __call__(self, task: str, job: profiling.CeilingsJob, returns: Any, *, timeout: float) -> Outcome[Ceilings]:
         self.jobs.append(job)
         return self.outcome
 
     def asked(self, *cases: Case, rebuild: bool = False, **machine: Any) -> list[Ceilings]:
         """The ceilings of one command's cases."""
         scheduler = Scheduler(Plan(model=("x:y",), output=str(self.folder), rebuild=rebuild))
-        vars(scheduler)["environment"] = msgspec.structs.replace(MACHINE, **machine)
+        vars(scheduler.environments)["here"] = msgspec.structs.replace(MACHINE, **machine)
         known: dict[Path, Ceilings] = {}
         return [profiling.ceilings_of(case, scheduler, known) for case in cases]
 
@@ -160,9 +160,9 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
 
 def test_disturbed_or_broken_ceilings_are_not_kept(launched: GpuLaunch, tmp_path: Path) -> None:
     disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
-    launched.outcome = Outcome(TaskResult(found=disturbed))
+    launched.outcome = Outcome(TaskResult(value=disturbed))
     assert launched.asked(CPU, CPU) == [disturbed] * 2
-    launched.outcome = Outcome(TaskResult(found=FAST))
+    launched.outcome = Outcome(TaskResult(value=FAST))
     assert launched.asked(CPU) == [FAST]
     (file,) = (tmp_path / ".cache").iterdir()
     for content in (b"", b"{", b'{"device": 3}', b"[" * 100_000):

@@ -16,7 +16,7 @@ from inferlens.analysis.profile_table import kernel_table
 from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation, Runner
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.tensorrt.library import find_flavour
-from inferlens.execution.trace import Traced
+from inferlens.execution.profile import CaseTrace
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Kernels, Layers
 from inferlens.spec.case import TensorSpec
@@ -171,7 +171,7 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
 @pytest.mark.parametrize("label", ["torch_compile:default", "torch_compile:reduce-overhead"])
 def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
-    """Traced to modules, also where a CUDA graph replays them."""
+    """CaseTrace to modules, also where a CUDA graph replays them."""
     model = vision(name)
     kernels = profiled(label, model, tmp_path)
     calls = sum(kernel.calls for kernel in kernels.kernels)
@@ -438,7 +438,7 @@ VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_fla
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 
-def taken(folder: Path, **words: Any) -> list[Traced]:
+def taken(folder: Path, **words: Any) -> list[CaseTrace]:
     pytest.importorskip("torchvision")
     return traced(folder / "out", model="resnet18", device="cuda", **words)
 
@@ -455,7 +455,7 @@ def taken(folder: Path, **words: Any) -> list[Traced]:
 def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
     (traced,) = taken(tmp_path, backend=backend, precision="fp16")
     assert traced.status == "ok", traced.reason
-    (shown,) = traced.shown
+    (shown,) = traced.contents
     assert len(shown.steps) == 3
     assert 0 < shown.gpu <= 1
     assert traced.cost

@@ -193,7 +193,7 @@ def engine(label: str, tmp_path: Path) -> Path:
         model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
         verbose=False, external_data=False,
     )  # fmt: skip
-    from inferlens.execution.deploy.build import save, single
+    from inferlens.execution.deploy import save, single
 
     case = single({"model": str(tmp_path / "model.onnx")}, label)
     save(path, case, cache=tmp_path / "cache")

@@ -29,7 +29,7 @@ from inferlens.backends.tensorrt.engine import (
 from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.backends.tensorrt.runner import Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution.expand import expand
+from inferlens.execution.cases import expand
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
