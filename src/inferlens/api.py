@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inferlens.execution.protocol import Observer
     from inferlens.record.quantization import Quantization
     from inferlens.record.store import LoadedProfiles
-    from inferlens.views.python import Records, Tuning
+    from inferlens.views.results import Records, Tuning
 
 F = TypeVar("F", bound=Callable[..., Any])
 WIDTH = 120
@@ -37,8 +37,8 @@ def takes(command: str, *left_out: str) -> Callable[[F], F]:
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.keyword_default)
             for field in fields
         ]
-        before = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        after = [each for each in own if each.kind is each.KEYWORD_ONLY]
+        before = [parameter for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+        after = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
         function.__signature__ = inspect.Signature([*before, *keywords, *after])  # type: ignore[attr-defined]
         lines = [f"{field.name}: {field.help}" for field in fields]
         wrapped = (textwrap.fill(line, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8) for line in lines)
@@ -68,7 +68,7 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
     """
     from inferlens.cli import progress, screen
     from inferlens.execution.commands import bench_model
-    from inferlens.views.notebook import Records
+    from inferlens.views.results import Records
 
     check("bench", options)
     if observer or not screen.errors().is_terminal:
@@ -94,7 +94,7 @@ def tune(model: Any, example_inputs: Any = None, *, observer: Observer | None = 
     Raises InferlensError for a bad model or option, or if nothing can run here.
     """
     from inferlens.execution.commands import tune_model
-    from inferlens.views.notebook import Tuning
+    from inferlens.views.results import Tuning
 
     check("tune", options)
     own, others = own_options("tune", options)
@@ -225,8 +225,8 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
 
     Raises InferlensError if it did not run or was wrong, or cannot run here as it was measured.
     """
-    from inferlens.views.notebook import load as load_case
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
+    from inferlens.views.results import load as load_case
 
     record, folder = best_case(results)
     return load_case(record, folder, rebuild=rebuild, trust=trust, copy=copy)
@@ -251,7 +251,7 @@ def export(
     Raises InferlensError if the case is in no file, does not fit this machine, or the script's outputs are wrong.
     """
     from inferlens.execution.deploy import export_best
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
 
     folder = Path(output)
     export_best(*best_case(results), folder, rebuild=rebuild, trust=trust)

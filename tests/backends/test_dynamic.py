@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.runner import example_feed, export_dimensions, free_sizes
+from inferlens.backends.pytorch.runner import dynamic_sizes, example_feed, export_dimensions
 from inferlens.execution.protocol import TaskResult
 from inferlens.execution.tasks import (
     BenchmarkJob,
@@ -35,9 +35,9 @@ class Pair(torch.nn.Module):
 
 def test_sizes_of_one_place_and_range_are_one_size() -> None:
     a, b = TensorSpec.parse("a=1..8x4"), TensorSpec.parse("b=1..8x2..6")
-    assert free_sizes(a)[0] == free_sizes(b)[0]
-    assert (set(free_sizes(a)), len(set(free_sizes(b).values()))) == ({0}, 2)
-    assert free_sizes(TensorSpec("a", (8, 4))) == free_sizes(TensorSpec("t", ())) == {}
+    assert dynamic_sizes(a)[0] == dynamic_sizes(b)[0]
+    assert (set(dynamic_sizes(a)), len(set(dynamic_sizes(b).values()))) == ({0}, 2)
+    assert dynamic_sizes(TensorSpec("a", (8, 4))) == dynamic_sizes(TensorSpec("t", ())) == {}
     assert export_dimensions(Pair(), (TensorSpec("a", (2, 4)), TensorSpec("b", (2, 3)))) is None
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from inferlens.cli import trace_words
 from inferlens.cli.commands import app
+from inferlens.cli.options import fast_words
 from inferlens.trace.several import runs_in, traces_in
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.trace_views import VIEWS
+from inferlens.views.trace import VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import event, faster, kernel, launch, of_torch, step, text, training
 
@@ -188,9 +188,9 @@ def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() 
     every = "a.json --against b.json --step 7 --top 3 --depth 2 -f json --wide --columns calls -o c.json"
     for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
         with command.make_context("trace", line.split()) as context:
-            assert (trace_words(line.split()) or {}).items() <= context.params.items()
+            assert (fast_words("trace", "path", line.split()) or {}).items() <= context.params.items()
     for line in ("", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"):
-        assert trace_words(line.split()) is None
+        assert fast_words("trace", "path", line.split()) is None
 
 
 # Two traces, the ranks of a job, and log folders

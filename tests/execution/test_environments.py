@@ -24,7 +24,7 @@ from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case, environment_of, shown_together
 from inferlens.spec.plan import Plan, ab_words, as_plan, words_of
-from inferlens.views.raced.ab import document
+from inferlens.views.comparison import ab_document
 from tests import commands
 
 SOURCE = str(Path(inferlens.__file__).parents[1])
@@ -145,7 +145,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     assert [line.split()[0] for line in rows] == ["old", "same", "new"]
     assert [word for line in rows for word in line.split() if word in ("SAME", "SLOWER")] == ["SAME", "SLOWER"]
     assert max(map(len, lines)) <= 100
-    assert document(steps).data()["steps"][0]["verdict"] == "SAME"
+    assert ab_document(steps).data()["steps"][0]["verdict"] == "SAME"
     torch = Difference("torch", "2.9", "2.14", unlike=False, cases=1)
     back = replace(found, differences=(*found.differences, replace(torch, base="2.14", candidate="2.9")))
     (said,) = ABSteps(steps=(replace(same, differences=(torch,)), replace(back, a=same.b)), level=0.95).sentences

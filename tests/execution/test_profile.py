@@ -118,7 +118,7 @@ CPU, GPU = Case(model="x:y", backend="pytorch"), Case(model="x:y", backend="tens
 FAST = Ceilings(device="a processor", bandwidth=1e9, rates={"fp32": 1e9})
 
 
-class Launched:
+class GpuLaunch:
     """Stands for the process that measures."""
 
     def __init__(self, folder: Path) -> None:
@@ -139,13 +139,13 @@ class Launched:
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
-    made = Launched(tmp_path)
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuLaunch:
+    made = GpuLaunch(tmp_path)
     monkeypatch.setattr(processes, "launch", made)
     return made
 
 
-def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: Launched) -> None:
+def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: GpuLaunch) -> None:
     assert launched.asked(CPU, CPU) + launched.asked(CPU) == [FAST] * 3
     launched.asked(GPU, msgspec.structs.replace(GPU, threads=4), msgspec.structs.replace(CPU, threads=2))
     assert [(job.name, job.device, job.threads) for job in launched.jobs] == [
@@ -158,7 +158,7 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
     assert len(launched.jobs) == 7
 
 
-def test_disturbed_or_broken_ceilings_are_not_kept(launched: Launched, tmp_path: Path) -> None:
+def test_disturbed_or_broken_ceilings_are_not_kept(launched: GpuLaunch, tmp_path: Path) -> None:
     disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
     launched.outcome = Outcome(TaskResult(value=disturbed))
     assert launched.asked(CPU, CPU) == [disturbed] * 2
@@ -175,7 +175,7 @@ def test_disturbed_or_broken_ceilings_are_not_kept(launched: Launched, tmp_path:
     "outcome",
     [commands.ended("crashed", "killed by SIGSEGV"), Outcome(TaskResult(status="failed", reason="killed by SIGSEGV"))],
 )
-def test_ceilings_that_cannot_be_measured_have_a_reason(launched: Launched, outcome: Outcome[Ceilings]) -> None:
+def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, outcome: Outcome[Ceilings]) -> None:
     launched.outcome = outcome
     (found,) = launched.asked(CPU)
     assert (found.bandwidth, found.absent) == (0.0, {"all": "killed by SIGSEGV"})

@@ -13,9 +13,9 @@ from torch import nn
 
 import inferlens
 from inferlens.analysis.profile_table import kernel_table
-from inferlens.backends.base import Absence, KernelOrigins, LayerProfiler, Preparation, Runner
+from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation, Runner
 from inferlens.backends.profiling import kernels as kernel_runs
-from inferlens.backends.tensorrt.library import find
+from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.execution.profile import CaseTrace
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Kernels, Layers
@@ -64,7 +64,7 @@ def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **
         for _ in range(5):
             runner.infer(feed)
         runner.synchronize()
-        kernels = kernel_runs.kernels_of(runner, feed, RUNS, label)
+        kernels = kernel_runs.trace_kernels(runner, feed, RUNS, label)
     check(kernels)
     return kernels
 
@@ -260,7 +260,7 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
     "label", ["tensorrt:rtx", "tensorrt:trt", "torch_tensorrt:dynamo", "torch_tensorrt:ts-trace", "onnxruntime:cuda"]
 )
 def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
-    tells = isinstance(entered(label, vision(), tmp_path), KernelOrigins)
+    tells = isinstance(entered(label, vision(), tmp_path), KernelTracer)
     kernels = profiled(label, vision(), tmp_path)
     assert sum(kernel.calls for kernel in kernels.kernels) > 15
     assert np.median(kernels.busy) > 50e-6
@@ -434,7 +434,7 @@ def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Pat
 
 # Traces of steps
 
-VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
+VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)), "")
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 

@@ -1,22 +1,20 @@
-"""The command line: one small module per command; a command's docstring is its help.
+"""The command line: a module for each family of commands; a command's docstring is its help.
 
 Tables and data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 nothing could be
 measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
 their own, in their help.
 
-Typer, which imports pydantic, takes as long as reading a large trace does. Where the words of ``trace`` are right
-it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
+Typer, which imports pydantic, takes as long as reading a large trace does. ``argparse`` reads the words of ``trace``,
+with the same declared options; typer reads them only if they are wrong, to say so.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,12 +27,15 @@ MOST_NOTES = 2  # remarks on how a trace was read
 
 
 def main() -> None:
-    """Runs a command; an error a user can act on is one message and exit code 2."""
+    """Run a command; an error that a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
     use_plain_characters()
     try:
-        if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
-            return show_trace(**words)
+        if sys.argv[1:2] == ["trace"]:
+            from inferlens.cli.options import fast_words
+
+            if words := fast_words("trace", "path", sys.argv[2:]):
+                return show_trace(**words)
         from inferlens.cli.commands import run
 
         sys.exit(run())
@@ -79,29 +80,6 @@ def _interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message)
-
-
-def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
-    """What the command would be called with; ``None`` if it has to say something: help, or what is wrong."""
-    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
-    parser.add_argument("path", type=Path)
-    for names in (["--view"], ["--step"], ["--by"], ["--columns"], ["--format", "-f"]):
-        parser.add_argument(*names)
-    for names in (["--against"], ["--output", "-o"]):
-        parser.add_argument(*names, type=Path)
-    for name in ("--top", "--depth"):
-        parser.add_argument(name, type=int)
-    parser.add_argument("--wide", action="store_true")
-    try:
-        found = vars(parser.parse_args(words))
-    except ValueError:
-        return None
-    return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
-
-
 def show_trace(
     path: Path,
     *,
@@ -109,19 +87,24 @@ def show_trace(
     wide: bool = False,
     columns: str | None = None,
     output: Path | None = None,
+    plot: Path | None = None,
     **words: Any,
 ) -> None:
-    """Prints a trace; the words are those of the command."""
+    """Print a trace, or draw its steps; the words are those of the command."""
+    if plot:
+        from inferlens.cli.profile import trace_chart
+
+        return trace_chart(path, plot, words.get("step"))
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
-    from inferlens.views.traced.show import document
+    from inferlens.views.trace_documents import trace_document
 
     try:
         format = screen.format_of(format, output)
         if not columns and _usual(words) and _paged(path, words.get("against"), output, format):
-            return
-        shown, notes = document(path, "html" if format == "pdf" else format, wide=wide, **words)
+            return None
+        shown, notes = trace_document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
             screen.note(f"({len(notes) - MOST_NOTES} more: --format json)")
@@ -132,31 +115,30 @@ def show_trace(
 
 
 def _usual(words: dict[str, Any]) -> bool:
-    """Whether a trace is shown as it usually is, and so as the page of a report has it; beside another one, too."""
+    """Return whether a trace, or its difference to another one, is shown as on the page of a report."""
     usual = {"view": "overview", "by": "name", "against": words.get("against")}
     return all(value == usual.get(name) for name, value in words.items())
 
 
 def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> bool:
-    """Writes the page of a report, if the traces can be read more than once, and charts can be drawn here."""
+    """Write the page of a report, if the traces can be read more than once, and charts can be drawn here."""
     if output is None or format not in ("html", "pdf"):
         return False
     from inferlens.cli import screen
     from inferlens.trace.several import traces_under
-    from inferlens.views import picture
-    from inferlens.views.report.found import Found
-    from inferlens.views.report.page import report
+    from inferlens.views.picture import converter
+    from inferlens.views.report import ReportInputs, report
 
     try:
-        picture.converter()
+        converter()
     except MissingLibrary:
         return False
     paths = [base, path] if base else [path]
-    if not all(each.exists() for each in paths):
+    if not all(path.exists() for path in paths):
         return False
-    traces = [list(traces_under(each)) for each in paths]
-    found = Found(traces=[each for one in traces for each in one])
-    if not any(each.overview for each in found.looked) or (base and [*map(len, traces)] != [1, 1]):
-        return False  # and why is said where it is read again
-    screen.report(report(found), output, format)
+    traces = [list(traces_under(path)) for path in paths]
+    inputs = ReportInputs(traces=[file for files in traces for file in files])
+    if not any(trace.overview for trace in inputs.loaded_traces) or (base and [*map(len, traces)] != [1, 1]):
+        return False  # reading it again gives the reason
+    screen.report(report(inputs), output, format)
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,15 +21,15 @@ model."
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 
 
-@options.takes("ab")
+@options.takes()
 def ab(
     model: Annotated[str, typer.Argument(help=MODEL)],
     a: Annotated[str | None, typer.Argument(help=A, metavar="A")] = None,
     b: Annotated[str | None, typer.Argument(help="The second case.", metavar="B")] = None,
     *,
-    file: options.File = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
-    fail_on_busy: options.FailOnBusy = False,
+    file: Path | None = None,
+    json: bool = False,
+    fail_on_busy: bool = False,
     **words: Any,
 ) -> None:
     """Find out which of two is faster: measure them in turns until it is decided.
@@ -42,17 +43,17 @@ def ab(
     Exit codes: 0 if B is not slower, 1 if it is, 2 for bad input, 3 if it is undecided, 4 if one did not run. With
     --fail-on-busy: 5 if other programs kept the machine busy.
     """
-    from inferlens.views.raced.ab import document
+    from inferlens.views.comparison import ab_document
 
     screen.format_of("table", file)
-    if "max_rounds" in (words := options.given(words)):
+    if "max_rounds" in words:
         words["max_rounds"] = options_of("ab")["max_rounds"].read(words["max_rounds"])
-    result, interrupted = measured({"model": model, **options.given({"a": a, "b": b}), **words})
+    result, interrupted = measured({"model": model, "a": a, "b": b, **words})
     if result:
-        answer = document(result, next_step(result, sys.argv[1:]))
+        answer = ab_document(result, next_step(result, sys.argv[1:]))
         if file:
             screen.document(answer, output=file)
-        screen.document(document(result) if json else answer, "json" if json else "table")
+        screen.document(ab_document(result) if json else answer, "json" if json else "table")
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
     raise typer.Exit(130 if not result or interrupted else options.exit_code(result, fail_on_busy=fail_on_busy))
@@ -68,7 +69,8 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
         words |= {"observer": bar, "on_round": bar.update}
         try:
             if "," in words.get("python", "").partition(",")[2]:
-                bar.last = ab_steps(case=words.pop("a", None), **words)
+                del words["b"]
+                bar.last = ab_steps(case=words.pop("a"), **words)
             else:
                 bar.last = measure(**words)
         except KeyboardInterrupt:

@@ -1,8 +1,9 @@
-"""``inferlens backends`` and ``doctor``: the backends there are, and what this machine has for them."""
+"""``inferlens backends`` and ``doctor``: the backends, and what works on this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
@@ -16,20 +17,22 @@ if TYPE_CHECKING:
     from inferlens.record.record import Environment
 
 
+@options.takes()
 def backends(
     name: Annotated[str | None, typer.Argument(help="A backend, to list its variants and options.")] = None,
-    output: options.Output = None,
+    *,
+    output: Path | None = None,
 ) -> None:
     """List the backends, or one backend's variants and options with their types and defaults."""
     from inferlens.backends import BACKENDS
 
     data: dict[str, Any]
     if name is None:
-        every = {each: BACKENDS.get(each) for each in BACKENDS.names()}
-        rows = {each: [" ".join(filter(None, of.variants)), of.summary] for each, of in every.items()}
-        data = {each: {"variants": of.variants, "summary": of.summary} for each, of in every.items()}
+        every = {name: BACKENDS.get(name) for name in BACKENDS.names()}
+        rows = {item: [" ".join(filter(None, of.variants)), of.summary] for item, of in every.items()}
+        data = {item: {"variants": of.variants, "summary": of.summary} for item, of in every.items()}
         table = _table("", "backend", ("variants", "what it is"), rows)
-        said = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
+        more = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
     else:
         of = BACKENDS.get(name)
         rows, data = {}, {}
@@ -39,8 +42,8 @@ def backends(
             rows[f"{option}={default}"] = [description + choices]
         variants = f"{name}:{', '.join(of.variants)}. " if of.variants != ("",) else ""
         table = _table(f"{name}: {of.summary}", "option and default", ("what it does",), rows)
-        said = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
-    screen.document(Document(lambda: [table, said], data=lambda: data), output=output)
+        more = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
+    screen.document(Document(lambda: [table, more], data=lambda: data), output=output)
 
 
 def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -49,10 +52,10 @@ def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Seq
 
 
 def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
-    """Name, values, default and description of each option of a backend."""
+    """Return the name, values, default and description of each option of a backend."""
     import msgspec
 
-    from inferlens.backends.base import values_of
+    from inferlens.backends.base import option_values
 
     hints = get_type_hints(backend.options, include_extras=True)
     rows = []
@@ -61,15 +64,12 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
         description = next((extra.description for extra in extras if isinstance(extra, msgspec.Meta)), "") or ""
         default = "" if field.default is None else str(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
-        rows.append((field.name, values_of(kind), default, description))
+        rows.append((field.name, option_values(kind), default, description))
     return rows
 
 
-def doctor(
-    wide: options.Wide = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    output: options.Output = None,
-) -> None:
+@options.takes()
+def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None) -> None:
     """Say which backends work on this machine, what the others lack and the command that helps.
 
     With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
@@ -85,19 +85,23 @@ def doctor(
 
 
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
-    """What works, what does not and what helps, the machine; and what to do next."""
+    """Yield what works, what does not and what helps, the machine, and the next command."""
     from inferlens.backends import BACKENDS
 
-    works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
-    usable = {name: each for name, each in works.items() if each.takes("module") or each.takes("onnx")}
-    devices = listing(sorted({one.device for each in usable.values() for one in each.supports}))
+    works, lacks = {name: capabilities for name, capabilities in can.items() if capabilities.available}, missing(can)
+    usable = {
+        name: capabilities
+        for name, capabilities in works.items()
+        if capabilities.takes("module") or capabilities.takes("onnx")
+    }
+    devices = listing(sorted({support.device for capabilities in usable.values() for support in capabilities.supports}))
     every = len(can) - (len(works) - len(usable))  # without what runs no model
     yield f"{len(usable)} of {plural(every, 'backend')} work here, on {devices or 'nothing'}."
     yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
-    there = {f"{name}:{one.variant}" for name, each in works.items() for one in each.supports}
-    untried = [f"{name}:{each}" for name in can for each in BACKENDS.get(name).not_run_by_us]
+    there = {f"{name}:{support.variant}" for name, capabilities in works.items() for support in capabilities.supports}
+    untried = [f"{name}:{item}" for name in can for item in BACKENDS.get(name).untested_variants]
     if untried := [name for name in untried if name in there]:
         yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
@@ -106,39 +110,37 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python}{f' · {here.system}' if wide else ''}"
     if wide:
         yield f"libraries: {', '.join(f'{name} {version}' for name, version in here.libraries.items()) or 'none'}"
-        contents = {title: names for each in can.values() for title, names in each.contents.items()}
+        contents = {title: names for capabilities in can.values() for title, names in capabilities.contents.items()}
         yield from (f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items())
     first = next((cells[1] for cells in lacks.values() if cells[1].startswith("pip")), "inferlens bench fake:demo")
     yield f"Next: {'inferlens bench resnet18' if usable else first}"
 
 
 def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
-    """What each backend can do here; with why a precision is missing, if ``wide``."""
+    """Return what each backend can do here; with ``wide`` also why a precision is missing."""
     rows: dict[str, list[str]] = {}
-    for name, each in sorted(can.items(), key=lambda item: not item[1].takes("module")):
-        found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for support in each.supports:
-            found.setdefault((support.device, support.precisions), []).append(support.variant)
+    for name, capabilities in sorted(can.items(), key=lambda item: not item[1].takes("module")):
+        variants_by: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for support in capabilities.supports:
+            variants_by.setdefault((support.device, support.precisions), []).append(support.variant)
         alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-        for (device, precisions), variants in found.items():
+        for (device, precisions), variants in variants_by.items():
             alike.setdefault((", ".join(variants), precisions), []).append(device)
-        for (variants_said, precisions), devices in alike.items():
-            limits = "; ".join(why for key, why in each.limits.items() if {*devices} & {*key.split("/")})
-            label = f"{name}:{variants_said}".rstrip(":") + (
-                f" on {', '.join(devices)}" if [variants_said] != devices else ""
-            )
+        for (joined, precisions), devices in alike.items():
+            limits = "; ".join(why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")})
+            label = f"{name}:{joined}".rstrip(":") + (f" on {', '.join(devices)}" if [joined] != devices else "")
             rows[label] = [" ".join(precisions), *([limits] if wide else [])]
     return _table("", "works", ("precisions", *(["of the others"] if wide else [])), rows)
 
 
 def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:
-    """Why something does not work and what helps, by what it holds for; one of which nothing works is there once."""
-    found: dict[tuple[str, str], dict[str, None]] = {}
-    for name, each in can.items():
-        for absence in each.absent:
+    """Return why something does not work and what helps, by backend and variant; a backend without any once."""
+    absences: dict[tuple[str, str], dict[str, None]] = {}
+    for name, capabilities in can.items():
+        for absence in capabilities.absent:
             label = f"{name}:{absence.variant}".rstrip(":") + (
                 f" on {absence.device}" if absence.device and not absence.variant else ""
             )
-            label = label if each.available else name  # of which nothing works
-            found.setdefault((absence.reason, absence.hint), {})[label] = None
-    return {", ".join(labels): [reason, hint] for (reason, hint), labels in found.items()}
+            label = label if capabilities.available else name  # of which nothing works
+            absences.setdefault((absence.reason, absence.hint), {})[label] = None
+    return {", ".join(labels): [reason, hint] for (reason, hint), labels in absences.items()}

@@ -28,19 +28,19 @@ INTERRUPTED = "Interrupted; the same command goes on from here."
 MOST_ANSWERS = 16  # lines of a plan with machines
 
 
-@options.takes("bench")
+@options.takes()
 def bench(
     model: options.Models,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    top: options.Top = None,
-    bars: options.Bars = False,
-    file: options.File = None,
-    dry_run: options.DryRun = False,
-    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    format: str = "table",
+    json: bool = False,
+    wide: bool = False,
+    columns: str | None = None,
+    top: int | None = None,
+    bars: bool = False,
+    file: Path | None = None,
+    dry_run: bool = False,
+    nvtx: bool = False,
     **words: Any,
 ) -> None:
     """Find out which way of running a model is fastest here.
@@ -51,10 +51,11 @@ def bench(
     If only one option of one backend, or --threads, has several values, each value is compared with the default;
     -o FILE.svg draws the curve. If a plan file has a table of machines, its models are measured on all of them.
     """
+    options.set_ranges(nvtx)
     shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
     format = "json" if json else format
     if machines := fleet_of(model):
-        if options.given(words) or any(shown.values()) or top or format != "table":
+        if words or any(shown.values()) or top or format != "table":
             raise InferlensError("A plan with machines has its options in the file.", expected="only --dry-run")
         return screen.document(machines_listed(machines)) if dry_run else measure_machines(machines)
     plan = read_plan(model, words)
@@ -72,17 +73,16 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
     """Return the plan of the command line, or of the file that it names; the command line takes precedence."""
     from inferlens.spec.plan import Plan, toml_words
 
-    given = options.given(words)
     files = [name for name in model if name.endswith(".toml")]
     if not files:
-        return Plan.from_words({**given, "model": list(model)})
+        return Plan.from_words({**words, "model": list(model)})
     if len(model) > 1:
         raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
-    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **given})
+    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **words})
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:
-    """The records of a plan, and whether it was interrupted."""
+    """Measure a plan, and return its records and whether it was interrupted."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_bench
 
@@ -95,7 +95,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
-    """Shows what was measured and says where it is kept; exits if it was interrupted, or nothing ran."""
+    """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
     from inferlens.spec.plan import Plan
 
@@ -119,18 +119,18 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     from inferlens.spec.case import HALF
 
     cases = [record.case for record in records if record.status == "ok"]
-    known = plan.precision or any(case.precision != "fp32" for case in cases)
-    lower = () if known else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
+    chosen = plan.precision or any(case.precision != "fp32" for case in cases)
+    lower = () if chosen else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
     slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
     left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
     devices = {case.device for case in cases}
-    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).left_out_on}]
+    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).excluded_devices}]
     left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
     return f"Not raced: {'; '.join(left)}" if left else ""
 
 
 def listed(plan: Plan) -> Document:
-    """What would run, and about how long, and what could not; people see the first that fit on a screen."""
+    """Return the cases that would run, with about their times, and those that cannot; as many as fit on a screen."""
     from msgspec.structs import replace
 
     from inferlens.execution.cases import seconds_of
@@ -140,11 +140,11 @@ def listed(plan: Plan) -> Document:
 
     kinds = cases_by_kind(replace(plan, recommended=True))
     on = [kind for kind, cases in kinds.items() for _ in cases]
-    cases = [each for cases in kinds.values() for each in cases]
+    cases = [case for cases in kinds.values() for case in cases]
     seconds = seconds_of(cases, plan)
     whole = sum(seconds) * max(plan.repeats, 1)
-    able = [not each.refusal for each in cases]
-    several = len({each.case.model for each in cases}) > 1
+    able = [not case.refusal for case in cases]
+    several = len({case.case.model for case in cases}) > 1
     lines, refused = [], dict[str, list[str]]()
     for planned, took, kind in zip(cases, seconds, on, strict=True):
         name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
@@ -154,27 +154,29 @@ def listed(plan: Plan) -> Document:
             lines.append(Line(name, (units.about(took),)))
     room = max(MOST_LISTED - LINES_OF_A_REASON * len(refused), 1)
     more = len(lines) - room
-    said = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
+    sentences = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
     for what, names in refused.items():
         others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
-        said.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
+        sentences.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
     often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
     there = "here" if plan.where == Where() else "there"
     can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
-    said.append(f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}.")
+    sentences.append(
+        f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}."
+    )
     data = [
         {
-            "case": each.case,
-            "refusal": str(each.refusal or ""),
+            "case": planned.case,
+            "refusal": str(planned.refusal or ""),
             "seconds": took or None,
             **({"on": kind} if kind else {}),
         }
-        for each, took, kind in zip(cases, seconds, on, strict=True)
+        for planned, took, kind in zip(cases, seconds, on, strict=True)
     ]
     table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
-    return Document(lambda: [*table, *said], data=lambda: data)
+    return Document(lambda: [*table, *sentences], data=lambda: data)
 
 
 # One option alone
@@ -198,7 +200,7 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     name, values = next(iter(swept.items()), (f"{backend}.threads", plan.threads))
     if name.rpartition(".")[0] not in ("", backend):
         return None
-    rest = {other: texts for other, texts in plan.option.items() if other != name}
+    rest = {item: texts for item, texts in plan.option.items() if item != name}
     mode = "throughput" if plan.budget.mode == "throughput" else "latency"
     plan = replace(plan, option=rest, threads=() if axes else plan.threads, budget=replace(plan.budget, mode=mode))
     return study_request(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
@@ -209,7 +211,7 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
     from inferlens.cli.progress import Bar
     from inferlens.execution.tune import study
     from inferlens.record.store import safe_name
-    from inferlens.views.raced.study import document, picture
+    from inferlens.views.tuning import study_document, study_picture
 
     with Bar(screen.errors()) as bar:
         try:
@@ -219,9 +221,9 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
             raise typer.Exit(130) from None
     folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
     file = shown["file"]
-    screen.document(document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
+    screen.document(study_document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
     if chart:
-        screen.save(file, picture(sweep, chart))
+        screen.save(file, study_picture(sweep, chart))
     if not any(record.status == "ok" for value in sweep.values for record in value.records):
         raise typer.Exit(1)
 
@@ -272,7 +274,7 @@ def show_machines(fleet: Fleet) -> None:
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
-    from inferlens.views.raced.crossed import document
+    from inferlens.views.crosstab import crosstab_document
     from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
@@ -287,9 +289,9 @@ def show_machines(fleet: Fleet) -> None:
             screen.text(f"{objective.capitalize()}\n")
         several = len({machine_name(record.environment) for record in records}) > 1
         if several:
-            screen.document(document(records, "machine", where=str(folder), top=most))
+            screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
         else:
-            screen.text("\n".join(answer.within(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
+            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
         screen.text(f"\nMore: inferlens show {folder}{' --by machine' * several}\n\n")
 
 
@@ -300,7 +302,7 @@ def machines_listed(fleet: Fleet) -> Document:
     parts = fleet.left()
     lines, data = [], []
     for part in {part.machine: part for part in parts}.values():
-        objectives = [other.objective for other in parts if other.machine == part.machine]
+        objectives = [fleet_part.objective for fleet_part in parts if fleet_part.machine == part.machine]
         count, able, reason = 0, 0, ""
         try:
             cases = [planned for own in cases_by_kind(part.plan).values() for planned in own]
@@ -311,7 +313,7 @@ def machines_listed(fleet: Fleet) -> Document:
         data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
     columns = [
         Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
-        Column("", "out of reach, because", numeric=False, most=50),
+        Column("", "out of reach, because", numeric=False, max_width=50),
     ]  # fmt: skip
     done = f", {len(fleet.done)} of them done" if fleet.done else ""
     total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."

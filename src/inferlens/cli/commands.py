@@ -11,9 +11,10 @@ from inspect import getdoc
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import inferlens
+from inferlens.cli import options
 from inferlens.errors import InferlensError, suggestion
 
 # The commands in the order of the help, and the modules that have their functions.
@@ -27,27 +28,37 @@ COMMANDS = {
 }  # fmt: skip
 
 
-WAY = "A way is a backend with its variant, its precision and its options."  # beneath a help that has the word
+WAY = "A way is a backend with its variant, its precision and its options."  # below a help that has the word
 _WAY = re.compile(r"\bways?\b")
 
 
 class Commands(TyperGroup):
     """The commands by their names."""
 
+    listing = False
+
     def list_commands(self, _: Any) -> list[str]:
-        """Their names, in the order of the help."""
+        """Return the names in the order of the help."""
         return list(COMMANDS)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help of all commands, without the options of each, which take long to make."""
+        self.listing = True
+        super().format_help(ctx, formatter)
+
     def get_command(self, _: Any, cmd_name: str) -> Any:
-        """A command, from its module."""
+        """Return a command from its module."""
         if cmd_name not in COMMANDS:
             return None
-        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         function = getattr(import_module(f"inferlens.cli.{COMMANDS[cmd_name] or cmd_name}"), cmd_name)
-        paragraphs = [" ".join(each.split()) for each in (getdoc(function) or "").split("\n\n")]
-        alone.command(cmd_name, help="\n\n".join(paragraphs))(function)
-        command: Any = typer.main.get_command(alone)
-        texts = [command.help, *(getattr(parameter, "help", "") or "" for parameter in command.params)]
+        help = "\n\n".join(" ".join(part.split()) for part in (getdoc(function) or "").split("\n\n"))
+        if self.listing:
+            return TyperCommand(cmd_name, help=help, rich_markup_mode="rich")
+        options.declare(function)
+        program = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        program.command(cmd_name, help=help)(function)
+        command: Any = typer.main.get_command(program)
+        texts = [help, *(getattr(parameter, "help", "") or "" for parameter in command.params)]
         command.epilog = WAY if any(_WAY.search(text) for text in texts) else ""
         return command
 
@@ -56,7 +67,7 @@ _NOT_A_NUMBER = re.compile(
     r"value for '(--[\w-]+).*: Input should be (?:a valid integer|greater than or equal to (\d+))"
 )
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # which typer keeps in a module of its own
-_NO_WORDS: Any = next((each for each in _USAGE_ERROR.__subclasses__() if each.__name__ == "NoArgsIsHelpError"), ())
+_NO_WORDS: Any = next((kind for kind in _USAGE_ERROR.__subclasses__() if kind.__name__ == "NoArgsIsHelpError"), ())
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
@@ -68,7 +79,7 @@ app = typer.Typer(
 
 
 def run() -> int:
-    """Does what the command line says; its exit code, or an InferlensError if its words are none of a command's."""
+    """Run the command line and return its exit code. Raises InferlensError if it cannot be parsed."""
     try:
         code = app(prog_name="inferlens", standalone_mode=False)
     except _USAGE_ERROR as error:
@@ -80,13 +91,13 @@ def run() -> int:
 
 
 def _refusal(error: Any) -> InferlensError:
-    """An error of the command line as ours, with near misses."""
+    """Return an error of the command line as ours, with near misses."""
     context = error.ctx
     command = context.command_path if context else "inferlens"
     help = f"{command} --help"
     if context and (wrong := getattr(error, "option_name", None)):  # without it an option lacks its value
-        known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-        return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, known, 1) or help)
+        names = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+        return InferlensError(f"{command} has no option '{wrong}'.", hint=suggestion(wrong, names, 1) or help)
     if invalid := _NOT_A_NUMBER.search(error.format_message()):
         name, least = invalid.groups()
         return InferlensError(f"{name} takes a whole number{f', {least} or more' if least else ''}.", hint=help)
@@ -98,8 +109,8 @@ def _refusal(error: Any) -> InferlensError:
     return InferlensError(error.format_message(), hint=help)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         print(f"inferlens {inferlens.__version__}")
         raise typer.Exit
 

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 MOST_LAYERS = 20
 FORMS = "MODEL --to FILE, or --best RESULTS --output FOLDER"
 JSON = "Print the report on an engine as JSON."
-WIDE = "Show everything: every operator, all places and all values."
 
 
-@options.takes("export")
+@options.takes()
 def export(
     model: Annotated[str | None, typer.Argument(help="The model, as for 'inferlens bench'.")] = None,
     *,
@@ -41,8 +40,7 @@ def export(
     from inferlens.backends.base import Builder
     from inferlens.execution.deploy import able, build, save, saver, single
 
-    words, limit = options.given(words), own_options("export", words)[0]["timeout"]
-    timeout = parse_duration(str(limit))
+    timeout = parse_duration(str(own_options("export", words)[0]["timeout"]))
     best, output, to = words.pop("best", None), words.pop("output", None), words.pop("to", None)
     more: dict[str, Any] = {name: words.pop(name, False) for name in ("trust", "rebuild")}
     words.pop("timeout", None)
@@ -75,9 +73,9 @@ def engine_words(words: dict[str, Any], backend: str, *, json: bool) -> tuple[in
 
     Raises InferlensError for options of engines if ``backend`` is empty, which builds none.
     """
-    asked = [f"--{name.replace('_', '-')}" for name in ("builds", "compute_capability") if name in words]
-    if (asked or json) and not backend:
-        raise InferlensError(f"{[*asked, '--json'][0]} is for TensorRT engines.", hint="--to FILE.engine")
+    given = [f"--{name.replace('_', '-')}" for name in ("builds", "compute_capability") if name in words]
+    if (given or json) and not backend:
+        raise InferlensError(f"{[*given, '--json'][0]} is for TensorRT engines.", hint="--to FILE.engine")
     builds = own_options("export", words)[0]["builds"]
     words = {name: value for name, value in words.items() if name != "builds"}
     if (capability := words.pop("compute_capability", None)) is not None:
@@ -110,9 +108,9 @@ def report_text(report: BuildReport) -> str:
 
 
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
-    """Writes the fastest case of ``results``, and says what was written."""
+    """Write the fastest case of ``results``, and say which files there are."""
     from inferlens.execution.deploy import export_best
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
 
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
@@ -123,12 +121,12 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
 
 
-@options.takes("quantize")
+@options.takes()
 def quantize(
     model: options.Model,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
+    format: str = "table",
+    json: bool = False,
     **words: Any,
 ) -> None:
     """Quantize a model to a file that you can keep and run, and see what it is worth.
@@ -138,29 +136,30 @@ def quantize(
     code is 1 if no file keeps the limit.
     """
     from inferlens.execution.quantize import quantize as quantized
-    from inferlens.views.profiled.quantized import document
+    from inferlens.views.profiles.quantization import quantization_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
-    words = options.given(words)
     if "calibration" not in words:
         hint = "--calibration DATA, or --calibration random to see how fast it would be"
         raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
     with screen.busy(f"{model} to {words.get('to', 'int8')}") as phase:
         result = quantized(model, **words, phase=phase)
-    screen.document(document(result, model, words.get("device", ""), layers=words.get("errors", False)), format)
+    screen.document(
+        quantization_document(result, model, words.get("device", ""), layers=words.get("errors", False)), format
+    )
     if not result.path:
         raise typer.Exit(1)
 
 
-@options.takes("partition")
+@options.takes()
 def partition(
     model: options.Model,
     *,
-    wide: Annotated[bool, typer.Option("--wide", help=WIDE)] = False,
-    format: options.Format = "table",
-    output: options.Output = None,
-    json: options.Json = False,
+    wide: bool = False,
+    format: str = "table",
+    output: Path | None = None,
+    json: bool = False,
     **words: Any,
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
@@ -175,12 +174,11 @@ def partition(
     from inferlens.execution.deploy import able
     from inferlens.execution.deploy import cases as cases_of
     from inferlens.execution.deploy import partition as divide
-    from inferlens.views.partition import Answer
-    from inferlens.views.partition import document as of_partitions
+    from inferlens.views.graph import PartitionResult
+    from inferlens.views.graph import partition_document as of_partitions
 
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
-    words = options.given(words)
     cases = cases_of({**words, "model": model}, words.pop("backend", "") or able(Partitioner)[0])
     answers = []
     for number, case in enumerate(cases, 1):
@@ -188,9 +186,9 @@ def partition(
             try:
                 done = divide(case, trust=words.get("trust", False), phase=phase)
                 assert done.value
-                answers.append(Answer(case, done.value, done.warnings))
+                answers.append(PartitionResult(case, done.value, done.warnings))
             except InferlensError as error:
-                answers.append(Answer(case, error))
+                answers.append(PartitionResult(case, error))
     failures = [answer.result for answer in answers if isinstance(answer.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]

@@ -1,4 +1,4 @@
-"""``inferlens graph``: what a backend executes, as a picture: of profiles, ONNX files and engines' information."""
+"""``inferlens graph``: pictures of what backends execute, from profiles, ONNX files and information on engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from inferlens.cli import screen
 from inferlens.errors import InferlensError, check_choice
 from inferlens.units import plural
-from inferlens.views.plain import plain
+from inferlens.views.table import plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.graph import GraphSource
@@ -34,7 +34,7 @@ def graph(
     and needs no network.
     """
     from inferlens.analysis import graph as graph_fold
-    from inferlens.views.graph import FORMATS, render
+    from inferlens.views.graph import FORMATS, render_graphs
 
     format = output.suffix.lower().removeprefix(".")
     check_choice("format of graphs", format, FORMATS)
@@ -43,32 +43,32 @@ def graph(
     screen.notes(problems)
     graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
-        drawn = render(graphs, format, title=title, fused=regions == "fused")
-    screen.notes(dict.fromkeys(note for one in graphs for note in one.notes))
-    screen.save(output, drawn)
+        drawing = render_graphs(graphs, format, title=title, fused=regions == "fused")
+    screen.notes(dict.fromkeys(note for graph in graphs for note in graph.notes))
+    screen.save(output, drawing)
 
 
 def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]]:
-    """What all of them are of, everything that can be drawn under ``paths``, and what could not be read.
+    """Return the title, all graphs that can be drawn under ``paths``, and the problems of reading them.
 
     Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
     from inferlens.analysis.graph import source_of
     from inferlens.record.store import LoadedProfiles, load_profiles
-    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiles import group_profiles
 
     files = {path: source for path in paths if (source := _file(path))}
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     left_out: dict[str, list[str]] = {}
-    for case in (case for group in groups(loaded, "layer") for case in group):
-        found = source_of(case.profile, case.name, case.headline, case.unprofiled)
-        if isinstance(found, str) or not found.layers:
-            reason = found if isinstance(found, str) else "It has no layers."
+    for case in (case for group in group_profiles(loaded, "layer") for case in group):
+        graph = source_of(case.profile, case.name, case.headline, case.unprofiled)
+        if isinstance(graph, str) or not graph.layers:
+            reason = graph if isinstance(graph, str) else "It has no layers."
             left_out.setdefault(reason, []).append(case.name)
         else:
-            sources.append(found)
+            sources.append(graph)
             titles.append(case.profile.case.model)
     for reason, names in left_out.items():
         others = f" and {plural(len(names) - 1, 'other case')}" if len(names) > 1 else ""
@@ -79,7 +79,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
 
 def _file(path: Path) -> GraphSource | None:
-    """An ONNX file, or an engine's information; ``None`` for anything else."""
+    """Return the graph of an ONNX file or of the information on an engine; ``None`` for other files."""
     from inferlens.analysis.graph import GraphSource
     from inferlens.backends.onnx.graph import onnx_layers
     from inferlens.backends.tensorrt.layers import engine_source, is_engine_information

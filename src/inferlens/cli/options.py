@@ -1,47 +1,170 @@
-"""Parameters of commands: those made from declared options, and those that several commands share.
+"""Parameters of commands: what they show, declared here, and what they measure, declared in :mod:`inferlens.spec`.
 
-A command is a function whose positional parameters are its arguments, whose keyword-only parameters are options of what
-it shows, and whose ``**words`` take the options declared for it in :mod:`inferlens.spec.commands`.
+A command is a function whose positional parameters are its arguments. The options that are declared for its name are
+passed to it by keyword, but only those that were given.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
 
-import typer
+from msgspec import Struct
 
+from inferlens.errors import InferlensError
 from inferlens.spec.commands import ONE_CASE, options_of
-from inferlens.spec.options import DURATION, SHARE, OptionField, option_fields
+from inferlens.spec.options import DURATION, SHARE, OptionField, OptionSpec, option_fields
 from inferlens.spec.plan import OPTIONS
 from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
-    from msgspec import Struct
-
     from inferlens.analysis.ab_result import ABResult, ABSteps
     from inferlens.analysis.comparison import Compared
 
 F = TypeVar("F", bound=Callable[..., Any])
+TABLES = ("modules", "layers", "kernels")
+SHOWING = ("show", *TABLES, "roofline")
+ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides the format."
+BUSY_CODE = 5
+Models = Annotated[list[str], OPTIONS["model"].option]
+Model = Annotated[str, OptionSpec("The model: a name, a file or a factory, as for 'inferlens bench'.")]
+Records = Annotated[list[Path], OptionSpec("Folders with records, at any depth, or record files.")]
+Profiles = Annotated[list[Path], OptionSpec("Folders with profiles, at any depth, or profile files.")]
 
 
-def takes(command: str, *more: type[Struct]) -> Callable[[F], F]:
-    """Give a function the declared options of a command, and those of more structs, as parameters for typer."""
+class ShownOptions(Struct, kw_only=True):
+    """Options of what is shown, and how."""
+
+    format: Annotated[
+        str,
+        OptionSpec(
+            f"{', '.join(FORMATS)}.",
+            (*SHOWING, "bench", "tune", "trace", "quantize", "partition"),
+            names=("--format", "-f"),
+        ),
+    ] = "table"
+    json: Annotated[
+        bool,
+        OptionSpec("The same as --format json.", ("show", "bench", "tune", "ab", "quantize", "partition", "doctor")),
+    ] = False
+    wide: Annotated[
+        bool,
+        OptionSpec("Show all columns and values.", (*SHOWING, "bench", "compare", "trace", "partition", "doctor")),
+    ] = False
+    columns: Annotated[
+        str | None,
+        OptionSpec(
+            "The columns to show, by title, with commas; 'help' lists all.", (*SHOWING, "bench", "compare", "trace")
+        ),
+    ] = None
+    top: Annotated[
+        int | None,
+        OptionSpec(
+            "Show at most this many rows of each table, the most important first; csv and json have all by default.",
+            ("show", "layers", "kernels", "roofline", "bench", "compare", "trace"),
+            default="as many as fit on a screen",
+        ),
+    ] = None
+    bars: Annotated[bool, OptionSpec("Draw the times as bars.", (*TABLES, "show", "bench"))] = False
+    output: Annotated[
+        Path | None,
+        OptionSpec(
+            f"Write it to this file; {ENDINGS}",
+            (*TABLES, "roofline", "trace", "partition", "doctor", "backends"),
+            names=("--output", "-o"),
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        OptionSpec(
+            f"Also write the table to this file; {ENDINGS}", ("bench", "tune", "ab", "profile"), names=("--file", "-o")
+        ),
+    ] = None
+    dry_run: Annotated[
+        bool, OptionSpec("List what would be measured, and how long it may take; run nothing.", ("bench", "tune"))
+    ] = False
+    nvtx: Annotated[bool, OptionSpec("Set NVTX ranges around phases and series, for Nsight.", ("bench", "profile"))] = (
+        False
+    )
+    fail_on_busy: Annotated[
+        bool,
+        OptionSpec("Exit with code 5 instead of 0, 1 or 3 if other programs kept the machine busy.", ("ab", "compare")),
+    ] = False
+
+
+class TraceOptions(Struct, kw_only=True):
+    """Options of ``trace``."""
+
+    view: Annotated[
+        str, OptionSpec("overview, operators, kernels, modules, memory, steps or timeline, with commas.")
+    ] = "overview"
+    against: Annotated[Path | None, OptionSpec("The base: show what FILE gains and loses against it.")] = None
+    step: Annotated[str | None, OptionSpec("Show one step, by its number.", default="all steps")] = None
+    by: Annotated[
+        str, OptionSpec("Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels).")
+    ] = "name"
+    depth: Annotated[
+        int | None,
+        OptionSpec("How deep modules are unfolded.", default="those that take most; all in CSV and JSON"),
+    ] = None
+    plot: Annotated[
+        Path | None,
+        OptionSpec(
+            "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or "
+            ".html decides the format."
+        ),
+    ] = None
+
+
+def fields_of(command: str, *more: type[Struct]) -> dict[str, OptionField]:
+    """Return all declared options of a command by name."""
+    more = (*more, TraceOptions) if command == "trace" else more
+    return options_of(command) | option_fields(*more) | option_fields(ShownOptions, command=command)
+
+
+def takes(*more: type[Struct]) -> Callable[[F], F]:
+    """Make a function a command that takes the declared options of its name, and those of more structs."""
 
     def decorate(function: F) -> F:
-        fields = options_of(command) | option_fields(*more)
-        own = list(inspect.signature(function, eval_str=True).parameters.values())
-        arguments = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        shown = [each for each in own if each.kind is each.KEYWORD_ONLY]
-        options = [parameter(field, several=command not in ONE_CASE) for field in fields.values()]
-        every = [*arguments, *options, *shown]
-        function.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        function.__annotations__ = {each.name: each.annotation for each in every}
-        return function
+        @wraps(function)
+        def command(*arguments: Any, **words: Any) -> Any:
+            return function(*arguments, **{name: value for name, value in words.items() if value not in (None, [])})
+
+        command.more = more  # type: ignore[attr-defined]
+        return command  # type: ignore[return-value]
 
     return decorate
+
+
+def declare(command: Callable[..., Any]) -> None:
+    """Give a command the signature that typer reads: its own parameters, and an option for each declared one."""
+    if not hasattr(command, "more"):
+        return
+    name = command.__name__
+    fields = fields_of(name, *command.more)
+    own = list(inspect.signature(command, eval_str=True).parameters.values())
+    arguments = [argument(parameter) for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    others = [
+        parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fields
+    ]
+    declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
+    signature = inspect.Signature([*arguments, *declared, *others])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+    del command.more
+
+
+def argument(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a positional parameter with its help for typer."""
+    import typer
+
+    kind, extra = get_args(parameter.annotation)
+    info = typer.Argument(help=extra.help) if isinstance(extra, OptionSpec) else extra
+    return parameter.replace(annotation=Annotated[kind, info])
 
 
 def parameter(field: OptionField, *, several: bool = True) -> inspect.Parameter:
@@ -49,67 +172,67 @@ def parameter(field: OptionField, *, several: bool = True) -> inspect.Parameter:
 
     ``several``: whether it may take several values, with commas.
     """
-    option, kind = field.option, str(field.type)
+    import typer
+
+    option, default, kind = field.option, field.keyword_default, value_kind(field)
     metavar = option.metavar or {DURATION: "DURATION", SHARE: "PERCENT"}.get(option.unit)
-    metavar = metavar or ("NUMBER" if "int" in kind else "TEXT")
-    metavar += ",..." * (field.several and several)
-    default = field.keyword_default
+    metavar = metavar or {Path: "FILE", int: "NUMBER"}.get(kind) or ("NUMBER" if "int" in str(field.type) else "TEXT")
     info = typer.Option(
         *field.names,
         help=field.help,
-        metavar=None if field.type is bool else metavar,
+        metavar=None if kind is bool else metavar + ",..." * (field.several and several),
         show_default=False if default in (None, False) else str(default),
         rich_help_panel=option.panel or None,
+        min=option.least if kind is int else None,
     )
-    value: Any = bool if field.type is bool else list[str] if option.repeatable else str
-    annotation = Annotated[value | None, info]
+    values: Any = list[str] if option.repeatable else kind
+    annotation: Any = Annotated[values | None, info]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def given(words: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the command line has."""
-    return {name: value for name, value in words.items() if value is not None and value != []}
+def value_kind(field: OptionField) -> Any:
+    """Return the type that the command line gives to a value: the options of a plan read texts themselves."""
+    kinds = {field.type, *get_args(field.type)}
+    return next((kind for kind in (bool, Path, int) if kind in kinds and not field.several), str)
 
 
-def _set_ranges(asked: bool) -> None:
-    if asked:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def fast_words(command: str, argument: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the words of a command with one path, parsed without typer, which takes long to import.
+
+    ``None``: typer has to say something, such as the help, or what is wrong.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument(argument, type=Path)
+    fields = fields_of(command)
+    for field in fields.values():
+        kind = value_kind(field)
+        more = {"action": "store_true"} if kind is bool else {"type": kind}
+        parser.add_argument(*field.names, dest=field.name, **more)
+    try:
+        values = vars(parser.parse_args(words))
+        for name in values.keys() & fields.keys():
+            if value_kind(fields[name]) is int:
+                fields[name].read(values[name])
+    except (ValueError, InferlensError):
+        return None
+    return values
+
+
+def set_ranges(nvtx: bool) -> None:
+    """Set NVTX ranges in all processes, if that is asked for."""
+    if nvtx:
         from inferlens.backends.clocks import enable_nvtx
 
         enable_nvtx()
 
 
-Models = Annotated[list[str], typer.Argument(help=OPTIONS["model"].option.help)]
-Model = Annotated[str, typer.Argument(help="The model: a name, a file or a factory, as for 'inferlens bench'.")]
-Nvtx = Annotated[
-    bool, typer.Option("--nvtx", callback=_set_ranges, help="Set NVTX ranges around phases and series, for Nsight.")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List what would be measured, and how long it may take; run nothing.")
-]
-
-# What to show, and how.
-Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any depth, or record files.")]
-Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any depth, or profile files.")]
-Reference = Annotated[str | None, typer.Option(help=OPTIONS["reference"].help)]
-FORMAT = f"{', '.join(FORMATS)}."
-Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
-Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
-Bars = Annotated[bool, typer.Option("--bars", help="Draw the times as bars.")]
-Wide = Annotated[bool, typer.Option("--wide", help="Show all columns.")]
-Columns = Annotated[str | None, typer.Option(help="The columns to show, by title, with commas; 'help' lists all.")]
-_ENDINGS = ".md, .csv, .json, .html, .pdf or .txt decides the format."
-Output = Annotated[Path | None, typer.Option("--output", "-o", help=f"Write it to this file; {_ENDINGS}")]
-# Of commands that measure, whose --output is the folder of the records: what is printed is written to a file too.
-File = Annotated[Path | None, typer.Option("--file", "-o", help=f"Also write the table to this file; {_ENDINGS}")]
-_FAIL_ON_BUSY = "Exit with code 5 instead of 0, 1 or 3 if other programs kept the machine busy."
-FailOnBusy = Annotated[bool, typer.Option("--fail-on-busy", help=_FAIL_ON_BUSY)]
-BUSY_CODE = 5
-Top = Annotated[
-    int | None,
-    typer.Option(min=1, help="Rows of each comparison to show. [dim]Default: as many as fit on a screen.[/dim]"),
-]
-
-
-def exit_code(found: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
+def exit_code(result: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
     """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
-    return BUSY_CODE if fail_on_busy and found.machine_load.busy and found.exit_code in (0, 1, 3) else found.exit_code
+    return (
+        BUSY_CODE if fail_on_busy and result.machine_load.busy and result.exit_code in (0, 1, 3) else result.exit_code
+    )

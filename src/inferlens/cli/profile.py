@@ -17,8 +17,7 @@ from inferlens.errors import InferlensError
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
-from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Screen, Table, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain, text
 
 if TYPE_CHECKING:
     from inferlens.execution.profile import CaseTrace
@@ -41,28 +40,15 @@ FLOORS_SORT = "won (the largest possible gain first), time (the longest first) o
 KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each launch)."
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: add deeper modules to those above them. [dim]Default: show all.[/dim]"
-TOP_FINDINGS = "Show at most this many of each case. [dim]Default: the most important; all in CSV and JSON.[/dim]"
-ROWS = "Show at most this many rows of each case, the most important first. \
-[dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
 PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pdf or .html decides the format."
 PATH = (
     "A trace file (.json, .json.gz, .json.zst), a pipe, - for the standard input, a folder with the traces of a job's "
     "ranks, or a folder of log folders."
 )
-VIEW = "overview, operators, kernels, modules, memory, steps or timeline, with commas."
-AGAINST = "The base: show what FILE gains and loses against it."
-STEP = "Show one step, by its number. [dim]Default: all steps.[/dim]"
-BY = "Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels)."
-TRACE_DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
-TOP = "Show at most this many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
-TRACE_PLOT = (
-    "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or .html "
-    "decides the format."
-)
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
-class TraceOptions(Struct, kw_only=True):
+class TakeOptions(Struct, kw_only=True):
     """Options of ``profile --torch-profiler``; the warm-up is that of a plan."""
 
     torch_profiler: Annotated[bool, OptionSpec("Take traces with torch.profiler instead.", panel=TRACES)] = False
@@ -84,16 +70,15 @@ class TraceOptions(Struct, kw_only=True):
     ] = None
 
 
-Top = Annotated[int | None, typer.Option(min=1, help=ROWS)]
 Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
 
 
-@options.takes("profile", TraceOptions)
+@options.takes(TakeOptions)
 def profile(
     model: options.Models,
     *,
-    file: options.File = None,
-    nvtx: options.Nvtx = False,  # noqa: ARG001 - its callback has set the ranges
+    file: Path | None = None,
+    nvtx: bool = False,
     **words: Any,
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
@@ -102,8 +87,8 @@ def profile(
     Findings come first; the table has the model's modules as rows and the backends as columns. With --torch-profiler
     each case is only traced, for 'inferlens trace', TensorBoard and Perfetto.
     """
-    words = options.given(words)
-    traces = {name: field.read(words.pop(name)) for name, field in option_fields(TraceOptions).items() if name in words}
+    options.set_ranges(nvtx)
+    traces = {name: field.read(words.pop(name)) for name, field in option_fields(TakeOptions).items() if name in words}
     own, others = own_options("profile", words)
     others["mode"] = "latency"
     if traces.pop("torch_profiler", False):
@@ -123,20 +108,19 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_profile
     from inferlens.execution.profile import levels_of
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.findings import document as findings_document
-    from inferlens.views.profiled.findings import judged, precision_lines
-    from inferlens.views.profiled.modules import document as modules_document
-    from inferlens.views.renderers.terminal import fitting
+    from inferlens.views.profiles import group_profiles, precision_lines
+    from inferlens.views.profiles.findings import findings_document, judge_cases
+    from inferlens.views.profiles.modules import modules_document
+    from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    cases, above = groups(loaded), folders[0].parent
+    cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
@@ -152,7 +136,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
             for sentences in least
             for lines in range(size.lines, least[sentences] - 1, -1)
         )
-        return fitting(tries, size) or blocks(1, sentences=False)
+        return first_fitting(tries, size) or blocks(1, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:
@@ -212,7 +196,7 @@ def trace_table(traces: Sequence[CaseTrace]) -> Table:
         Column("", "size", "", size, 5),
         Column("", "trace", "", files, 1, numeric=False, fold=True),
     )
-    lines = [Line.of(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
+    lines = [Line.from_row(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
     return Table("", "case", columns, lines, notes=trace_notes(traces))
 
 
@@ -234,7 +218,7 @@ def trace_notes(traces: Sequence[CaseTrace]) -> list[str]:
 
 
 def measured(paths: Sequence[Path]) -> list[Row]:
-    """The rows of all that was measured under ``paths``; none if there are no records."""
+    """Return the rows of all records under ``paths``; none if there are no records."""
     from inferlens.record.store import load_records
     from inferlens.views.rows import rows
 
@@ -243,116 +227,111 @@ def measured(paths: Sequence[Path]) -> list[Row]:
     return []
 
 
+@options.takes()
 def modules(
     paths: options.Profiles,
+    *,
     level: Annotated[str | None, typer.Option(help=SHOWN_LEVEL)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     fused: Annotated[str, typer.Option(help=FUSED)] = "work",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    format: str = "table",
+    **how: Any,
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
     Profiles of one model, the same inputs and one machine share a table. Time of no known
     module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.modules import document
+    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.modules import modules_document
 
-    loaded = groups(screen.profiles(paths, format))
-    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
-    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
+    loaded = group_profiles(screen.profiles(paths, format))
+    shown = modules_document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    screen.document(shown, format, **how)
 
 
+@options.takes()
 def layers(
     paths: options.Profiles,
+    *,
     sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
-    top: Top = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    top: int | None = None,
+    format: str = "table",
     plot: Plot = None,
     trace: Annotated[Path | None, typer.Option(help=TRACE_FILE, show_default=False)] = None,
+    **how: Any,
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
-    from inferlens.views.profiled import perfetto
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document, shown
+    from inferlens.views.profiles import cases_of_level, part_tables, parts_document
+    from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
-        perfetto.check_file(trace)
-    drawn_as = picture_format(plot, "layers.svg")
+        check_file(trace)
+    format_of_plot = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
-    cases = of_level(loaded, "layer")
+    cases = cases_of_level(loaded, "layer")
     if plot:
-        from inferlens.views.profiled.plots import boxes
+        from inferlens.views.profiles.roofline import boxes
 
-        written(plot, boxes(shown("layer", cases, sort), drawn_as, top), "--plot")
+        write(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
     if trace:
-        written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        write(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        shown_as = document("layer", cases, sort=sort, top=top)
-        screen.document(shown_as, format, wide=wide, columns=columns, output=output, bars=bars)
+        shown_as = parts_document("layer", cases, sort=sort, top=top)
+        screen.document(shown_as, format, **how)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
-    """The format of a picture by its file's name, if it has one."""
+    """Return the format of a picture by the name of its file; svg without a file."""
     from inferlens.views import picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(format, f"--plot {example}")
+    picture.check_picture(format, f"--plot {example}")
     return format
 
 
-def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
-    """Writes a picture or a trace, and says which cases are not in it."""
+def write(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
+    """Write a picture or a trace, and say which cases are not in it."""
     screen.save(file, drawing[0], option=option)
     screen.notes(drawing[1])
 
 
+@options.takes()
 def kernels(
     paths: options.Profiles,
+    *,
     by: Annotated[str, typer.Option(help=KERNELS_BY)] = "name",
     sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
-    top: Top = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    format: options.Format = "table",
-    output: options.Output = None,
-    bars: options.Bars = False,
+    top: int | None = None,
+    format: str = "table",
+    **how: Any,
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
 
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document
+    from inferlens.views.profiles import cases_of_level, parts_document
 
-    cases = of_level(screen.profiles(paths, format), "kernel")
-    shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
-    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
+    cases = cases_of_level(screen.profiles(paths, format), "kernel")
+    shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    screen.document(shown, format, **how)
 
 
+@options.takes()
 def roofline(
     paths: options.Profiles,
+    *,
     by: Annotated[str, typer.Option(help=FLOORS_BY)] = "layer",
     depth: Annotated[int | None, typer.Option(min=1, help=FLOORS_DEPTH)] = None,
     sort: Annotated[str, typer.Option(help=FLOORS_SORT)] = "won",
-    top: Top = None,
-    format: options.Format = "table",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    output: options.Output = None,
+    top: int | None = None,
+    format: str = "table",
     plot: Plot = None,
+    **how: Any,
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and how much could be gained.
 
@@ -360,34 +339,25 @@ def roofline(
     bandwidth of copies, both measured on the same device. Several cases have a row each. One case has a row for each
     layer; layers that repeat share a row.
     """
-    from inferlens.views.profiled.roofline import document, roofed
+    from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
-    drawn_as = picture_format(plot, "roofline.svg")
-    cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
+    format_of_plot = picture_format(plot, "roofline.svg")
+    cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
-        from inferlens.views.profiled.plots import rooflines
+        from inferlens.views.profiles.roofline import rooflines
 
-        written(plot, rooflines(cases, drawn_as), "--plot")
+        write(plot, rooflines(cases, format_of_plot), "--plot")
     else:
-        shown = document(cases, top=top, results=str(paths[0]))
-        screen.document(shown, format, wide=wide, columns=columns, output=output)
+        shown = roofline_document(cases, top=top, results=str(paths[0]))
+        screen.document(shown, format, **how)
 
 
+@options.takes()
 def trace(
     path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
-    view: Annotated[str, typer.Option(help=VIEW)] = "overview",
-    against: Annotated[Path | None, typer.Option(help=AGAINST, show_default=False)] = None,
-    step: Annotated[str | None, typer.Option(help=STEP, show_default=False)] = None,
-    by: Annotated[str, typer.Option(help=BY)] = "name",
-    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help=TRACE_DEPTH)] = None,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    plot: Annotated[Path | None, typer.Option(help=TRACE_PLOT, show_default=False)] = None,
-    format: options.Format = "table",
-    output: options.Output = None,
+    **words: Any,
 ) -> None:
     """Show what a trace of torch.profiler says, whoever took it.
 
@@ -395,13 +365,12 @@ def trace(
     """
     from inferlens.cli import show_trace
 
-    drawn_as = picture_format(plot, "steps.svg")
-    if plot:
-        from inferlens.views.traced.step_chart import render
+    show_trace(path, **words)
 
-        written(plot, (render(path, drawn_as, step=step), []), "--plot")
-        return
-    show_trace(
-        path, view=view, against=against, step=step, by=by, top=top, depth=depth,
-        wide=wide, columns=columns, format=format, output=output,
-    )  # fmt: skip
+
+def trace_chart(path: Path, file: Path, step: str | None) -> None:
+    """Draw the parts of the steps of a trace."""
+    from inferlens.views.trace_documents import render_steps
+
+    picture_format(file, "steps.svg")
+    write(file, (render_steps(path, file.suffix.lower()[1:], step=step), []), "--plot")

@@ -1,4 +1,4 @@
-"""Shows a plan under way on standard error: a line for each finished case, and on a terminal a bar below them.
+"""The progress of a plan on standard error: a line for each finished case, and on a terminal a bar below them.
 
 Nothing is drawn by a timer: a redraw happens when a case reports, a few times a second at most, so that the processor
 belongs to what is being measured. A pipe gets whole lines of plain text.
@@ -27,13 +27,13 @@ from inferlens.execution.race import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
-from inferlens.views.plain import without_end
+from inferlens.views.table import cut_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 
 
 class Elapsed(ProgressColumn):
-    """The time so far. That of rich stands still as soon as all cases are done, before their rounds."""
+    """The time so far. The column of rich stops when all cases are done, before their rounds."""
 
     def render(self, task: Task) -> Text:
         return Text(str(timedelta(seconds=int(task.elapsed or 0))), style="progress.elapsed")
@@ -75,9 +75,9 @@ class Bar(Observer):
         self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
-        for info in {planned.model.spec: planned.model for planned in cases}.values():
-            if info.asked not in ("", info.spec):
-                self._say(f"{info.asked} is {info.spec}.")
+        for model_info in {planned.model.spec: planned.model for planned in cases}.values():
+            if model_info.asked not in ("", model_info.spec):
+                self._say(f"{model_info.asked} is {model_info.spec}.")
 
     def doing(self, what: str) -> None:
         self._draw(what)
@@ -123,7 +123,7 @@ class Bar(Observer):
         self._say(text)
 
     def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
-        """A case is over; ``how`` is told in a few words. Those of later rounds are told together."""
+        """Say that a case is over, and ``how`` in a few words. Cases of later rounds are not said one by one."""
         self._left[case.digest] -= 1
         if self._left[case.digest] < 0:
             return
@@ -150,45 +150,43 @@ class Bar(Observer):
     def _seconds_left(self, *, loads_all: bool) -> float:
         """Return the seconds of the cases to come, from those that are over; 0 if they are not known.
 
-        With ``loads_all`` the time of the first case tells nothing of the others, which loaded and built meanwhile.
+        With ``loads_all`` the time of the first case does not count: the others loaded and built meanwhile.
         """
-        known = self._seconds
+        seconds = self._seconds
         able = {planned.case.digest for planned in self._cases if not planned.refusal}
         coming = [digest for digest in (+self._left).elements() if digest in able]
-        if not self.foresees or len(known) <= loads_all:
+        if not self.foresees or len(seconds) <= loads_all:
             return 0.0
-        took = [*known.values()]
+        took = [*seconds.values()]
         typical = mean(took[1:] or took)  # the reference is computed in the first's time, and others load
-        return sum(known.get(digest, typical) for digest in coming)
+        return sum(seconds.get(digest, typical) for digest in coming)
 
     def _is_best(self, record: Record) -> bool:
-        """Whether no other of its kind was as fast so far, of two at least."""
+        """Return whether no other case of the same work was as fast so far, of two at least."""
         case, seconds = record.case, latencies(record).for_median
         if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
             return False
         least, count = self._best.get(case.work, (float("inf"), 0))
-        found = median(seconds)
-        self._best[case.work] = (min(least, found), count + 1)
-        return count > 0 and found < least
+        latency = median(seconds)
+        self._best[case.work] = (min(least, latency), count + 1)
+        return count > 0 and latency < least
 
     def _short(self, case: Case) -> str:
-        """The case by what tells it from the others of the plan."""
+        """Return the case by what differs from the others of the plan."""
         cases = [planned.case for planned in self._cases]
-        words = [short_name(case.model)] if len({each.model for each in cases}) > 1 else []
-        varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
+        words = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
+        varied = [axis for axis in AXES if len({getattr(case, axis.name) for case in cases}) > 1]
         case = shown_together([case, *cases])[0]
         sizes = [
-            f"{name} {size}" for name, size in case.sizes.items() if len({each.sizes.get(name) for each in cases}) > 1
+            f"{name} {size}" for name, size in case.sizes.items() if len({case.sizes.get(name) for case in cases}) > 1
         ]
-        said = ", ".join([*(word for axis in varied for word in axis.words(case)), *sizes])
-        return " ".join(filter(None, [*words, case.backend_label, said, case.options_label]))
+        values = ", ".join([*(word for axis in varied for word in axis.words(case)), *sizes])
+        return " ".join(filter(None, [*words, case.backend_label, values, case.options_label]))
 
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
             done = min(self._done + share, len(self._cases) or 1)
-            self._bar.update(
-                self._task, description=escape(without_end(what, self._console.width // 2)), completed=done
-            )
+            self._bar.update(self._task, description=escape(cut_end(what, self._console.width // 2)), completed=done)
             self._bar.refresh()
 
     def _say(self, text: str) -> None:
@@ -196,25 +194,25 @@ class Bar(Observer):
 
 
 def ending(record: Record) -> str:
-    """How a case ended, in a few words."""
+    """Return how a case ended, in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
     latency, calls = latencies(record).for_median, steady_samples(record, "throughput").for_median
-    told = units.latency(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
+    speed = units.latency(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     agreement = record.agreement
     wrong = agreement is not None and agreement.agrees is False
     word = ", state lost" if agreement and agreement.state == "lost" else ", outputs wrong"
-    return told + word * wrong
+    return speed + word * wrong
 
 
 class RoundsBar(Bar):
-    """A bar that is told after each round how it stands."""
+    """A bar with the standing after each round."""
 
     foresees = False
     last: ABResult | ABSteps | None = None
 
     def update(self, so_far: ABResult | ABSteps) -> None:
-        """A round is over."""
+        """Show the standing after a round."""
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far
         if now.ratio is not None:

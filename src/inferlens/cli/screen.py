@@ -1,4 +1,4 @@
-"""Where the commands print: tables and data to standard output, notes to standard error."""
+"""The output of commands: tables and data on standard output, notes on standard error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from inferlens.errors import InferlensError, check_choice, one_of, unwritable
-from inferlens.views.table import FORMATS, SCREEN, Document, Table, columns_of, render
+from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS, SCREEN, Document, Table, column_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from inferlens.record.record import Record, Warning
     from inferlens.record.store import LoadedProfiles, Log
     from inferlens.views import View
-    from inferlens.views.report.blocks import Report
+    from inferlens.views.table import Report
 
 
 PROMPTS = 2  # lines of a terminal for the command itself and the next one
@@ -32,33 +33,33 @@ _busy: list[Console] = []  # those with a status on them
 
 
 def errors() -> Console:
-    """The console for progress and notes; the one that is busy, where one is: another would write into its line."""
+    """Return the console for progress and notes; a busy one, if there is one: another would write into its line."""
     from rich.console import Console
 
     return _busy[-1] if _busy else Console(file=sys.stderr, highlight=False, emoji=False)
 
 
 def note(text: str) -> None:
-    """One remark beside what was asked for."""
+    """Print a remark."""
     from rich.markup import escape
 
     errors().print(f"[dim]{escape(text)}[/dim]", soft_wrap=True)
 
 
 def notes(texts: Iterable[str]) -> None:
-    """Some remarks."""
-    for each in texts:
-        note(each)
+    """Print remarks."""
+    for text in texts:
+        note(text)
 
 
-def warnings(found: Iterable[Warning]) -> None:
-    """What must be known of something that was made, a remark each."""
-    notes(warning.sentence for warning in found)
+def warnings(warnings: Iterable[Warning]) -> None:
+    """Print warnings as remarks."""
+    notes(warning.sentence for warning in warnings)
 
 
 @contextmanager
 def busy(what: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal that something is under way; gives what to tell the name of each step to."""
+    """Show on a terminal that something is under way; yield a function that shows the name of a step."""
     console = errors()
     if not console.is_terminal:
         yield lambda _: None
@@ -72,7 +73,7 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def check(format: str, columns: str | None = None) -> type[View] | None:
-    """The view of that name, or ``None`` if it is a format of every table, told before hours of measuring.
+    """Return the view of that name, or ``None`` if it is a format of every table; called before hours of measuring.
 
     Raises InferlensError if there is no such format, view or column, or it draws pictures.
     """
@@ -80,7 +81,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
     from inferlens.views.records import COLUMNS, check_columns
 
     if columns == "help":
-        text(columns_of([Table("", "", COLUMNS, [])]))
+        text(column_names([Table("", "", COLUMNS, [])]))
         raise typer.Exit
     check_columns(columns)
     if format in FORMATS:
@@ -102,11 +103,11 @@ def show(
     into: str = "",
     **how: Any,
 ) -> None:
-    """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
+    """Show records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
 
-    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.document`.
+    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.records_document`.
     """
-    from inferlens.views.records import document as of_records
+    from inferlens.views.records import records_document
 
     if view := check(format):
         drawn = view(reference=reference).render(records)
@@ -115,7 +116,7 @@ def show(
         if output := how.get("output") or how.get("file"):
             save(output, drawn)
     else:
-        shown = of_records(records, reference, where=where, top=top, every_run=every_run, into=into)
+        shown = records_document(records, reference, where=where, top=top, all_runs=every_run, into=into)
         document(shown, format, **how)
 
 
@@ -129,16 +130,16 @@ def document(
     file: Path | None = None,
     bars: bool = False,
 ) -> None:
-    """Prints a document to standard output, made for this terminal; or writes it to the file ``output``.
+    """Print a document to standard output, made for this terminal; or write it to the file ``output``.
 
     ``file`` is one to write it to as well, the others are as the commands have them. Raises InferlensError if a file's
     ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
-    from inferlens.views.renderers.terminal import barred
+    from inferlens.views.renderers.terminal import with_bars
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:
         width = terminal.get("width", SCREEN.width)
-        document, only = (barred(shown, width, columns), None) if bars else (shown, columns)
+        document, only = (with_bars(shown, width, columns), None) if bars else (shown, columns)
         return render(document, format, **terminal, wide=wide, columns=only)
 
     if output is None:
@@ -149,7 +150,7 @@ def document(
 
 
 def format_of(format: str, output: Path | None, more: Mapping[str, str] | None = None) -> str:
-    """The format that is asked for, or that the ending of the file says; told before anything is read or measured.
+    """Return the format, or the one of the file's ending; called before anything is read or measured.
 
     Raises InferlensError if the ending is none of :data:`ENDINGS` or ``more`` and no format is given, or no file can be
     there, or Chromium is not where it prints.
@@ -162,21 +163,21 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
         )
     if format != "table":
         return format
-    known = ENDINGS | dict(more or {})
+    endings = ENDINGS | dict(more or {})
     if not output.suffix:
         hint = "--output FOLDER, where a command that measures keeps its records"
-        raise InferlensError(f"-o is for a file, and {output} has no ending.", expected=one_of([*known]), hint=hint)
-    check_choice("file ending", output.suffix.lower(), known)
-    found = known[output.suffix.lower()]
-    if found == "pdf":
-        from inferlens.views.renderers import pdf
+        raise InferlensError(f"-o is for a file, and {output} has no ending.", expected=one_of([*endings]), hint=hint)
+    check_choice("file ending", output.suffix.lower(), endings)
+    format = endings[output.suffix.lower()]
+    if format == "pdf":
+        from inferlens.views.renderers.html import find_browser
 
-        pdf.browser()
-    return found
+        find_browser()
+    return format
 
 
 def terminal() -> dict[str, Any]:
-    """How large what is printed may be, and whether in colours, as :func:`inferlens.views.table.render` takes it."""
+    """Return the size and colours of the terminal, as :func:`inferlens.views.renderers.render` takes them."""
     shows = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
     colors = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
     width, lines = shutil.get_terminal_size((80 if shows else SCREEN.width, 0))
@@ -184,7 +185,7 @@ def terminal() -> dict[str, Any]:
 
 
 def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> LoadedProfiles:
-    """The profiles under ``paths``, to be shown in that format; what could not be read is a remark.
+    """Return the profiles under ``paths``, to be shown in that format; what could not be read is a remark.
 
     ``more``: what else to try where there are none.
 
@@ -199,7 +200,7 @@ def profiles(paths: Sequence[Path], format: str = "table", more: str = "") -> Lo
 
 
 def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
-    """Writes a file whole or not at all; an :class:`InferlensError` if it cannot be written there."""
+    """Write a file whole or not at all. Raises InferlensError if it cannot be written there."""
     from inferlens.record.files import write_whole
 
     try:
@@ -208,12 +209,12 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         raise unwritable(output, error, f"{option} with another file") from error
 
 
-def report(made: Report, output: Path, format: str) -> None:
-    """Writes a page; of Markdown its pictures too, into a folder beside it."""
-    from inferlens.views.renderers import html, markdown
+def report(page: Report, output: Path, format: str) -> None:
+    """Write a page; of Markdown also its pictures, into a folder next to it."""
+    from inferlens.views.renderers import html, render_markdown_report
 
     pictures = output.with_suffix("").name + "-pictures"
-    drawn, files = markdown.render_report(made, pictures) if format == "markdown" else (html.render_report(made), {})
+    drawn, files = render_markdown_report(page, pictures) if format == "markdown" else (html.render_report(page), {})
     for name, data in files.items():
         (output.parent / pictures).mkdir(exist_ok=True)
         write(output.parent / pictures / name, data)
@@ -221,32 +222,30 @@ def report(made: Report, output: Path, format: str) -> None:
 
 
 def save(output: Path, drawn: str | bytes, format: str = "", option: str = "--output") -> None:
-    """Writes what was asked for, and says so, also of a file that it replaces; what is to be a PDF comes as a page."""
+    """Write a file and say so, also if it replaces another one; a PDF is made from a page in HTML."""
     if format == "pdf" and isinstance(drawn, str):
-        from inferlens.views.renderers import pdf
+        from inferlens.views.renderers.html import print_pdf
 
-        drawn = pdf.printed(drawn, output.parent)
+        drawn = print_pdf(drawn, output.parent)
     replaces = output.exists()
     write(output, drawn, option)
     note(f"{'Replaced' if replaces else 'Wrote'} {output}.")
 
 
-def log(found: Log, output: Path | None = None) -> None:
-    """Prints what a case's process wrote, or writes it to a file; what it is, and where all of it is, is a remark."""
-    note(f"{found.record.case.label}: {found.record.status}. {found.record.reason}".rstrip())
-    if found.cut:
-        note(
-            f"The last lines; all of them are in {found.path}." if found.path else "The last lines, as the record has."
-        )
+def log(log: Log, output: Path | None = None) -> None:
+    """Print the log of a case, or write it to a file; remarks say which case it is, and where the whole log is."""
+    note(f"{log.record.case.label}: {log.record.status}. {log.record.reason}".rstrip())
+    if log.cut:
+        note(f"The last lines; all of them are in {log.path}." if log.path else "The last lines, as the record has.")
     if output is not None:
-        save(output, f"{found.text}\n")
-    elif found.text:
-        text(found.text)
+        save(output, f"{log.text}\n")
+    elif log.text:
+        text(log.text)
     else:
         note("It printed nothing.")
 
 
 def text(drawn: str) -> None:
-    """Prints what was drawn to standard output."""
+    """Print a text to standard output."""
     sys.stdout.write(drawn if drawn.endswith("\n") else drawn + "\n")
     sys.stdout.flush()

@@ -41,7 +41,6 @@ COMPARED = (
     "Also write it to this file: .html and .pdf are a page with charts, .md has them beside it, .svg and .png are only \
 the chart; or .csv, .json, .txt, or .xml for junit."
 )
-ROWS = "Show at most this many cases, the worst first."
 REPORTED = "Folders with records, profiles, tunings or traces, at any depth."
 REPORT = "The file to write: .html, .pdf, or .md with its pictures beside it."
 REPORT_ENDINGS = (".html", ".pdf", ".md")
@@ -49,17 +48,16 @@ OPEN = "Open the page in the browser."
 MOST_LEFT = 10  # lines about records that were left out
 
 
+@options.takes()
 def show(
     paths: options.Records,
+    *,
     view: Annotated[str, typer.Option(help=VIEW)] = "records",
-    format: options.Format = "table",
-    reference: options.Reference = None,
+    format: str = "table",
+    reference: str | None = None,
     runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
-    json: options.Json = False,
-    wide: options.Wide = False,
-    columns: options.Columns = None,
-    top: options.Top = None,
-    bars: options.Bars = False,
+    json: bool = False,
+    top: int | None = None,
     all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
     axis: Annotated[str | None, typer.Option("--by", metavar="AXIS", help=BY)] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
@@ -68,6 +66,7 @@ def show(
     theme: Annotated[str | None, typer.Option(help=THEME)] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE|DIR", help=SHOWN)] = None,
     light: Annotated[bool, typer.Option("--light", help=LIGHT)] = False,
+    **how: Any,
 ) -> None:
     """Show what was measured, as a table, a chart or in another format; or join the records of several folders.
 
@@ -80,7 +79,7 @@ def show(
     check_choice("view", view, VIEWS)
     check_choice("value of --runs", runs, ("newest", "all"))
     format = "json" if json else format
-    shown: dict[str, Any] = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    shown = {**how, "output": output}
     if len([word for word in (view != "records", axis, log is not None, plot) if word]) > 1:
         raise InferlensError("--view, --by, --log and --plot show different things.", expected="one of them")
     if (against or theme) and not plot:
@@ -118,10 +117,10 @@ def _records(
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
 
-    if other := _tunings_or_quantization(paths, reference, top):
+    if document := _tunings_or_quantization(paths, reference, top):
         if log is not None or axis:
             raise InferlensError("--log and --by are only for records.", hint="inferlens bench MODEL, and then those")
-        screen.document(other, format, **shown)
+        screen.document(document, format, **shown)
         return
     loaded = load_records(paths)
     screen.notes(loaded.problems)
@@ -132,7 +131,7 @@ def _records(
         return
     where = [*map(str, paths)]
     if axis:
-        from inferlens.views.raced.crossed import document as by_axis
+        from inferlens.views.crosstab import crosstab_document as by_axis
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
@@ -152,14 +151,16 @@ def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int 
     from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
-    from inferlens.views.profiled.quantized import document
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.profiles.quantization import quantization_document
+    from inferlens.views.tuning import tunings_document
 
     if tunings := tunings_in(paths):
         return tunings_document(list(map(load_tuned, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
-        (kept,) = read_all(paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors").values()
-        return document(kept)
+        (quantization,) = read_all(
+            paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors"
+        ).values()
+        return quantization_document(quantization)
     return None
 
 
@@ -170,29 +171,29 @@ def _plot(
     from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart, lacking
-    from inferlens.views.records import measured_again
+    from inferlens.views.chart import Chart, missing_rate_note
+    from inferlens.views.records import rerun_notes
 
     format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
     if tunings := tunings_in(paths):
-        from inferlens.views.raced.tuned_chart import render
+        from inferlens.views.tuning import render_tuning
 
         if len(tunings) > 1:
             hint = f"inferlens show {tunings[0]} --plot {file}"
             raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
-        screen.save(file, render(load_tuned(tunings[0]), format, theme, reference), option="--plot")
+        screen.save(file, render_tuning(load_tuned(tunings[0]), format, theme, reference), option="--plot")
         return
     chart = Chart(reference=reference, format=format, theme=theme, top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if against:
-        from inferlens.views.raced.against import render as points
+        from inferlens.views.chart import render_points as points
 
         drawing = points(loaded.records, against, format, reference=reference, theme=theme)
     else:
         drawing = chart.render(loaded.records)
-        screen.notes(lacking(loaded.records))
-    screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
+        screen.notes(missing_rate_note(loaded.records))
+    screen.notes(rerun_notes([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
     screen.save(file, drawing, option="--plot")
 
 
@@ -200,51 +201,55 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     """Join records in a folder, which may already have some, and say what is new."""
     from inferlens.record.merge import merge
 
-    done = merge(paths, folder, artefacts=not light)
-    left = len(done.problems) - MOST_LEFT
-    screen.notes([*done.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    whose = f" of {plural(len(done.machines), 'machine')} and {plural(len(done.models), 'model')}" * bool(done.machines)
-    there = f"; {done.known:,} were there already" if done.known else ""
-    there += f"; {done.rewritten:,} with newer facts" if done.rewritten else ""
-    screen.text(f"{plural(done.new, 'new record')}{whose} in {folder}{there}.")
-    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(done.machines) > 1))
+    merged = merge(paths, folder, artefacts=not light)
+    left = len(merged.problems) - MOST_LEFT
+    screen.notes([*merged.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
+    whose = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}" * bool(
+        merged.machines
+    )
+    there = f"; {merged.known:,} were there already" if merged.known else ""
+    there += f"; {merged.rewritten:,} with newer facts" if merged.rewritten else ""
+    screen.text(f"{plural(merged.new, 'new record')}{whose} in {folder}{there}.")
+    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(merged.machines) > 1))
 
 
 def _notes(paths: list[Path], format: str, *, every: bool, **shown: Any) -> None:
     """Show the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
     from inferlens.record.store import load_records
-    from inferlens.views.notes import document
+    from inferlens.views.records import notes_document
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     given = shlex.join(map(str, paths))
-    screen.document(document(loaded.records, every=every, paths=given), format, **shown)
+    screen.document(notes_document(loaded.records, all_cases=every, paths=given), format, **shown)
 
 
 def _findings(paths: list[Path], format: str, top: int | None, *, every: bool, **shown: Any) -> None:
     """Show the findings of profiles, those with the largest possible gain first."""
     from inferlens.cli.profile import measured
-    from inferlens.views.profiled.findings import document, judged
+    from inferlens.views.profiles.findings import findings_document, judge_cases
 
     rows = measured(paths)
     notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    screen.document(document(judged(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
+    screen.document(findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
 
 
+@options.takes()
 def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
     candidate: Annotated[Path, typer.Argument(help="What to compare with the base: a folder or a file.")],
+    *,
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="Confidence of all verdicts together.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
-    top: Annotated[int | None, typer.Option(min=1, help=ROWS, show_default="10")] = None,
+    top: int | None = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
-    wide: options.Wide = False,
-    columns: options.Columns = None,
+    wide: bool = False,
+    columns: str | None = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=COMPARED, show_default=False)] = None,
-    fail_on_busy: options.FailOnBusy = False,
+    fail_on_busy: bool = False,
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 
@@ -255,9 +260,9 @@ def compare(
     """
     from inferlens.analysis.comparison import compare as compared_cases
     from inferlens.record.store import load_records
-    from inferlens.views import compared as view
+    from inferlens.views.comparison import COMPARISON_FORMATS, render_comparison
 
-    check_choice("format", format, view.FORMATS)
+    check_choice("format", format, COMPARISON_FORMATS)
     written = screen.format_of(format, output, {".xml": "junit", ".svg": "svg", ".png": "png"})
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
     before, after = load_records([base]), load_records([candidate])
@@ -265,15 +270,19 @@ def compare(
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output and written in screen.PAGES:
-        from inferlens.views.compared.page import report as page_of
+        from inferlens.views.comparison import comparison_report as page_of
 
         screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
-        from inferlens.views.compared.page import drawn
+        from inferlens.views.comparison import draw_comparison
 
-        made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
+        made = (
+            draw_comparison(compared, written)
+            if written in ("svg", "png")
+            else render_comparison(compared, written, **how)
+        )
         screen.save(output, made, written)
-    screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
+    screen.text(render_comparison(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 
 
@@ -287,14 +296,14 @@ def report(
     Nothing is measured, and no framework is needed. The page loads nothing: it can be sent, and read without a network.
     """
     from inferlens.views import picture
-    from inferlens.views.report.found import found_in
-    from inferlens.views.report.page import report as made
+    from inferlens.views.report import load_inputs
+    from inferlens.views.report import report as made
 
     check_choice("file ending", output.suffix.lower(), REPORT_ENDINGS)
     format = screen.format_of("table", output)
     picture.converter()
     with screen.busy("Drawing"):
-        found = found_in(paths)
+        found = load_inputs(paths)
         screen.notes(found.problems)
         screen.report(made(found), output, format)
     if open:

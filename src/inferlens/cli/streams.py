@@ -6,14 +6,14 @@ import codecs
 import sys
 import unicodedata
 
-# As wide as what they stand for, so that tables stay straight; but for the sign that nothing else says.
+# As wide as the characters that they replace, so that tables stay straight; only ± needs more.
 PLAIN = dict(zip("─━═–—−│┃║█■▉▊▋▌▐▇▏▎▍▁▂▃▄▅▆·•×µ…→←‘’“”", "------|||########|||__--==-*xu~><''\"\"", strict=True))
 PLAIN |= {"±": "+/-"}
 ERRORS = "inferlens.plain"
 
 
 def use_plain_characters() -> None:
-    """Have both streams write what their encoding has, and plain characters in place of what it lacks."""
+    """Make both streams write plain characters in place of those that their encoding lacks."""
     codecs.register_error(ERRORS, _encoded)
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 MOST_LISTED = 16  # families of --dry-run, so that all of it fits on a screen
 
 
-@options.takes("tune")
+@options.takes()
 def tune(
     model: options.Models,
     *,
-    format: options.Format = "table",
-    json: options.Json = False,
-    file: options.File = None,
-    dry_run: options.DryRun = False,
+    format: str = "table",
+    json: bool = False,
+    file: Path | None = None,
+    dry_run: bool = False,
     **words: Any,
 ) -> None:
     """Find the fastest way with right outputs among all backends and their options.
@@ -41,7 +42,7 @@ def tune(
     """
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_tune, tune_request
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.tuning import tunings_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)  # refused before hours of measuring
@@ -71,29 +72,35 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
     from inferlens.execution.space import combinations, size
 
     every = spaces_by_kind(plan, selection)
-    families = [(kind, space, each) for kind, space in every.items() for each in space.families]
-    left = [(kind, each) for kind, space in every.items() for each in space.refused]
-    seconds = estimator([each.model.name for _, _, each in families], plan)
-    columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
-    several = len({each.case.model for _, _, each in families}) > 1
+    families = [(kind, space, family) for kind, space in every.items() for family in space.families]
+    left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
+    seconds = estimator([planned.model.name for _, _, planned in families], plan)
+    columns = [
+        Column("", "candidates"),
+        Column("", "each"),
+        Column("", "cannot run, because", numeric=False, max_width=50),
+    ]
+    several = len({planned.case.model for _, _, planned in families}) > 1
 
     def name(kind: str, each: PlannedCase) -> str:
         return " ".join(filter(None, [kind, each.model.name * several, each.case.label]))
 
-    sizes = [size(replace(space, families=(each,))) for _, space, each in families]
+    sizes = [size(replace(space, families=(planned,))) for _, space, planned in families]
     lines = [
         Line(name(kind, each), (f"{count:,}", units.about(seconds(each.case)), ""))
         for count, (kind, _, each) in zip(sizes, families, strict=True)
     ]
-    lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
+    lines += [
+        Line(name(kind, planned), ("", "", planned.refusal.what if planned.refusal else "")) for kind, planned in left
+    ]
     measured = "; --budget decides how many of them are measured" if sum(sizes) > 1 else ""
     said = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
-    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
+    refused = [{"case": planned.case, "refusal": str(planned.refusal or "")} for _, planned in left]
 
     def candidates() -> Iterator[Case]:
-        return (case for _, space, each in families for case in combinations(each.case, space))
+        return (case for _, space, planned in families for case in combinations(planned.case, space))
 
     return Document(
         lambda: [table],

@@ -26,8 +26,8 @@ from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_o
 from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
-from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.base import TOLERANCES, merged
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.base import TOLERANCES, merge_capabilities
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import (
     EVERY_VARIANT,
@@ -384,7 +384,7 @@ def planned_pair(
     check_interpreters(side.python for side in sides)
     infos = _infos(sides, models)
     labels = [
-        side.words.get("backend") or shared.get("backend") or reference_of(own[0].format)
+        side.words.get("backend") or shared.get("backend") or reference_backend(own[0].format)
         for side, own in zip(sides, infos, strict=True)
     ]
     backends = [label.partition(":")[0] for label in labels]
@@ -408,7 +408,7 @@ def planned_pair(
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
     able = {python: probe(names, python) for python in dict.fromkeys(side.python for side in sides)}
-    anywhere = {name: merged([can[name] for can in able.values()]) for name in names}
+    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
     checked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
     for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
         if _check_key(plan) not in checked:

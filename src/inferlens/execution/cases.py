@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends import BACKENDS, importable, reference_of
-from inferlens.backends.base import Absence, Capabilities, merged
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
+from inferlens.backends.base import Absence, Capabilities, merge_capabilities
 from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
 from inferlens.execution import child
 from inferlens.execution.protocol import Job, PlannedCase
@@ -116,7 +116,7 @@ def _cases(
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             unasked = plan.recommended and not plan.backend and model.format == "module"
-            if unasked and device in BACKENDS.get(backend).left_out_on:
+            if unasked and device in BACKENDS.get(backend).excluded_devices:
                 continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             known = {"precision": model.precision, "batch": batch, "device": device}
@@ -190,7 +190,7 @@ def _backends(
     plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
 ) -> Iterator[tuple[str, str | None]]:
     """Yield the backends and variants of a plan; a variant of ``None`` is the default one of the device."""
-    reference = reference_of(model.format)
+    reference = reference_backend(model.format)
     here = {
         name: [support.variant for support in can.takes(model.format) if support.device in devices]
         for name, can in capabilities.items()
@@ -245,7 +245,7 @@ def check_words(plan: Plan) -> None:
     for name, values in plan.option.items():
         backend, dot, option = name.partition(".")
         if not dot:
-            having = [one.name for one in importable() if name in one.options.__struct_fields__]
+            having = [one.name for one in importable_backends() if name in one.options.__struct_fields__]
             hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
             raise InferlensError(
                 f"The option '{name}' names no backend.",
@@ -386,7 +386,9 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     known = next(filter(None, models), None)
     if known is None:
         raise next(filter(None, errors))
-    anywhere = able[0] if len(able) == 1 else {name: merged([can[name] for can in able]) for name in able[0]}
+    anywhere = (
+        able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
+    )
     refusals = [unsupported(error) if error else None for error in errors]
     return [
         ProbeResult(part, infos or known, can, anywhere, refusal)
@@ -585,5 +587,5 @@ def build_factor(case: Case) -> float:
         case = backend.effective(case)
     except InferlensError:  # of a record from elsewhere
         return 1.0
-    acting = {knob.name: knob.build for knob in backend.knobs if knob.setting(case) is not None and knob.fits(case)}
+    acting = {knob.name: knob.build for knob in backend.knobs if knob.value_in(case) is not None and knob.fits(case)}
     return math.prod(acting.values()) * backend.slow_variants.get(case.variant or "", 1.0)

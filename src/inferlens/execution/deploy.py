@@ -30,9 +30,9 @@ import msgspec
 import numpy as np
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.availability import found
+from inferlens.backends.availability import is_installed
 from inferlens.backends.base import Backend, Builder, Deployer, Partitioner, Preparation, Runner, Saver
-from inferlens.backends.onnx.quantize import BESIDE
+from inferlens.backends.onnx.quantize import QUANTIZED_FOLDER
 from inferlens.errors import InferlensError, Unsupported, library, suggestion, unwritable
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_on, find, probe
@@ -82,7 +82,7 @@ def build_engines(job: FileJob, context: TaskContext) -> BuildReport:
 
 def deploy_model(job: FileJob, context: TaskContext) -> None:
     """Write the file that the backend's script loads; the measured one, unless it is to be built anew."""
-    context.preparation.kept_only = not job.rebuild
+    context.preparation.cached_only = not job.rebuild
     cast("Deployer", context.backend).deploy(context.load(), job.case, context.preparation, Path(job.path))
 
 
@@ -264,7 +264,7 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
     file = _compiled(record, folder, backend, rebuild=rebuild)
     quantized = any(phase.name == "quantize" for phase in record.phases)
     graph = file is None and not (rebuild and quantized)  # which is quantized anew
-    graph = graph and _whole(record, folder, BESIDE if quantized else "onnx", rebuild=rebuild) is not None
+    graph = graph and _whole(record, folder, QUANTIZED_FOLDER if quantized else "onnx", rebuild=rebuild) is not None
     if not rebuild:
         _check_machine(record, backend, with_file=graph or file is not None)
     formats = backend.capabilities().formats  # what the backend wrote it takes
@@ -345,7 +345,7 @@ class ScriptJob(CaseJob, frozen=True, kw_only=True):
 
 def measured_outputs(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
     """Write the outputs of the measured build, unless it is to be built anew."""
-    context.preparation.kept_only = not job.rebuild
+    context.preparation.cached_only = not job.rebuild
     return reference(job, context)
 
 
@@ -399,7 +399,7 @@ def export_best(
         raise Unsupported(f"What {way.case.backend_label} runs is in no file.", expected=f"a case of {hint}")
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
         raise InferlensError(f"{output} is there already.", expected="a new folder, or an empty one")
-    path = output / f"model{way.backend.deployed_as(way.case)}"
+    path = output / f"model{way.backend.deploy_suffix(way.case)}"
     try:
         words["cache"] = way.cache or CACHE
         fields = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}
@@ -564,8 +564,8 @@ def load(
         raise refusal
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
-        preparation = Preparation(scratch, way.cache or scratch, trust=trust, exported=way.exported)
-        preparation.kept_only = not rebuild
+        preparation = Preparation(scratch, way.cache or scratch, trust=trust, export_folder=way.exported)
+        preparation.cached_only = not rebuild
         loaded = _model(way, trust=trust, rebuild=rebuild)
         fast = Deployed(way, way.backend.prepare(loaded, way.case, preparation), stack, copy=copy)
     arrays = inputs.make_inputs(loaded, way.case.seed)
@@ -589,7 +589,7 @@ def _model(way: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
     """Return the model that was measured; random weights leave PyTorch's generator as it was."""
     if way.known:
         return resolve.exported(way.case, way.known)
-    with library("torch", extra="torch").random.fork_rng(devices=[]) if found("torch") else nullcontext():
+    with library("torch", extra="torch").random.fork_rng(devices=[]) if is_installed("torch") else nullcontext():
         model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:
         way.check_weights(model.weights_sha256)

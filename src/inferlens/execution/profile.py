@@ -25,12 +25,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.availability import imported
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.availability import import_library
 from inferlens.backends.base import LayerProfiler
-from inferlens.backends.onnx.graph import origins
+from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.profiling import kernels as kernel_runs
-from inferlens.backends.profiling.traces import STEP, Tracing, write_steps
+from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, live_files
@@ -85,7 +85,7 @@ def profile_case(job: ProfileJob, context: TaskContext) -> ProfileResult:
         if job.case.device != "cuda":
             what = f"Kernels are what a GPU runs, and {label} runs on the {job.case.device} here."
             raise Unsupported(what, hint="--level layer, or --device cuda")
-        kernel_runs.check()
+        kernel_runs.check_profiler()
     model = context.load()
     context.value = result = ProfileResult(work=count_work(model, job.case, makers))
     runner = context.prepare(model)
@@ -96,12 +96,12 @@ def profile_case(job: ProfileJob, context: TaskContext) -> ProfileResult:
         with context.preparation.phase("steady state"):
             if isinstance(runner, LayerProfiler) and job.level == "layer":
                 return replace(result, layers=runner.profile_layers(feed, job.runs))
-            return replace(result, kernels=kernel_runs.kernels_of(runner, feed, job.runs, label))
+            return replace(result, kernels=kernel_runs.trace_kernels(runner, feed, job.runs, label))
 
 
 def makers(path: Path) -> dict[str, tuple[str, ...]]:
     """Return the paths of the modules that make each tensor of an ONNX file, by the name of the tensor."""
-    return {name: node.modules for node in origins(path).nodes for name in node.outputs}
+    return {name: node.modules for node in read_nodes(path).nodes for name in node.outputs}
 
 
 def levels_of(value: Any) -> tuple[Level, ...]:
@@ -294,7 +294,7 @@ class TraceFiles(Struct, frozen=True, kw_only=True):
 
 def trace_case(job: TraceJob, context: TaskContext) -> TraceFiles:
     """Trace the case. Raises Unsupported without PyTorch, and InferlensError if the profiler wrote no steps."""
-    _, missing = imported("torch", "PyTorch", "torch")
+    _, missing = import_library("torch", "PyTorch", "torch")
     if missing:
         raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
     from torch.profiler import ProfilerActivity, supported_activities
@@ -316,7 +316,7 @@ def trace_case(job: TraceJob, context: TaskContext) -> TraceFiles:
 def content_of(name: str, trace: Trace) -> TraceContent:
     """Return a summary of the trace file ``name``."""
     rows = trace.rows(Category.ANNOTATION)
-    steps = rows[trace.starting(rows, STEP)]
+    steps = rows[trace.starting(rows, STEP_SPAN)]
     return TraceContent(
         name=name,
         steps=tuple((trace.duration[steps] / 1e9).tolist()),
@@ -396,7 +396,7 @@ def run_name(case: Case, format: Format) -> str:
     backend = BACKENDS.get(case.backend)
     words = [backend.short or case.backend]
     words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
-    words += [] if case.backend == reference_of(format) and case.precision == "fp32" else [case.precision]
+    words += [] if case.backend == reference_backend(format) and case.precision == "fp32" else [case.precision]
     words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
     words += [f"t{case.threads}"] * (case.threads is not None)
     words += [word.replace(" ", "") for word in case.call_mode] + [environment_of(case.python)] * bool(case.python)

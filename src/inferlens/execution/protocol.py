@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends import BACKENDS, reference_of
+from inferlens.backends import BACKENDS, reference_backend
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import ModelInfo, Problem
 from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
@@ -50,7 +50,7 @@ class PlannedCase:
                 case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
             )  # its own example, if it has one, is not in the compiled file
         format = self.model.origin_format or self.model.format
-        backend = reference_of(format)
+        backend = reference_backend(format)
         if not backend:
             return None
         variant, options = BACKENDS.get(backend).reference_for[format]

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from inferlens.analysis.measures import score_accuracy
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
-from inferlens.backends.onnx.quantize import SAMPLES as FEW
-from inferlens.backends.onnx.quantize import ranked
+from inferlens.backends.onnx.quantize import LAYER_SAMPLES as FEW
+from inferlens.backends.onnx.quantize import rank_layers
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.cases import (
     ModelHandle,
@@ -180,7 +180,7 @@ class QuantizationSearch:
         size = max(self.count // len(self.feeds), 1)
         feeds = self.feeds[: math.ceil(FEW / size)]
         with self.context.preparation.phase("quantize"):
-            return ranked(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
+            return rank_layers(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
 
     def search(self, names: Sequence[str]) -> Written:
         """Return the attempt that keeps the fewest of the first layers and the limit; else the nearest to it."""
@@ -212,7 +212,9 @@ class QuantizationSearch:
     def _aside(self) -> Preparation:
         """Return a preparation whose phases and warnings are not those of the case."""
         own = self.context.preparation
-        return Preparation(own.folder / "aside", own.cache, own.began, own.now, trust=True, exported=own.exported)
+        return Preparation(
+            own.folder / "aside", own.cache, own.on_phase, own.now, trust=True, export_folder=own.export_folder
+        )
 
     def _outputs(self, runner: Runner) -> list[Outputs]:
         def answer(feed: Inputs) -> Outputs:
@@ -271,7 +273,7 @@ def quantize(
     with model_handle(model, example_inputs) as handle:
         planned = _planned({**words, "precision": to, "model": handle.spec}, own["backend"], device, to, handle)
         case = planned.case
-        suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_as
+        suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_suffix
         path = Path(output) if output else Path(f"{safe_name(planned.model.name)}.{to}{suffix}")
         if path.suffix != suffix:
             what = f"{case.backend} writes what it quantizes to {suffix} files, not to {path.name}."

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.samples import latencies
 from inferlens.analysis.tuning import Tuned
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
@@ -440,7 +440,7 @@ class GpuWorker(Worker):
 
 def gpu_cards() -> list[GpuCard]:
     """Return the GPUs of this machine that may be used, in the order of nvidia-smi or ``CUDA_VISIBLE_DEVICES``."""
-    with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing driver mean the same
+    with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing driver mean the same
         return [
             GpuCard(str(nvml.nvmlDeviceGetName(handle)), str(nvml.nvmlDeviceGetUUID(handle)), _near(nvml, handle))
             for handle in visible(nvml)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from inferlens.analysis.measures import bottleneck, violations
 from inferlens.analysis.race import log_cost
 from inferlens.analysis.tuning import Advice, Candidate, Effect, Trial, Untried
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.space import (
     SearchSelection,
     SearchSpace,
@@ -403,8 +403,12 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
     within = _words(narrowed_selection(plan, selection))
     labels = [one.case.backend_label for one in space.families]
     refused = [one.case.backend_label for one in space.refused]
-    every = [f"{backend.name}:{variant}".rstrip(":") for backend in importable() for variant in backend.variants]
-    others = {one.name for one in importable() if [*one.reference_for] != [one.name]}  # that takes its own alone
+    every = [
+        f"{backend.name}:{variant}".rstrip(":") for backend in importable_backends() for variant in backend.variants
+    ]
+    others = {
+        one.name for one in importable_backends() if [*one.reference_for] != [one.name]
+    }  # that takes its own alone
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [name for name in every if name.partition(":")[0] in others - whole and name not in (*labels, *refused)]
     alike = {name for one in space.families for name in names if _runs_as(name, one.case) == one.case.backend_label}

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
-from inferlens.backends import BACKENDS, importable, reference_of
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution.cases import EVERY_VARIANT, ModelHandle, ProbeResult, check_words, default_device, probe_plan
@@ -98,7 +98,7 @@ class SearchSpace:
     def settings(self, case: Case) -> dict[str, Option]:
         """Return the settings of a candidate that differ from its family."""
         knobs = self.knobs.get(case.backend, ())
-        return {knob.name: value for knob in knobs if (value := knob.setting(case)) is not None}
+        return {knob.name: value for knob in knobs if (value := knob.value_in(case)) is not None}
 
     def family(self, case: Case) -> Case:
         """Return the family of a candidate."""
@@ -263,8 +263,8 @@ def _linked_changes(name: str, case: Case, space: SearchSpace) -> dict[str, Opti
     for one in brought:  # which grows: what it needs may need others
         needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == one)
         brought += [need for need in needed if need in values and need not in (*before, *brought)]
-    excluded = {other for knob in knobs if knob.name in brought for other in knob.without}
-    excluded |= {knob.name for knob in knobs if not {*knob.without}.isdisjoint(brought)}
+    excluded = {other for knob in knobs if knob.name in brought for other in knob.excludes}
+    excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
     return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
 
 
@@ -278,7 +278,7 @@ def _linked(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
     """Return names of knobs in groups: knobs that need or exclude each other are in one."""
     groups = [{name} for name in names]
     for knob in knobs:
-        linked = {knob.name, *knob.needs, *knob.without}
+        linked = {knob.name, *knob.needs, *knob.excludes}
         together = [group for group in groups if group & linked]
         groups = [*(group for group in groups if not group & linked), *([set().union(*together)] if together else [])]
     return groups
@@ -311,7 +311,7 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], sel
     for name in able:
         labels = _labels(BACKENDS.get(name))
         backends += [f"{name}:{EVERY_VARIANT}"] if labels <= selection.labels else sorted(labels & selection.labels)
-    fixed = model.precision in QUANTIZED or not reference_of(model.format)  # quantized or compiled already
+    fixed = model.precision in QUANTIZED or not reference_backend(model.format)  # quantized or compiled already
     data = plan.calibration and {name for can in able.values() for one in can.supports for name in one.quantizes}
     quantized = tuple(name for name in QUANTIZED if name in (*plan.precision, *(data or ())))
     own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
@@ -324,7 +324,7 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
     """Return the meaning of every word of ``only`` and ``without``."""
     names: dict[str, tuple[Kind, frozenset[str]]] = {}
     for backend in sorted(
-        importable(), key=lambda backend: "fake" in backend.reference_for
+        importable_backends(), key=lambda backend: "fake" in backend.reference_for
     ):  # so that errors list it last
         labels = _labels(backend)
         names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
@@ -355,7 +355,7 @@ def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
     cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
     given = _values_of_file(table)
     knobs_of = {}
-    for backend in importable():
+    for backend in importable_backends():
         knobs = list(backend.knobs)
         if not any(knob.name == THREADS for knob in knobs):
             counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
@@ -384,7 +384,7 @@ def _values_of_file(table: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
             check_choice("backend", name, BACKENDS.names())
             given |= {(name, option): listed(values) for option, values in own.items()}
             continue
-        options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable()}
+        options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
         check_choice("knob", name, sorted(set().union(*options.values())))
         given |= {(backend, name): listed(own) for backend, known in options.items() if name in known}
     return given

@@ -28,8 +28,8 @@ from msgspec.structs import replace
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.profiling.kernels import kernel_families
-from inferlens.backends.profiling.layers import clocked_runs
-from inferlens.backends.pytorch.runner import HostIo
+from inferlens.backends.profiling.layers import time_runs
+from inferlens.backends.pytorch.runner import HostIoRunner
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.cases import LATENCY_SHARE
 from inferlens.execution.protocol import (
@@ -137,7 +137,7 @@ class TaskContext:
         feed = runner.place(inputs.make_inputs(model, self.job.case.seed))
         self.infer_first(runner, feed)
         with self.preparation.phase("warm-up"):
-            return feed, clocked_runs(runner, feed, calls).whole
+            return feed, time_runs(runner, feed, calls).whole
 
     @property
     def observer(self) -> Observer:
@@ -330,9 +330,9 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
     start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = context.prepare(model)
     _warn_of_one_shape(model, context)
-    if alone := context.backend.times_kernels(case, built=job.built):  # nothing else may use the device meanwhile
+    if alone := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
         _wait(job, context)
-    with HostIo(runner) if case.io == "host" else runner as runner:
+    with HostIoRunner(runner) if case.io == "host" else runner as runner:
         context.runner = runner
         feeding = Feeding(runner, model, case, arrays, context.preparation, renews=_renews(job))
         context.turn.ready(gpu=case.device != "cpu")

@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, log_cost
 from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.cases import (
@@ -719,7 +719,7 @@ class OptionSweep(BasePolicy):
 def _only_backend_with(knob: str, plan: Plan) -> str:
     """Return the one backend of the plan that has the knob; the fake one only if it or a model of it is named."""
     named, words = backends_named(plan), {word.partition(":")[0] for word in (*plan.backend, *plan.model)}
-    able = [one for one in importable() if one.name in named]
+    able = [one for one in importable_backends() if one.name in named]
     able = [one for one in able if "fake" not in one.reference_for or one.name in words]
     options = {one.name: (THREADS, *one.options.__struct_fields__) for one in able}
     check_choice("knob", knob, sorted(set().union(*options.values())))

@@ -23,7 +23,12 @@ import msgspec
 from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.execution.cases import capabilities, interpreter_environment, look_up_models
 from inferlens.execution.child import InterleavedTurn
-from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
+from inferlens.execution.protocol import (
+    Event,
+    Order,
+    TurnRequest,
+    from_json,
+)
 from inferlens.execution.tasks import TaskContext, benchmark, reference
 from inferlens.measure.series import Turn
 from inferlens.models.sources import own_code

@@ -100,6 +100,7 @@ Duration = float | str
 _DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a range, each name once"
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 RUNNING = ("bench", "tune", "profile")  # the commands that run a plan
+EVERY = (*MEASURING, "export", "quantize", "partition")
 CALLS = ("bench", "profile", "ab")
 FILE_ALONE = ("a plan file",)  # no command has these words
 
@@ -119,7 +120,7 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
     flat: dict[str, tuple[str, ...]] = {}
     for name, values in value.items():
         if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": texts(each) for option, each in values.items()}
+            flat |= {f"{name}.{option}": texts(item) for option, item in values.items()}
         else:
             flat[name] = texts(values)
     return flat
@@ -190,7 +191,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
         ),
     ] = ()  # fmt: skip
-    batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", default="the model's own")] = ()
+    batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", EVERY, default="the model's own")] = ()
     device: Annotated[
         tuple[str, ...],
         OptionSpec("cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works"),
@@ -225,6 +226,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         dict[str, tuple[str, ...]],
         OptionSpec(
             "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'.",
+            EVERY,
             repeatable=True, read=option_values,
         ),
     ] = {}  # fmt: skip
@@ -233,6 +235,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         OptionSpec(
             "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several "
             "shapes; NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable.",
+            EVERY,
             repeatable=True, read=_inputs_of,
         ),
     ] = ((),)  # fmt: skip
@@ -241,10 +244,13 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         OptionSpec(
             "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a "
             "range: sequence_length=1..512:opt=128; repeatable.",
+            EVERY,
             repeatable=True, metavar="NAME=SIZE", read=dims_of,
         ),
     ] = ((),)  # fmt: skip
-    weights: Annotated[str | None, OptionSpec("Name or file of the weights.", default="random, from the seed")] = None
+    weights: Annotated[
+        str | None, OptionSpec("Name or file of the weights.", EVERY, default="random, from the seed")
+    ] = None
     calibration: Annotated[
         str,
         OptionSpec(
@@ -272,7 +278,10 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         str, OptionSpec("The folder of the model's code or files.", FILE_ALONE, default="the working directory")
     ] = ""
     trust: Annotated[
-        bool, OptionSpec("Open files that can run any code: pickles, compiled modules and version-compatible engines.")
+        bool,
+        OptionSpec(
+            "Open files that can run any code: pickles, compiled modules and version-compatible engines.", EVERY
+        ),
     ] = False
     rebuild: Annotated[
         bool,
@@ -285,7 +294,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     rerun: Annotated[
         bool, OptionSpec("Measure again what an earlier run in the output folder has measured.", RUNNING)
     ] = False
-    seed: Annotated[int, OptionSpec("Seed of weights and inputs.", least=0)] = 0
+    seed: Annotated[int, OptionSpec("Seed of weights and inputs.", EVERY, least=0)] = 0
     budget: Budget = Budget()
     repeats: Annotated[
         int,
@@ -310,7 +319,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     reference: Annotated[
         str,
         OptionSpec(
-            "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench",),
+            "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench", "show"),
             default="the plainest row of the backend that outputs were checked against",
         ),
     ] = ""  # fmt: skip

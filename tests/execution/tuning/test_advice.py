@@ -16,8 +16,8 @@ from inferlens.execution.search import advice_of, advised
 from inferlens.execution.space import SearchSpace
 from inferlens.record.record import KERNEL_FAMILIES, Measurement, Record
 from inferlens.spec.case import Case
-from inferlens.views.raced.tuned import document
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import tuning_document
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
@@ -114,5 +114,5 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
 def test_the_answer_says_which_advice_advice_of(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
     advice = Advice("cuda_graph=True", "host", "pytorch", 2.1)
-    shown = " ".join(render(document(replace(tuned, advice=(advice,))), "table", width=100).split())
+    shown = " ".join(render(tuning_document(replace(tuned, advice=(advice,))), "table", width=100).split())
     assert "Advice that paid: cuda_graph=true, since calls of pytorch waited for the host (2.10x)." in shown

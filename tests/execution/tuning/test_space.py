@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
@@ -40,8 +40,8 @@ KNOBS = (
     Knob(name="latency", values=(2.0, 1.0)),
     Knob(name="per_item", values=(0.5,), needs=("latency",), build=2.0),
     Knob(name="error", values=(0.1, 0.2), precisions=("fp16",), build=3.0),
-    Knob(name="clock", values=("host",), without=("trouble",)),
-    Knob(name="trouble", values=("raise",), without=("clock",), variants=("steady",)),
+    Knob(name="clock", values=("host",), excludes=("trouble",)),
+    Knob(name="trouble", values=("raise",), excludes=("clock",), variants=("steady",)),
 )
 STEADY = Case(model="fake:demo", backend="fake", variant="steady")
 CPUS = 4
@@ -400,7 +400,7 @@ def drawn(draw: st.DrawFn) -> tuple[Knob, ...]:
     names = draw(st.lists(st.sampled_from(sorted(NAMES)), unique=True))
     some = st.lists(st.sampled_from(sorted(NAMES)), max_size=2, unique=True).map(tuple)
     return tuple(
-        Knob(name=name, values=NAMES[name], needs=draw(some), without=tuple({*draw(some)} - {name}))
+        Knob(name=name, values=NAMES[name], needs=draw(some), excludes=tuple({*draw(some)} - {name}))
         for name in names
     )  # fmt: skip
 
@@ -467,7 +467,7 @@ def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> N
         for knob in knobs:
             assert re.fullmatch(r"\w+", knob.name)
             assert knob.values == declared.get(knob.name, knob.values)
-            assert {*knob.needs, *knob.without} <= {*BACKENDS.get(name).options.__struct_fields__}
+            assert {*knob.needs, *knob.excludes} <= {*BACKENDS.get(name).options.__struct_fields__}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -478,7 +478,7 @@ def test_a_plan_file_says_every_neighbour_of_every_family(device: str) -> None:
         backend.name: Capabilities(
             formats=("module",), supports=tuple(Support(v, device, floats) for v in backend.variants)
         )
-        for backend in importable()
+        for backend in importable_backends()
     }
     found = space(able, RESNET)
     for family in (each.case for each in found.families):
