@@ -74,9 +74,10 @@ def ab(
 
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
+    checkouts, pythons = (_sides(words.get(name)) for name in ("checkout", "python"))
     own, words = own_options("ab", words)
     rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
-    sides = side_specs(model, a, b, _sides(own["checkout"]), _sides(own["python"]))
+    sides = side_specs(model, a, b, checkouts, pythons)
     observer = observer or Observer()
     _wait(words.pop("wait", 0.0), observer, words.get("device"))
     if own["backend"]:

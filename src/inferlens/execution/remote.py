@@ -56,7 +56,7 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
-QUANTIZED_FOLDER = "beside others"  # the fact of the case that was measured alone, too
+BESIDE_OTHERS = "beside others"  # the fact of the case that was measured alone, too
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -745,7 +745,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     if not all(times):
         return
     factor = median(times[0]) / median(times[1])
-    fact = {QUANTIZED_FOLDER: {"others": one.neighbours, "ratio": factor}}
+    fact = {BESIDE_OTHERS: {"others": one.neighbours, "ratio": factor}}
     Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
     more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
     others = plural(one.neighbours, "other worker")

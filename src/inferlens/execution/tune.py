@@ -598,7 +598,7 @@ class Study(Struct, frozen=True, kw_only=True):
 
 
 def written(value: Option | None) -> str:
-    """A value as a command has it; ``None`` is what the library chooses."""
+    """Return a value as a word of a command; for ``None`` the library chooses."""
     return "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
