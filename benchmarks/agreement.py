@@ -10,8 +10,8 @@ import sys
 import tempfile
 
 import inferlens
-from inferlens.views.records import document
-from inferlens.views.table import render
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
 
 MODELS = (
     "torchvision:alexnet", "torchvision:mobilenet_v2", "torchvision:resnet18", "torchvision:resnet50",
@@ -24,7 +24,7 @@ def main() -> None:
     """Runs the cases and prints a table per model."""
     with tempfile.TemporaryDirectory() as output:
         records = inferlens.bench(list(MODELS), backend=BACKENDS, iterations=5, warmup=2, device="cpu", output=output)
-    sys.stdout.write(render(document(records), "markdown") + "\n")
+    sys.stdout.write(render(records_document(records), "markdown") + "\n")
     bad = [record for record in records if not (record.status == "ok" and record.agreement and record.agreement.agrees)]
     for record in bad:
         why = record.reason or (record.agreement.reason if record.agreement else "")

@@ -25,7 +25,7 @@ from rich.table import Table
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.library import find
+from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 from inferlens.record.files import write_whole
@@ -64,13 +64,13 @@ def main(words: Sequence[str] = ()) -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--output", type=Path, help="a JSON file for every round's medians")
     args = parser.parse_args(words)
-    variant = next((name for name in ("trt", "rtx") if find(name)[0]), None)
+    variant = next((name for name in ("trt", "rtx") if find_flavour(name)[0]), None)
     able = TensorRT().capabilities()
     if variant is None or not able.supports:
         Console().print("engine_loop: needs an NVIDIA GPU and TensorRT or TensorRT for RTX.")
         return
     found = [measured(*case, variant, args.rounds) for case in CASES]
-    flavour = find(variant)[0]
+    flavour = find_flavour(variant)[0]
     title = f"GPU time of an engine, {args.rounds} rounds of {CALLS} calls ({flavour.title if flavour else variant})"
     Console(width=120).print(table(title, found))
     if args.output:

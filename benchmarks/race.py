@@ -50,11 +50,10 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.analysis.race import Race, log_time
-from inferlens.execution.expand import Planned, backends_named, expand
-from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import Entrant, FastestRule, Rounds, budget_of_rounds
-from inferlens.execution.scheduler import scheduled
-from inferlens.execution.survey import find, probe
+from inferlens.execution.cases import backends_named, expand, find, probe
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.race import Entrant, FastestPolicy, RaceEngine, budget_of_rounds
+from inferlens.execution.scheduler import MeasureOptions, open_scheduler
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
@@ -163,19 +162,21 @@ def record(namespace: argparse.Namespace) -> None:
             planned for planned in expand(plan, find(plan.model), probe(backends_named(plan))) if not planned.refusal
         ]
         found = {case.case.backend_label: Case() for case in cases}
-        shuffle, order = random.Random(SEED), list[tuple[Planned, bool]]()
+        shuffle, order = random.Random(SEED), list[tuple[PlannedCase, bool]]()
         for number in range(max(namespace.processes, namespace.pairs)):
             kinds = [False] * (number < namespace.processes) + [True] * (number < namespace.pairs)
             order += shuffle.sample([(case, together) for case in cases for together in kinds], len(cases) * len(kinds))
         begun = time.time()
-        with scheduled(plan, Observer(), cases) as scheduler:
+        with open_scheduler(plan, Observer(), cases) as scheduler:
             for number, (planned, together) in enumerate(order):
                 if time.monotonic() > deadline:
                     break
                 begin, tick = time.time() - begun, time.perf_counter()
                 if together:
                     budget = budget_of_rounds(plan.budget)
-                    records = scheduler.measure_interleaved([(planned, number)] * 2, budget)
+                    records = scheduler.measure_together(
+                        [(planned, number)] * 2, MeasureOptions(budget, only_right=True)
+                    )
                 else:
                     records = [scheduler.measure(planned, number)[0]]  # what the first one exported is used again
                 seconds = round(time.perf_counter() - tick, 2)
@@ -188,7 +189,7 @@ def record(namespace: argparse.Namespace) -> None:
                     case.together.append(Pair(at, seconds, (measured[0], measured[1])))
                 else:
                     case.alone.append(Alone(at, seconds, measured[0]))
-                environment = msgspec.to_builtins(scheduler.environment)
+                environment = msgspec.to_builtins(scheduler.environments.here)
                 about = {name: value for name, value in environment.items() if name != "variables"}
                 created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(begun))
                 pool = Pool(namespace.model, namespace.device, namespace.precision, created, about, found)
@@ -299,17 +300,24 @@ class Field:
         return logs
 
 
-class SimulatedRounds(Rounds):
+class SilentPolicy(FastestPolicy):
+    """The policy of ``inferlens bench``, which reports nothing."""
+
+    def report(self, engine: RaceEngine, number: int, cases: Sequence[Any]) -> None:
+        """See :class:`RacePolicy`."""
+
+
+class SimulatedRounds(RaceEngine):
     """A race whose processes are drawn; who meets, and when it is over, is the library's."""
 
     def __init__(self, field: Field, usual: Noise) -> None:
-        super().__init__(None, (), math.inf, FastestRule(), on_round=lambda *_: None)  # type: ignore[arg-type]
+        super().__init__(None, (), math.inf, SilentPolicy())  # type: ignore[arg-type]
         self.field, self.usual = field, usual
         self.logs: dict[str, dict[Hashable, float]] = {name: {} for name in field.names}
         self._race: Race | None = None
         self.before: dict[str, list[float]] = {name: [] for name in field.names}
         if usual is CPU_NOISE:  # a race on the CPU begins with a round of all
-            self._hold({1: list(self.able.values())})
+            self.hold({1: list(self.able.values())})
         else:
             self.before = {name: [log] for name, log in field.alone(field.names).items()}
 
@@ -336,10 +344,12 @@ class SimulatedRounds(Rounds):
         """Return what others are compared with."""
         return self.field.names[-1:]
 
-    def _at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002
+    def at_once(self, meeting: Sequence[Any], number: int) -> int:  # noqa: ARG002
+        """See :class:`RaceEngine`."""
         return 1
 
-    def _hold(self, rounds: Mapping[int, Sequence[Any]]) -> None:
+    def hold(self, rounds: Mapping[int, Sequence[Any]]) -> None:
+        """Draw the processes of a round."""
         ((number, meeting),) = rounds.items()
         self.held, self._race = number, None
         for name, log in self.field.together([entrant.name for entrant in meeting]).items():

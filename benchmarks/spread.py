@@ -39,10 +39,9 @@ from rich.table import Table
 
 from benchmarks.planted import installed
 from inferlens.analysis import samples
-from inferlens.execution.expand import Planned, backends_named, expand
-from inferlens.execution.protocol import Observer
+from inferlens.execution.cases import backends_named, expand, find, probe
+from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.comparison import compare
@@ -141,7 +140,7 @@ class Ours:
             if series is self.series:
                 yield from _ours(record)
 
-    def _measured(self, planned: Planned) -> Record:
+    def _measured(self, planned: PlannedCase) -> Record:
         record = self._scheduler.measure(planned, len(self.series))[0]
         if record.status != "ok":
             raise RuntimeError(record.reason)

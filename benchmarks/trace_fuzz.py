@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import track
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read
+from inferlens.trace.reader import read
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.trace_views import VIEWS, Selection
+from inferlens.views.trace import VIEWS, Selection
 from tests.trace.samples import drawn, mutated, of_torch, training
 
 COUNT = 10_000

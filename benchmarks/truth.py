@@ -8,7 +8,7 @@ On the GPU a call is a kernel that spins until the GPU's own timer has gone on b
 readings (see ``spin``). GPU times are read in three ways:
 
 * *ours*: ``CudaClock``, whose first event is recorded on an idle stream, so that the time until the kernel arrives
-  is part of the GPU time (docs/statistics.md). Launched by Triton, which takes the host long.
+  is part of the GPU time (docs/statistics.md). GpuLaunch by Triton, which takes the host long.
 * *ours, graph*: the same call as a CUDA graph, which takes the host less long.
 * *queued*: as the second, but with another such kernel before the first event, so that the GPU has no gap to wait in.
   What is left then is what the events themselves and the start and the end of a kernel take.

@@ -34,9 +34,9 @@ from rich.table import Table
 from benchmarks.race import POOLS, Source, read
 from inferlens.backends.base import Knob
 from inferlens.backends.fake import Fake
-from inferlens.execution.expand import Planned
-from inferlens.execution.tuning.search import Candidates, Search
-from inferlens.execution.tuning.space import Space, combinations
+from inferlens.execution.protocol import PlannedCase
+from inferlens.execution.search import Candidates, Search
+from inferlens.execution.space import SearchSpace, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
@@ -78,7 +78,7 @@ class Planted:
         Fake.options = msgspec.defstruct("Options", [(name, int, 0) for name in names], frozen=True)
         Fake.variants, Fake.knobs = tuple(case.variant for case in cases), tuple(knobs)
         model_info = ModelInfo(spec="fake:demo", name="demo", format="fake")
-        space = Space(tuple(Planned(case, model_info, None) for case in cases), (), {"fake": Fake.knobs})
+        space = SearchSpace(tuple(PlannedCase(case, model_info, None) for case in cases), (), {"fake": Fake.knobs})
         self.candidates = Candidates(space)
         self.families = [self.candidates.point(case) for case in cases]
         self.options = {case.label: [f"{name}=1" for name in space.values(case)] for case in cases}
@@ -151,7 +151,7 @@ def searched(machine: Machine) -> Point:
     finalists = search.finalists()[:2]
     machine.own = (time.process_time() - begin) / machine.processes
     winner, finals = confirmed(machine, finalists)
-    effects = setting_effects([*search.seen, *finals], winner)
+    effects = setting_effects([*search.observations, *finals], winner)
     for name in sorted(winner.settings):
         true = math.exp(space.log(Point(winner.family, winner.settings - {name})) - space.log(winner))
         _, low, high = effects[name] or (1.0, 0.0, math.inf)

@@ -18,7 +18,7 @@ from pathlib import Path
 from scipy.stats import bootstrap
 
 from benchmarks.side_by_side import BUILD, run_side_by_side
-from inferlens.execution.launching.local import cards, shares
+from inferlens.execution.remote import core_shares, gpu_cards
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.stats.samples import median
@@ -76,7 +76,7 @@ def main() -> None:
     plan = ["bench", *models, "--batch", words.batch, "-b", words.backend, *case, "--quick", "--mode", "latency"]
     seconds, found = [], []
     every = os.sched_getaffinity(0)
-    own = shares(cards(), sorted(every))
+    own = core_shares(gpu_cards(), sorted(every))
     for number, devices in enumerate(("cuda:0", "all", f"cuda:{len(own) - 1}")):
         kept = folder / f"run-{number}"  # without what another one measured, by which the time is estimated
         os.sched_setaffinity(0, every if devices == "all" else own[int(devices.removeprefix("cuda:"))])

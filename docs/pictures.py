@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from inferlens.views.renderers.pdf import browser
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from inferlens import Record, load_records
 from inferlens.views.records import document
-from inferlens.views.renderers.pdf import browser
 from inferlens.views.table import render
 
 DOCS = Path(__file__).parent

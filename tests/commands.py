@@ -22,12 +22,10 @@ import msgspec
 import pytest
 
 from inferlens import cli
-from inferlens.execution import child_process as processes
-from inferlens.execution import rounds, scheduler, trace, worker
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.interleaver import Interleaver
-from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
-from inferlens.execution.tuning import finals
+from inferlens.execution import child as processes
+from inferlens.execution import profile, race, scheduler, worker
+from inferlens.execution.child import Interleaver, Outcome
+from inferlens.execution.protocol import Event, Job, Observer, Order, TaskAnswer, TaskResult, result_from_json
 from inferlens.record.record import Status
 from inferlens.spec.plan import Plan
 
@@ -42,8 +40,9 @@ def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def launch(
-    task: Task[Any, Any],
+    task: str,
     job: Job,
+    returns: Any,
     *,
     timeout: float,
     log: Path | None = None,
@@ -60,16 +59,16 @@ def launch(
 
     def send(event: Event) -> None:
         event = msgspec.json.decode(msgspec.json.encode(event), type=Event)
-        if isinstance(event, Answered):
+        if isinstance(event, TaskAnswer):
             answered.append(bytes(event.result))
         on_event(event)
 
     order = msgspec.json.decode(msgspec.json.encode(Order.of(task, job)), type=Order)
     with ONE_BY_ONE, redirect_stdout(printed), redirect_stderr(printed):
-        worker.do(order, send)
+        worker.perform(order, send)
     if log and printed.getvalue():
         log.write_text(printed.getvalue())
-    result = result_of(task, answered[0])
+    result = result_from_json(answered[0], returns)
     return Outcome(result, tail=() if result.status == "ok" else tuple(printed.getvalue().splitlines()))
 
 
@@ -78,27 +77,27 @@ def ended(status: Status, reason: str = "", tail: tuple[str, ...] = ()) -> Outco
     return Outcome(TaskResult(status=status, reason=reason), answered=False, tail=tail)
 
 
-def traced(folder: Path, **words: Any) -> list[trace.Traced]:
+def traced(folder: Path, **words: Any) -> list[profile.CaseTrace]:
     """Cases traced by torch.profiler, without the command."""
-    steps = {name: words.pop(name) for name in trace.Tracing.__struct_fields__ if name in words}
+    steps = {name: words.pop(name) for name in profile.Tracing.__struct_fields__ if name in words}
     tensorboard = words.pop("tensorboard", None)
     plan = Plan.from_words({"output": str(folder), **words})
-    return list(trace.run(plan, trace.Tracing(**steps), tensorboard, Observer()))
+    return list(profile.trace_cases(plan, profile.Tracing(**steps), tensorboard, Observer()))
 
 
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here, as on a machine of two CPUs."""
-    for module in (rounds, scheduler):
+    for module in (race, scheduler):
         patch.setattr(module, "usable_cpus", lambda: range(2))
     patch.setattr(processes, "launch", launch)
-    patch.setattr(Interleaver, "run", lambda _, every: [each(None) for each in every])
+    patch.setattr(Interleaver, "run", lambda _, functions: [function(None) for function in functions])
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Makes the rounds of a tuning short, and builds its finalists once."""
-    patch.setattr(rounds, "ROUND_WARMUP", 0.01)
-    patch.setattr(rounds, "ROUND_SERIES", 0.05)
-    patch.setattr(finals, "BUILDS", 1)
+    patch.setattr(race, "ROUND_WARMUP", 0.01)
+    patch.setattr(race, "ROUND_SERIES", 0.05)
+    patch.setattr(race, "BUILDS", 1)
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

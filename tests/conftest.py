@@ -61,10 +61,11 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def surveyed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What models are, and what backends can do, is asked in this process; cases have processes of their own."""
-    from inferlens.execution import survey
+    from inferlens.execution import cases, child
     from tests.commands import launch
 
-    monkeypatch.setattr(survey, "child_process", SimpleNamespace(launch=launch))
+    here = SimpleNamespace(launch=launch, variables_for=child.variables_for)
+    monkeypatch.setattr(cases, "child", here)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.space import search_selection
 from inferlens.measure import stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status
@@ -258,7 +258,7 @@ def test_what_a_tuning_tries_and_aims_at_is_documented(tmp_path: Path) -> None:
     assert limits | aims == set(MEASURES)
     (file,) = blocks(page, "toml")
     (tmp_path / "space.toml").write_text(file)
-    assert tried(tmp_path / "space.toml").precisions == {"fp16"}
+    assert search_selection(tmp_path / "space.toml").precisions == {"fp16"}
 
 
 def test_extras_exit_codes_and_make_targets_are_documented() -> None:

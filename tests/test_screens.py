@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from inferlens.analysis.samples import CaseRuns
 from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
-from inferlens.views.traced.trace_views import COMPARED, VIEWS
+from inferlens.views.trace import COMPARED, VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import SHARED
 

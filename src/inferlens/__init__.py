@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from inferlens.record.store import load_profiles
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Plan
-    from inferlens.views.python import Records, Tuning, load_records
+    from inferlens.views.results import Records, Tuning, load_records
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'inferlens' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(f"inferlens.{_HOMES.get(name, 'views.notebook')}"), name)
+    return getattr(import_module(f"inferlens.{_HOMES.get(name, 'views.results')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -17,11 +17,11 @@ from inferlens.spec.commands import options_of, own_options
 
 if TYPE_CHECKING:
     from inferlens.analysis.ab_result import ABResult, ABSteps
-    from inferlens.execution.deploy.call import Deployed
+    from inferlens.execution.deploy import Deployed
     from inferlens.execution.protocol import Observer
     from inferlens.record.quantization import Quantization
     from inferlens.record.store import LoadedProfiles
-    from inferlens.views.python import Records, Tuning
+    from inferlens.views.results import Records, Tuning
 
 F = TypeVar("F", bound=Callable[..., Any])
 WIDTH = 120
@@ -61,20 +61,21 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
         observer: receives the progress; by default a terminal shows it.
 
     Returns:
-        A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``.
+        A record of each process, in the order they ended, failed ones included; they are on disk too, in ``output``,
+        and those of an earlier run there count, unless ``rerun``.
 
     Raises InferlensError for a bad model or option. A case that fails is a record, not an error.
     """
     from inferlens.cli import progress, screen
-    from inferlens.execution.bench import measured
-    from inferlens.views.notebook import Records
+    from inferlens.execution.commands import bench_model
+    from inferlens.views.results import Records
 
     check("bench", options)
     if observer or not screen.errors().is_terminal:
-        records = measured(model, example_inputs, options, observer)
+        records = bench_model(model, example_inputs, options, observer)
     else:
         with progress.Bar(screen.errors(), rounds=not options.get("repeats")) as bar:
-            records = measured(model, example_inputs, options, bar)
+            records = bench_model(model, example_inputs, options, bar)
     return Records(records, reference=options.get("reference"), where=str(options.get("output") or "results"))
 
 
@@ -92,13 +93,12 @@ def tune(model: Any, example_inputs: Any = None, *, observer: Observer | None = 
 
     Raises InferlensError for a bad model or option, or if nothing can run here.
     """
-    from inferlens.execution.protocol import Observer as Silent
-    from inferlens.execution.tuning.several import tuned
-    from inferlens.views.notebook import Tuning
+    from inferlens.execution.commands import tune_model
+    from inferlens.views.results import Tuning
 
     check("tune", options)
     own, others = own_options("tune", options)
-    return Tuning(tuned(model, example_inputs, {**others, **own}, observer or Silent()), (model, example_inputs))
+    return Tuning(tune_model(model, example_inputs, {**others, **own}, observer), (model, example_inputs))
 
 
 @takes("profile")
@@ -118,10 +118,10 @@ def profile(
 
     Raises InferlensError for a bad model or option. A case that cannot be profiled says why in its profile.
     """
-    from inferlens.execution.profile import profile as profiled
+    from inferlens.execution.commands import profile_model
 
     check("profile", options)
-    return profiled(model, example_inputs, observer=observer, **options)
+    return profile_model(model, example_inputs, options, observer)
 
 
 @takes("ab")
@@ -198,7 +198,7 @@ def quantize(
 
     Raises InferlensError for a bad model or option, or if the model cannot be quantized.
     """
-    from inferlens.execution.deploy.quantize import quantize as quantized
+    from inferlens.execution.quantize import quantize as quantized
 
     check("quantize", options)
     return quantized(model, example_inputs, phase=phase, **options)
@@ -214,7 +214,7 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
     """Return the fastest case of a folder of results, or the case of a folder, as a callable like its model.
 
     It is prepared in this process as it was when it was measured, for the same shapes, and then called a few times.
-    :mod:`inferlens.execution.deploy.call` says what it takes and gives, and what is copied.
+    ``Deployed`` in :mod:`inferlens.execution.deploy` says what it takes and gives, and what is copied.
 
     Args:
         results: such as ``results/resnet50``, or the folder of one case in it.
@@ -225,8 +225,8 @@ def load(results: str | PathLike[str], *, rebuild: bool = False, trust: bool = F
 
     Raises InferlensError if it did not run or was wrong, or cannot run here as it was measured.
     """
-    from inferlens.views.notebook import load as load_case
-    from inferlens.views.python import best_case
+    from inferlens.views.results import best_case
+    from inferlens.views.results import load as load_case
 
     record, folder = best_case(results)
     return load_case(record, folder, rebuild=rebuild, trust=trust, copy=copy)
@@ -250,9 +250,9 @@ def export(
 
     Raises InferlensError if the case is in no file, does not fit this machine, or the script's outputs are wrong.
     """
-    from inferlens.execution.deploy.files import write
-    from inferlens.views.python import best_case
+    from inferlens.execution.deploy import export_best
+    from inferlens.views.results import best_case
 
     folder = Path(output)
-    write(*best_case(results), folder, rebuild=rebuild, trust=trust)
+    export_best(*best_case(results), folder, rebuild=rebuild, trust=trust)
     return folder

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from inferlens.backends.availability import gpu_here
+from inferlens.backends.availability import has_gpu
 from inferlens.backends.base import ON_CUDA, TOLERANCES, Preparation
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.spec.case import PRECISIONS, QUANTIZED
@@ -122,7 +122,7 @@ def test_knobs_turn_options_of_the_backend_away_from_their_defaults(name: str) -
     backend = small.backend(name)
     fields = {field.name: field.default for field in msgspec.structs.fields(backend.options)}
     for knob in backend.knobs:
-        assert {knob.name, *knob.needs, *knob.without} <= fields.keys()
+        assert {knob.name, *knob.needs, *knob.excludes} <= fields.keys()
         assert set(knob.variants) <= set(backend.variants)
         assert set(knob.devices) <= {"cpu", "cuda"}
         assert set(knob.precisions) <= {*PRECISIONS, *QUANTIZED}
@@ -226,7 +226,7 @@ def test_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch
         return
     assert not able.available
     assert {absence.variant for absence in able.absent} in ({""}, set(small.backend(name).variants))
-    if gpu_here() or "tensorrt" not in name:
+    if has_gpu() or "tensorrt" not in name:
         assert "is not installed" in able.absent[0].reason
         assert able.absent[0].hint.startswith("pip install ")
     refusal = able.refusal(small.case(name), small.found("module"))
@@ -238,12 +238,12 @@ def test_each_thread_gets_the_outputs_of_its_own_feed(label: str, preparation: P
     model = small.model(batch=2)
     runner = small.backend(label).prepare(model, small.case(label, threads=1), preparation)
     if label.startswith("torch_compile"):
-        assert runner.caller() is None, "what is compiled as it is called is not called by several threads"
+        assert runner.thread_caller() is None, "what is compiled as it is called is not called by several threads"
         return
     with runner:
         feeds = [small.arrays(model, seed=seed) for seed in range(4)]
         right = [small.eager(small.model(batch=2), feed) for feed in feeds]
-        callers = [runner.caller() for _ in feeds]
+        callers = [runner.thread_caller() for _ in feeds]
         placed = [runner.place(feed) for feed in feeds]
 
         def work(index: int) -> float:

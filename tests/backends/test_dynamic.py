@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.runner import example_feed, export_dimensions, free_sizes
-from inferlens.execution.measure_case import (
+from inferlens.backends.pytorch.runner import dynamic_sizes, example_feed, export_dimensions
+from inferlens.execution.protocol import TaskResult
+from inferlens.execution.tasks import (
     BenchmarkJob,
-    Measured,
+    BenchmarkResult,
     Reference,
     _warn_of_lower_precision,
-    benchmark,
 )
-from inferlens.execution.protocol import TaskResult
 from inferlens.record.record import Agreement
 from inferlens.spec.case import Budget, Case, TensorSpec, with_batch
 from tests.backends import small
@@ -36,9 +35,9 @@ class Pair(torch.nn.Module):
 
 def test_sizes_of_one_place_and_range_are_one_size() -> None:
     a, b = TensorSpec.parse("a=1..8x4"), TensorSpec.parse("b=1..8x2..6")
-    assert free_sizes(a)[0] == free_sizes(b)[0]
-    assert (set(free_sizes(a)), len(set(free_sizes(b).values()))) == ({0}, 2)
-    assert free_sizes(TensorSpec("a", (8, 4))) == free_sizes(TensorSpec("t", ())) == {}
+    assert dynamic_sizes(a)[0] == dynamic_sizes(b)[0]
+    assert (set(dynamic_sizes(a)), len(set(dynamic_sizes(b).values()))) == ({0}, 2)
+    assert dynamic_sizes(TensorSpec("a", (8, 4))) == dynamic_sizes(TensorSpec("t", ())) == {}
     assert export_dimensions(Pair(), (TensorSpec("a", (2, 4)), TensorSpec("b", (2, 3)))) is None
 
 
@@ -74,13 +73,13 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "factory:dynamic_models:net"
 
 
-def measured(case: Case, folder: Path) -> TaskResult[Measured]:
+def measured(case: Case, folder: Path) -> TaskResult[BenchmarkResult]:
     """What the worker would answer, without a process of its own."""
     job = BenchmarkJob(
         case=case, budget=Budget(warmup=1, iterations=2), folder=str(folder), cache=str(folder),
         reference=Reference(name="none", missing="no reference"),
     )  # fmt: skip
-    return launch(benchmark, job, timeout=0.0).result
+    return launch("benchmark", job, BenchmarkResult, timeout=0.0).result
 
 
 @pytest.mark.parametrize(

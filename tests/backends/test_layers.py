@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import LayerProfiler
-from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, by_node, tensors
+from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, node_tensors, times_by_node
 from inferlens.backends.openvino import NodeCounter
-from inferlens.backends.profiling.layers import Taken, add_own_times
+from inferlens.backends.profiling.layers import LayerTimes, add_own_times
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
@@ -69,7 +69,7 @@ def test_what_is_timed_is_not_instrumented(label: str, tmp_path: Path, monkeypat
         runner.infer(feed)
         assert not hooks(network)
         if label == "onnxruntime:cpu":
-            assert not runner._loaded.get_session_options().enable_profiling
+            assert not runner._session.get_session_options().enable_profiling
         if label == "openvino:cpu":
             assert runner.compiled.get_property("PERF_COUNT") == "NO"
         if label.startswith("torch_compile"):
@@ -115,7 +115,7 @@ def test_eager_layers_are_the_modules_themselves(tmp_path: Path) -> None:
 def test_own_times_of_nested_and_repeated_calls() -> None:
     """Module 0 from 1 to 10 s; in it 1 from 2 to 5, which calls 2 from 3 to 4; and 1 again from 6 to 8."""
     marks = [0, 1, 2, ~2, ~1, 1, ~1, ~0]
-    taken: dict[int, Taken] = {}
+    taken: dict[int, LayerTimes] = {}
     add_own_times(taken, 0, marks, [1.0, 2, 3, 4, 5, 6, 8, 10])
     assert {number: (own.times[0], own.calls[0], own.begins[0]) for number, own in taken.items()} == {
         0: (4, 1, 1), 1: (4, 2, 2), 2: (1, 1, 3)
@@ -138,7 +138,7 @@ def test_openvino_counts_each_run_by_itself() -> None:
         simple_namespace = SimpleNamespace(
             status="executed", Status=status, exec_type="brgconv", real_time=timedelta(microseconds=mean)
         )
-        counter.read(simple_namespace, count, keep=count > 1)
+        counter.update(simple_namespace, count, keep=count > 1)
     assert counter.times == pytest.approx([80e-6, 99e-6])
 
 
@@ -179,7 +179,7 @@ def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
         return ProfileEvent("Node", name, begin, duration, 1, NodeArguments(op_name=name))
 
     events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
-    timed = by_node([(0, events)])
+    timed = times_by_node([(0, events)])
     assert [(first.name, item.times[0], item.calls[0]) for first, item in timed] == [
         ("If", pytest.approx(30e-6), 1), ("Conv", pytest.approx(70e-6), 2), ("Relu", pytest.approx(5e-6), 1),
     ]  # fmt: skip
@@ -232,10 +232,10 @@ def test_layers_are_one_graph(label: str, kind: type, tmp_path: Path) -> None:
 
 def test_packed_weights_do_not_shift_names() -> None:
     told = [{"float": [8, 32]}, {"float": [64]}]
-    found = tensors(told, ("x", "weight", "bias"), {"x"})
+    found = node_tensors(told, ("x", "weight", "bias"), {"x"})
     assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in found] == [
         ("x", (8, 32), "float32"), ("bias", (64,), "float32"),
     ]  # fmt: skip
-    assert [tensor.name for tensor in tensors(told, ("x", "y", ""), {"x", "y"})] == ["x", "y"]
-    found = tensors(told, ("x", "y", "z"), {"x", "y", "z"})  # more than is told, and none of them a weight
+    assert [tensor.name for tensor in node_tensors(told, ("x", "y", ""), {"x", "y"})] == ["x", "y"]
+    found = node_tensors(told, ("x", "y", "z"), {"x", "y", "z"})  # more than is told, and none of them a weight
     assert [tensor.name for tensor in found] == ["", ""]

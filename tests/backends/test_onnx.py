@@ -17,12 +17,12 @@ from msgspec import structs
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.onnx.graph import check_shapes, onnx_file, origins
+from inferlens.backends.onnx.graph import check_shapes, onnx_file, read_nodes
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
-from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, ask_for_profile, runs_of
-from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, kernels_by_node, provider_list
-from inferlens.backends.profiling.kernels import MatchedKernels, origins_by_match
-from inferlens.backends.profiling.traces import traced_runs
+from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, enable_profile, last_runs
+from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, match_kernels, provider_list
+from inferlens.backends.profiling.kernels import MatchedKernels, sources_by_match
+from inferlens.backends.profiling.traces import read_runs
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -121,7 +121,7 @@ def test_options_reach_onnx_runtime(on: bool, file: Path, preparation: Preparati
     case = small.case(CPU, options={"enable_cpu_mem_arena": on, "allow_spinning": on}, threads=2)
     runner: Any = small.backend(CPU).prepare(_onnx(file), case, preparation)
     with runner:
-        settings = runner._loaded.get_session_options()
+        settings = runner._session.get_session_options()
         pools = [settings.get_session_config_entry(f"session.{pool}_op.allow_spinning") for pool in ("intra", "inter")]
         assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
 
@@ -149,7 +149,7 @@ def test_options_of_a_provider_that_runs_no_node_do_nothing(file: Path, preparat
     options = OnnxRuntimeOptions(prefer_nhwc=True, allow_spinning=False, cuda_graph=True)
     case = small.case("onnxruntime:tensorrt", device="cuda")
     runner = CudaRunner(file, PROVIDERS["tensorrt"], _onnx(file), case, preparation, options)
-    runner._tell_nodes(SimpleNamespace(get_provider_graph_assignment_info=lambda: [part]))
+    runner._report_nodes(SimpleNamespace(get_provider_graph_assignment_info=lambda: [part]))
     assert preparation.facts["nodes_by_provider"] == {"TensorrtExecutionProvider": 1}
     assert [warning.message for warning in preparation.warnings] == [
         "prefer_nhwc does nothing: no node runs on the CUDAExecutionProvider.",
@@ -334,7 +334,7 @@ THREAD = {"pid": 3, "tid": 4, "ph": "X"}
 
 def trace_of(events: list[ProfileEvent], late: float = 1.5) -> bytes:
     """What torch.profiler would write of the last run: each node launches two kernels and a copy within its time."""
-    ((_, nodes),) = runs_of(events, 1)
+    ((_, nodes),) = last_runs(events, 1)
     offset = LATER / 1e3
     begin, end = offset + nodes[0].ts - 50, offset + nodes[-1].end + 50
     written: list[dict[str, Any]] = [
@@ -361,14 +361,14 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Matche
     with small.backend("onnxruntime:cpu").prepare(network, small.case("onnxruntime:cpu"), preparation):
         path = preparation.folder / "model.onnx"
     options = onnxruntime.SessionOptions()
-    ask_for_profile(options, folder)
+    enable_profile(options, folder)
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     for _ in range(2):
         session.run(None, small.arrays(network))
     events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
-    (run,) = traced_runs(read(trace_of(events)))
-    graphs = origins(path), origins(folder / OPTIMISED)
-    return lambda item: kernels_by_node(run, events, BASE + LATER + item, *graphs)
+    (run,) = read_runs(read(trace_of(events)))
+    graphs = read_nodes(path), read_nodes(folder / OPTIMISED)
+    return lambda item: match_kernels(run, events, BASE + LATER + item, *graphs)
 
 
 @pytest.fixture
@@ -388,11 +388,11 @@ def test_a_kernel_is_of_the_node_that_was_running_at_its_launch(matched: Matched
 
 def test_the_same_kernels_of_a_replay_have_the_same_nodes(matched: MatchedKernels) -> None:
     replayed = [kernel for kernel, _ in matched.kernels]
-    assert list(origins_by_match(replayed, matched).of) == [origin for _, origin in matched.kernels]
+    assert list(sources_by_match(replayed, matched).origins) == [origin for _, origin in matched.kernels]
 
 
 @pytest.mark.parametrize("apart", [-1_000_000_000, 1_000_000_000])
 def test_clocks_that_differ_are_said(apart: int, profiled: Callable[[int], MatchedKernels]) -> None:
     matched_kernels = profiled(apart)
     assert not matched_kernels.kernels
-    assert "clocks" in origins_by_match([], matched_kernels).absent["modules"]
+    assert "clocks" in sources_by_match([], matched_kernels).absent["modules"]

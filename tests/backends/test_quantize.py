@@ -20,18 +20,17 @@ from inferlens.analysis.work import precisions
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file
-from inferlens.backends.onnx.quantize import Dialect, for_cpu, for_tensorrt, quantized_onnx
+from inferlens.backends.onnx.quantize import Dialect, cpu_dialect, quantized_onnx, tensorrt_dialect
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.engine import build_engine, configuration, network
-from inferlens.backends.tensorrt.library import TensorRTOptions, find, flavour, profiles
+from inferlens.backends.tensorrt.engine import build_engine, builder_config, parse_network
+from inferlens.backends.tensorrt.library import TensorRTOptions, find_flavour, load_flavour, parse_profiles
 from inferlens.backends.torch_compile.backend import quantize_linear
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from inferlens.views import answer
-from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.findings import precision_line
+from inferlens.views.profiles import ProfiledCase, precision_line
 from inferlens.views.rows import rows
 from tests.backends import small
 from tests.backends.small import quantized_file
@@ -111,7 +110,7 @@ def largest(file: Path) -> int:
 def test_without_vnni_sums_of_two_products_do_not_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, suffix: str, most: int
 ) -> None:
-    for module in ("onnx.quantize", "openvino.backend", "torch_compile.quantize"):
+    for module in ("onnx.quantize", "openvino", "torch_compile.backend"):
         monkeypatch.setattr(f"inferlens.backends.{module}.seven_bits", lambda: True)
     words = {"backend": backend, "precision": "int8", "calibration": "random", "output": tmp_path, **QUICK}
     (record,) = inferlens.bench(torch.nn.Linear(16, 8).eval(), torch.zeros(1, 16), **words)
@@ -226,7 +225,7 @@ def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Pa
 def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:
     with pytest.raises(inferlens.InferlensError) as refused:
         measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=None)
-    assert "takes data to calibrate" in refused.value.what
+    assert "needs calibration data" in refused.value.what
     assert refused.value.hint.startswith("--calibration DATA")
 
 
@@ -293,7 +292,7 @@ def test_what_int8_costs_is_told_sample_by_sample_beside_fp32(digits: tuple[Digi
 
 # One graph and its ranges in the dialects of several runtimes: each takes its own, and all mean the same numbers.
 
-DIALECTS = (for_cpu(), for_tensorrt("int8"), for_tensorrt("fp8"))
+DIALECTS = (cpu_dialect(), tensorrt_dialect("int8"), tensorrt_dialect("fp8"))
 
 
 class Residual(torch.nn.Module):
@@ -366,7 +365,7 @@ def test_ranges_are_found_once_for_all_dialects(tmp_path: Path) -> None:
 
 def test_what_tensorrt_wants(tmp_path: Path) -> None:
     """Pairs of nodes at the inputs of products, and of what is added to one, in fp16; biases are not quantized."""
-    path, _ = written(residual(), for_tensorrt("int8"), tmp_path)
+    path, _ = written(residual(), tensorrt_dialect("int8"), tmp_path)
     graph = onnx.load(str(path)).graph
     makers = {name: node.op_type for node in graph.node for name in node.output}
     readers = {name: node.op_type for node in graph.node for name in node.input}
@@ -383,19 +382,19 @@ def test_what_tensorrt_wants(tmp_path: Path) -> None:
 
 def test_attention_itself_stays_in_fp16_and_so_do_the_nodes_that_are_named(tmp_path: Path) -> None:
     of = model(Attending(), "words=2x8x32")
-    path, preparation = written(of, for_tensorrt("int8"), tmp_path)
+    path, preparation = written(of, tensorrt_dialect("int8"), tmp_path)
     share = preparation.facts["quantized_share"]
     assert 0.8 < share < 1
     assert error(of, path) < 0.05
     products = [node.name for node in onnx.load(str(path)).graph.node if node.op_type in ("MatMul", "Gemm")]
-    other, preparation = written(of, for_tensorrt("int8"), tmp_path, keep=products[-1:])
+    other, preparation = written(of, tensorrt_dialect("int8"), tmp_path, keep=products[-1:])
     assert other != path
     assert preparation.facts["quantized_share"] < share
 
 
 def test_scales_of_fp8_reach_the_largest_value(tmp_path: Path) -> None:
     of = residual()
-    path, _ = written(of, for_tensorrt("fp8"), tmp_path)
+    path, _ = written(of, tensorrt_dialect("fp8"), tmp_path)
     (kept,) = tmp_path.rglob("calibration.json")
     graph = onnx.load(str(path)).graph
     scales = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer if item.name == "image_scale"}
@@ -403,15 +402,15 @@ def test_scales_of_fp8_reach_the_largest_value(tmp_path: Path) -> None:
     assert float(scales["image_scale"]) * 448 == pytest.approx(largest, rel=1e-3)
 
 
-@pytest.mark.skipif(isinstance(find("rtx"), Absence), reason="needs TensorRT for RTX")
+@pytest.mark.skipif(isinstance(find_flavour("rtx"), Absence), reason="needs TensorRT for RTX")
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("layers", ["convolution", "linear"])
 def test_tensorrt_for_rtx_builds_them_without_a_gpu_or_says_why_not(kind: str, layers: str, tmp_path: Path) -> None:
     of = residual() if layers == "convolution" else model(Attending(), "words=2x8x32")
-    path, _ = written(of, for_tensorrt(kind), tmp_path)
-    rtx = flavour("rtx")
-    parsed = network(path, rtx)
-    config = configuration(parsed, TensorRTOptions(compute_capability="8.9"), profiles("", parsed.inputs))
+    path, _ = written(of, tensorrt_dialect(kind), tmp_path)
+    rtx = load_flavour("rtx")
+    parsed = parse_network(path, rtx)
+    config = builder_config(parsed, TensorRTOptions(compute_capability="8.9"), parse_profiles("", parsed.inputs))
     if (kind, layers) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7):
         with pytest.raises(Unsupported, match="cannot build the engine"):
             build_engine(parsed, config)
@@ -419,7 +418,7 @@ def test_tensorrt_for_rtx_builds_them_without_a_gpu_or_says_why_not(kind: str, l
         assert build_engine(parsed, config)
 
 
-@pytest.mark.skipif(isinstance(find("rtx"), Absence), reason="needs TensorRT for RTX")
+@pytest.mark.skipif(isinstance(find_flavour("rtx"), Absence), reason="needs TensorRT for RTX")
 def test_the_backend_builds_a_quantized_engine_without_a_gpu(tmp_path: Path) -> None:
     options = {"compute_capability": "8.9"}
     case = small.case("tensorrt:rtx", precision="fp8", device="cuda", calibration="random", options=options)
@@ -519,7 +518,7 @@ def test_of_a_convolutional_network_torchao_takes_the_head_alone_where_it_is_lar
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: str, preparation: Preparation) -> None:
     pytest.importorskip("modelopt")
-    from inferlens.backends.torch_tensorrt.backend import exporting, quantize_module
+    from inferlens.backends.torch_tensorrt.backend import export_without_kernels, quantize_module
 
     model = residual()
     inputs = small.arrays(model)
@@ -528,10 +527,10 @@ def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: 
     assert preparation.facts["quantized_share"] == 1.0
     assert 0 < small.error(small.eager(model, inputs), right) < 0.1
     tensor = torch.rand(4, 4)
-    with exporting():  # its own code for int8 is CUDA's
+    with export_without_kernels():  # its own code for int8 is CUDA's
         assert torch.ops.tensorrt.quantize_op(tensor, torch.ones(4, 1), 8, 0, False, False).equal(tensor)
     if precision == "fp8":  # int8 is exported on a GPU alone
-        with torch.no_grad(), exporting():
+        with torch.no_grad(), export_without_kernels():
             program = torch.export.export(model.module, (torch.from_numpy(inputs["image"]),), strict=False)
         called = [str(node.target) for node in program.graph.nodes]
         assert called.count("tensorrt.quantize_op.default") == 6  # inputs and weights of three layers

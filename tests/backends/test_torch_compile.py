@@ -15,15 +15,15 @@ from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.profiling.layers import Taken
+from inferlens.backends.profiling.layers import LayerTimes
 from inferlens.backends.profiling.traces import TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import (
-    GRAPH,
+    GRAPH_SPAN,
     InductorNames,
-    computed,
+    computed_nodes,
     is_product,
-    path_of,
+    module_path,
     short_name,
 )
 from inferlens.errors import Unsupported
@@ -31,17 +31,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.spec.case import Case
 from tests.backends import small
-from tests.backends.profiling.samples import (
-    ODD,
-    Attention,
-    Breaking,
-    Fused,
-    model,
-    of,
-    prepared,
-    profiled,
-    seconds,
-)
+from tests.backends.profiling.samples import ODD, Attention, Breaking, Fused, model, of, prepared, profiled, seconds
 
 LABEL = "torch_compile:default"
 
@@ -149,7 +139,7 @@ def test_nodes_are_of_the_call_that_computes_them(targets: str, calls: str, expe
     for call in calls.split():
         name, _, places = call.rpartition(":")
         called, extern = short_name(name)
-        own = computed(called, extern, [nodes[int(place)] for place in places], done)
+        own = computed_nodes(called, extern, [nodes[int(place)] for place in places], done)
         done |= {node for node in own if extern or called == TEMPLATE or not is_product(node)}
         found.append("".join(str(nodes.index(node)) for node in own))
     assert found == expected.split()
@@ -160,10 +150,10 @@ def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
     first = graph_node("first", path="block")
     lost = graph_node("lost", first, path=None)
     last = graph_node("last", lost, path="block")
-    assert path_of(last, paths) == "block"
-    assert path_of(lost, paths) == "block"
+    assert module_path(last, paths) == "block"
+    assert module_path(lost, paths) == "block"
     end = graph_node("end", graph_node("end before", first, path=None), path="other")
-    assert path_of(end.all_input_nodes[0], paths) is None
+    assert module_path(end.all_input_nodes[0], paths) is None
 
 
 def made(name: str, modules: tuple[str, ...]) -> Layer:
@@ -174,29 +164,26 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [
-            made(kernel, ("a",)),
-            made(product, ("b",)),
-            made(kernel, ("c",)),
-        ],
+        [made(kernel, ("a",)), made(product, ("b",)), made(kernel, ("c",))],
         [made(product, ("d",)), made(product, ("e",))],
     ]
 
     def graph(number: int, *names: str) -> TracedOperator:
         return TracedOperator(
-            f"{GRAPH}{number}", inside=[TracedOperator("## Call ##", inside=[TracedOperator(name) for name in names])]
+            f"{GRAPH_SPAN}{number}",
+            children=[TracedOperator("## Call ##", children=[TracedOperator(name) for name in names])],
         )
 
-    run = TracedOperator("run", inside=[
+    run = TracedOperator("run", children=[
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
         TracedOperator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
-    compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
+    compiler: Any = SimpleNamespace(graphs=graphs, has_provenance=True)
     names = InductorNames(compiler)
-    taken: dict[Any, Taken] = {}
+    taken: dict[Any, LayerTimes] = {}
     for place, (call, _) in enumerate(names.calls(run)):
-        taken.setdefault(call, Taken()).add(0, 0.0, place)
-    assert [(layer.name, layer.modules, taken[call].calls[0]) for call, layer in names.named(taken).items()] == [
+        taken.setdefault(call, LayerTimes()).add(0, 0.0, place)
+    assert [(layer.name, layer.modules, taken[call].calls[0]) for call, layer in names.name_layers(taken).items()] == [
         (f"0/{kernel}", ("a",), 2), ("0/mm", ("b",), 2), (f"0/{kernel} #2", ("c",), 2),
         ("mm", (), 1), ("mm #2", (), 1), ("mm #3", (), 1), ("aten::cos", (), 1),
     ]  # fmt: skip
@@ -249,17 +236,17 @@ def test_coordinate_descent_is_part_of_autotuning(preparation: Preparation) -> N
     case = small.case("torch_compile:max-autotune-no-cudagraphs", device="cuda", options=options)
     small.backend(LABEL).prepare(small.model(), case, preparation)
     assert [warning.code for warning in preparation.warnings] == ["no-effect"]
-    for mode in torch_compile.AUTOTUNING:
+    for mode in torch_compile.AUTOTUNE_MODES:
         assert torch._inductor.list_mode_options(mode)["coordinate_descent_tuning"]
 
 
 def test_inductor_is_configured_while_the_runner_lives(preparation: Preparation) -> None:
     config = torch._inductor.config
-    case = small.case(LABEL, options=dict.fromkeys(torch_compile.CONFIGURED, True))
-    before = [getattr(config, name) for name in torch_compile.CONFIGURED]
+    case = small.case(LABEL, options=dict.fromkeys(torch_compile.CONFIG_OPTIONS, True))
+    before = [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS]
     with small.backend(LABEL).prepare(small.model(), case, preparation):
-        assert all(getattr(config, name) for name in torch_compile.CONFIGURED)
-    assert [getattr(config, name) for name in torch_compile.CONFIGURED] == before
+        assert all(getattr(config, name) for name in torch_compile.CONFIG_OPTIONS)
+    assert [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS] == before
 
 
 def test_what_was_compiled_with_other_options_is_not_taken_from_the_cache(preparation: Preparation) -> None:

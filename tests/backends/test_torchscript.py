@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.availability import quiet
+from inferlens.backends.availability import ignore_deprecations
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.torchscript import Modules
+from inferlens.backends.torchscript import ModulePaths
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Model
@@ -153,7 +153,7 @@ def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_
 def test_a_frozen_archive_has_no_modules_and_says_so(tmp_path: Path) -> None:
     network = model(Costly, 1, 64, 8, 8)
     assert network.module is not None
-    with quiet():
+    with ignore_deprecations():
         torch.jit.save(torch.jit.freeze(torch.jit.script(network.module)), tmp_path / "frozen.pt")
         frozen = torch.jit.load(tmp_path / "frozen.pt")
     own = Model("own.pt", "own", "torchscript", network.inputs, module=frozen)
@@ -174,17 +174,17 @@ def test_paths_from_texts() -> None:
         "head": nn.Linear(1, 1),
     }.items():
         net.add_module(name, part)
-    modules = Modules(net)
+    modules = ModulePaths(net)
     for text, path in {
         "head(Linear).UNKNOWN_INSTANCE(UNKNOWN_TYPE)": "head",
         "a(b)::c(Sequential).0(Conv2d).SELF(Conv2d)": "a(b)::c.0",
         "1(ReLU)": "down.1",
         "0(Tanh)": "",
     }.items():
-        assert modules.of_instances(text) == path, text
-    assert modules.of_scope("__module.up/__module.up.0") == "up.0"
-    assert modules.of_scope("nothing of ours") is None
-    assert Modules(net, wrapped="module").of_scope("__module.module/__module.module.head") == "head"
+        assert modules.instance_path(text) == path, text
+    assert modules.scope_path("__module.up/__module.up.0") == "up.0"
+    assert modules.scope_path("nothing of ours") is None
+    assert ModulePaths(net, wrapped="module").scope_path("__module.module/__module.module.head") == "head"
 
 
 @pytest.mark.parametrize("options", [{"freeze": True}, {"optimize_for_inference": True}, {"channels_last": True}])
@@ -262,7 +262,7 @@ def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept
 def test_a_loaded_archive_runs_as_it_is(frozen: bool, precision: str, tmp_path: Path, preparation: Preparation) -> None:
     """What was frozen has constants, which are not cast."""
     model, path = small.model(format="torchscript"), tmp_path / "model.pt"
-    with quiet():
+    with ignore_deprecations():
         script = torch.jit.script(model.module)
         torch.jit.save(torch.jit.freeze(script) if frozen else script, path)
         loaded = dataclasses.replace(model, module=torch.jit.load(path), path=path)

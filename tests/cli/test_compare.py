@@ -13,7 +13,7 @@ import pytest
 
 from inferlens.analysis.comparison import METRICS, Verdict
 from inferlens.record.record import Environment
-from inferlens.views.compared import FORMATS
+from inferlens.views.comparison import COMPARISON_FORMATS
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens
 from tests.views.samples import WRONG, case, on_busy_machine
@@ -145,6 +145,6 @@ def test_the_page_names_every_verdict_format_metric_and_code() -> None:
     turns = re.sub(r"\s+", " ", turns)
     assert all(f"{code}: " in turns or f"{code} " in turns for code in (0, 1, 2, 3, 4, 130))
     assert set(re.findall(r"^\| `([A-Z]+(?: [A-Z]{2,})*)` \|", page, re.M)) == set(typing.get_args(Verdict))
-    assert all(f"`{format}`" in page for format in FORMATS)
+    assert all(f"`{format}`" in page for format in COMPARISON_FORMATS)
     assert all(metric in page for metric in METRICS)
     assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3", "4", "5"]

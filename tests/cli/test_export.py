@@ -15,9 +15,9 @@ from torch import nn
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation
 from inferlens.backends.onnx import graph as onnx_export
-from inferlens.execution.deploy.build import saver
-from inferlens.execution.expand import expand
-from inferlens.execution.measure_case import ReferenceJob, reference
+from inferlens.execution.cases import expand
+from inferlens.execution.deploy import saver
+from inferlens.execution.tasks import ReferenceJob, ReferenceRun
 from inferlens.measure.agreement import compare
 from inferlens.models import resolve
 from inferlens.spec.case import Case
@@ -79,8 +79,8 @@ def outputs_of(case: Case, folder: Path) -> Outputs:
     """What a case gives for the inputs of its seed."""
     path = folder / "reference.npz"
     job = ReferenceJob(case=case, folder=str(folder), cache=str(folder), path=str(path), inputs_seed=case.seed)
-    result = launch(reference, job, timeout=0.0).result
-    assert result.found, result.reason
+    result = launch("reference", job, ReferenceRun, timeout=0.0).result
+    assert result.value, result.reason
     with np.load(path) as file:
         return [file[name] for name in file.files if name.startswith("output")]
 

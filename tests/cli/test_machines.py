@@ -8,7 +8,7 @@ import pytest
 
 from inferlens import load_records
 from inferlens.cli import bench
-from inferlens.execution.launching import parts
+from inferlens.execution import remote
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from tests.commands import inferlens
@@ -43,8 +43,8 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
     assert "other:  LIKELY FASTEST  fake:fast  500 items/s  2.00x fake:steady" in throughput
     assert len(load_records(tmp_path / "results").records) == 8
 
-    monkeypatch.setattr(parts, "launcher_of", Some)
-    monkeypatch.setattr(Some, "those", [Mortal()])
+    monkeypatch.setattr(remote, "launcher_of", Some)
+    monkeypatch.setattr(Some, "those", [Mortal(kind="lab")])
     done = inferlens("bench", "machines.toml", cwd=tmp_path)
     assert (done.returncode, "here, latency" in done.stderr) == (0, False)
     assert len(load_records(tmp_path / "results").records) == 16

@@ -11,8 +11,8 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
-from inferlens.views.partition import Answer, document, told_apart
-from inferlens.views.table import render
+from inferlens.views.graph import PartitionResult, distinguish_cases, partition_document
+from inferlens.views.renderers import render
 
 
 def case(variant: str = "dynamo", precision: str = "fp32", batch: int = 1, **options: Any) -> Case:
@@ -40,7 +40,7 @@ MIXED = partition_of(
 
 
 def shown(*results: tuple[Case, Partition | InferlensError], width: int = 110, wide: bool = True) -> str:
-    return render(document([Answer(*each) for each in results], wide=wide), width=width, wide=wide)
+    return render(partition_document([PartitionResult(*each) for each in results], wide=wide), width=width, wide=wide)
 
 
 def lines(text: str) -> list[str]:
@@ -62,19 +62,23 @@ def test_counts_operators_breaks_and_choices_are_shown() -> None:
 
 def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     cases = [case(min_block_size=1, tf32=True), case(min_block_size=5, tf32=True)]
-    shared, labels = told_apart(cases)
+    shared, labels = distinguish_cases(cases)
     assert labels == ["min_block_size=1", "min_block_size=5"]
     assert shared == ["torch_tensorrt:dynamo", "fp32", "batch 1", "tf32=true"]
-    warned = Answer(cases[0], MIXED, [Warning("no-effect", "It does nothing.", "Leave it out.")])
-    answers = [warned, Answer(cases[1], WHOLE), Answer(case(), Unsupported("torch.export cannot take it."))]
-    made = document(answers, wide=True)
+    warned = PartitionResult(cases[0], MIXED, [Warning("no-effect", "It does nothing.", "Leave it out.")])
+    answers = [
+        warned,
+        PartitionResult(cases[1], WHOLE),
+        PartitionResult(case(), Unsupported("torch.export cannot take it.")),
+    ]
+    made = partition_document(answers, wide=True)
     text = render(made, width=110, wide=True)
     assert "What PyTorch runs with min_block_size=1" in text
     assert "What min_block_size changes with min_block_size=1" in text
     assert "runs with min_block_size=5" not in text
     assert "With min_block_size=1 tf32=true: It does nothing. Leave it out." in text
     assert "default: torch.export cannot take it." in text
-    few = render(document(answers))
+    few = render(partition_document(answers))
     assert "Most is in TensorRT with min_block_size=1 tf32=true: 4 of 5 operators run in TensorRT, in 2 engines." in few
     assert "What PyTorch runs" not in few, "which is for one case, or --wide"
     assert "default failed" in lines(few)
@@ -88,19 +92,21 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
         None, "torch.export cannot take it.",
     )  # fmt: skip
     alike = [case(precision=precision, batch=batch) for batch in (1, 2) for precision in ("fp32", "fp16")]
-    assert told_apart(alike)[1] == ["fp32 batch 1", "fp16 batch 1", "fp32 batch 2", "fp16 batch 2"]
+    assert distinguish_cases(alike)[1] == ["fp32 batch 1", "fp16 batch 1", "fp32 batch 2", "fp16 batch 2"]
     assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
 
 
 def test_values_that_give_the_same_are_said_together_and_which_is_the_default() -> None:
     none = partition_of([TORCH], front_end="dynamo", min_block_size=100)
     cases = [case(min_block_size=size, precision="fp16", batch=8) for size in (1, 5, 100)]
-    answers = [Answer(each, part) for each, part in zip(cases, (WHOLE, WHOLE, none), strict=True)]
-    text = render(document(answers, defaults={"min_block_size": "5"}), width=200)
+    answers = [PartitionResult(each, part) for each, part in zip(cases, (WHOLE, WHOLE, none), strict=True)]
+    text = render(partition_document(answers, defaults={"min_block_size": "5"}), width=200)
     assert "Most is in TensorRT with min_block_size=1 and 5 (default): all 3 operators run in TensorRT, in 1" in text
     assert "fewest" not in text
     assert "bench resnet18 -b torch_tensorrt:dynamo --precision fp16 --batch 8 --option" in text
-    assert "The same with each: all 3 operators run in TensorRT, in 1 engine." in render(document(answers[:2]))
+    assert "The same with each: all 3 operators run in TensorRT, in 1 engine." in render(
+        partition_document(answers[:2])
+    )
 
 
 def test_graph_breaks_have_rows() -> None:
@@ -132,12 +138,12 @@ def test_many_places_and_choices_fit_on_a_screen() -> None:
     )  # fmt: skip
     warnings = [Warning("no-effect", f"Option {n} does nothing.", "Leave it out.") for n in range(5)]
     for cases in ([case(precision="fp16")], [case(min_block_size=n, precision="fp16") for n in range(30)]):
-        text = render(document([Answer(each, part, warnings) for each in cases]))
+        text = render(partition_document([PartitionResult(each, part, warnings) for each in cases]))
         assert len(text.splitlines()) <= 24, text
         assert max(map(len, text.splitlines())) <= 100, text
         assert "800 of 1,600 operators run in TensorRT, in 40 engines" in text
         assert ": --wide)" in text
-    text = render(document([Answer(case(precision="fp16"), part, warnings)]))
+    text = render(partition_document([PartitionResult(case(precision="fp16"), part, warnings)]))
     marked = [line.split()[0] for line in text.splitlines() if line.endswith("in use")]
     assert marked == ["5"]
     options = "--precision fp16 --option torch_tensorrt.min_block_size=5,16"

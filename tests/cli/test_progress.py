@@ -19,7 +19,7 @@ import inferlens
 from inferlens.cli import screen
 from inferlens.cli.progress import Bar
 from inferlens.errors import Unsupported
-from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import PlannedCase
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from tests.views.samples import WRONG, case, failure, record
@@ -34,7 +34,7 @@ def told(
     out, clock = io.StringIO(), itertools.count(step=every)
     with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock)), rounds=rounds) as bar:
         no = Unsupported("No such device.")
-        bar.planned([Planned(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
+        bar.planned([PlannedCase(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
         for each in ended:
             bar.began(each.case)
             bar.done(each, Path())
@@ -86,7 +86,7 @@ def test_the_clock_runs_on_once_each_case_was_measured() -> None:
     out, ways, seconds = io.StringIO(), [case("pytorch"), case("openvino")], [0.0]
     console = Console(file=out, force_terminal=True, width=100, get_time=lambda: seconds[0])
     with Bar(console) as bar:
-        bar.planned([Planned(each, RESNET, None) for each in ways])
+        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
         for seconds[0] in (30.0, 95.0):
             for each in ways:
                 bar.began(each)
@@ -99,7 +99,7 @@ def test_the_clock_runs_on_once_each_case_was_measured() -> None:
 def test_of_later_rounds_one_line_tells_all():
     out, ways = io.StringIO(), [case("pytorch"), case("openvino")]
     with Bar(Console(file=out)) as bar:
-        bar.planned([Planned(each, RESNET, None) for each in ways])
+        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
         for _ in range(2):
             for each in ways:
                 bar.done(record(each), Path())
@@ -120,7 +120,7 @@ def test_of_later_rounds_one_line_tells_all():
 def test_a_round_of_one_of_several_races_says_of_which():
     out, ways = io.StringIO(), [case(batch=batch) for batch in (1, 8)]
     with Bar(Console(file=out)) as bar:
-        bar.planned([Planned(each, RESNET, None) for each in ways])
+        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
         bar.round(2, ways[1:], "openvino 1.07x pytorch")
     assert out.getvalue().splitlines()[-1] == "resnet18 batch 8, round 2: openvino 1.07x pytorch"
 
@@ -206,5 +206,5 @@ def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
     assert capsys.readouterr().err == ""
     out = io.StringIO()
     monkeypatch.setattr(screen, "errors", lambda: Console(file=out, force_terminal=True, width=100))
-    inferlens.bench("fake:demo", **words)
+    inferlens.bench("fake:demo", rerun=True, **words)
     assert "fake:fast" in out.getvalue()

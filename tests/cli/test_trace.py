@@ -18,7 +18,7 @@ from inferlens.cli.commands import app
 from inferlens.cli.options import fast_words
 from inferlens.trace.several import runs_in, traces_in
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.trace_views import VIEWS
+from inferlens.views.trace import VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import event, faster, kernel, launch, of_torch, step, text, training
 

@@ -17,9 +17,10 @@ import inferlens
 from inferlens import ABResult, InferlensError, load_records
 from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
-from inferlens.execution import child_process as processes
-from inferlens.execution import rounds, survey
-from inferlens.execution.interleaver import Interleaver
+from inferlens.execution import cases
+from inferlens.execution import child as processes
+from inferlens.execution import race as rounds
+from inferlens.execution.child import Interleaver
 from inferlens.stats.intervals import Interval
 from tests.commands import ended, launch
 
@@ -35,9 +36,9 @@ def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are what they are outside of tests, but for the one that asks what backends can do."""
 
     def probe(names: Any, python: str = "") -> Any:
-        return survey.capabilities(survey.NamesJob(names=tuple(names)), Mock())
+        return cases.capabilities(cases.NamesJob(names=tuple(names)), Mock())
 
-    monkeypatch.setattr(survey, "probe", probe)
+    monkeypatch.setattr(cases, "probe", probe)
     monkeypatch.setattr(processes, "launch", LAUNCH)
     monkeypatch.setattr(Interleaver, "run", RUN)
 

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
-from inferlens.execution import child_process as processes
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.deploy import build
-from inferlens.execution.deploy.build import FileJob
-from inferlens.execution.protocol import Began, TaskResult
+from inferlens.execution import child as processes
+from inferlens.execution import deploy as build
+from inferlens.execution.child import Outcome
+from inferlens.execution.deploy import FileJob
+from inferlens.execution.protocol import PhaseStart, TaskResult
 from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case
 from tests.commands import ended
@@ -27,9 +27,9 @@ def worker(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], out
     """Puts ``write`` in the place of the process that does the task; gives the jobs it was asked to do."""
     jobs: list[FileJob] = []
 
-    def launch(_: Any, job: FileJob, *, timeout: float, on_event: Any) -> Outcome[Any]:
+    def launch(_: Any, job: FileJob, __: Any, *, timeout: float, on_event: Any) -> Outcome[Any]:
         jobs.append(job)
-        on_event(Began("export"))
+        on_event(PhaseStart("export"))
         write(Path(job.path))
         return outcome
 

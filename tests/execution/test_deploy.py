@@ -21,7 +21,7 @@ from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
 from inferlens.record.record import Agreement
 from inferlens.record.store import RECORD, Store
-from inferlens.views.python import best_case
+from inferlens.views.results import best_case
 from tests.backends import small
 from tests.commands import inferlens as command
 from tests.commands import shorten, stay
@@ -524,7 +524,7 @@ def test_scripts_for_a_gpu_are_programs(label: str, file: str, options: dict[str
     backend = small.backend(label)
     case = small.case(label, device="cuda", precision="fp16", threads=2, options=options)
     assert isinstance(backend, Deployer)
-    assert backend.deployed_as(case) == Path(file).suffix
+    assert backend.deploy_suffix(case) == Path(file).suffix
     script = backend.script(case, file, small.TWO_INPUTS + small.CONVOLUTION)
     compile(script, "run.py", "exec")
     assert file in script

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 import inferlens
 from inferlens import ABSteps, InferlensError
 from inferlens.analysis.comparison import Difference
-from inferlens.execution import child_process, survey
+from inferlens.execution import cases, child
 from inferlens.measure import interpreter
 from inferlens.measure.environment import collect
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case, environment_of, shown_together
 from inferlens.spec.plan import Plan, ab_words, as_plan, words_of
-from inferlens.views.raced.ab import document
+from inferlens.views.comparison import ab_document
 from tests import commands
 
 SOURCE = str(Path(inferlens.__file__).parents[1])
@@ -105,7 +105,7 @@ def backend(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.syspath_prepend(make.plugin)  # type: ignore[attr-defined]
     monkeypatch.delitem(BACKENDS.__dict__, "_points", raising=False)
-    monkeypatch.setattr(survey, "backends_named", lambda _: ("engine", "fake"))
+    monkeypatch.setattr(cases, "backends_named", lambda _: ("engine", "fake"))
     yield
     BACKENDS.__dict__.pop("_points", None)
 
@@ -145,7 +145,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     assert [line.split()[0] for line in rows] == ["old", "same", "new"]
     assert [word for line in rows for word in line.split() if word in ("SAME", "SLOWER")] == ["SAME", "SLOWER"]
     assert max(map(len, lines)) <= 100
-    assert document(steps).data()["steps"][0]["verdict"] == "SAME"
+    assert ab_document(steps).data()["steps"][0]["verdict"] == "SAME"
     torch = Difference("torch", "2.9", "2.14", unlike=False, cases=1)
     back = replace(found, differences=(*found.differences, replace(torch, base="2.14", candidate="2.9")))
     (said,) = ABSteps(steps=(replace(same, differences=(torch,)), replace(back, a=same.b)), level=0.95).sentences
@@ -188,16 +188,16 @@ def test_no_package_of_this_environment_is_found_in_another(monkeypatch: pytest.
         sys, "path", [str(tmp_path), *(path for path in sys.path if path.endswith((".zip", "site-packages")))]
     )
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
-    given = child_process.variables_for("old/bin/python")
+    given = child.variables_for("old/bin/python")
     assert given["PYTHONPATH"] == str(tmp_path)
     assert given["PATH"].split(":")[0] == str(Path("old/bin").resolve())
     assert "VIRTUAL_ENV" not in given
-    assert "site-packages" in child_process.variables_for()["PYTHONPATH"]
+    assert "site-packages" in child.variables_for()["PYTHONPATH"]
 
 
 def test_an_interpreter_that_is_gone_is_a_reason(tmp_path: Path) -> None:
-    job = survey.NamesJob(names=("fake",), python=str(tmp_path / "python"))
-    outcome = child_process.launch(survey.capabilities, job, timeout=5)
+    job = cases.NamesJob(names=("fake",), python=str(tmp_path / "python"))
+    outcome = child.launch("capabilities", job, dict, timeout=5)
     assert (outcome.result.status, "could not be started" in outcome.result.reason) == ("crashed", True)
 
 
@@ -239,7 +239,7 @@ def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Pat
 
 
 def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(tmp_path: Path) -> None:
-    here, found = collect(), survey.environment_by(script(tmp_path / "python", "exit 1"))
+    here, found = collect(), cases.environment_by(script(tmp_path / "python", "exit 1"))
     assert (found.cpu, found.memory, found.gpus) == (here.cpu, here.memory, here.gpus)
     assert (found.libraries, found.python) == ({}, "")
 

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens.execution.interference import interference
-from inferlens.execution.measure_case import Measured
 from inferlens.execution.protocol import TaskResult
+from inferlens.execution.scheduler import interference_of
+from inferlens.execution.tasks import BenchmarkResult
 from inferlens.record.machine import Before
 from inferlens.record.record import Measurement, Memory
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
@@ -34,12 +34,12 @@ def windows(count: int = 10) -> Measurement:
     return msgspec.structs.replace(latencies(count), metric="throughput", unit="calls/s", samples=rates, calls=100)
 
 
-def answer(*measurements: Measurement, **fields: Any) -> TaskResult[Measured]:
-    return TaskResult(model=facts(ON_GPU), found=Measured(measurements=measurements or (latencies(),)), **fields)
+def answer(*measurements: Measurement, **fields: Any) -> TaskResult[BenchmarkResult]:
+    return TaskResult(model=facts(ON_GPU), value=BenchmarkResult(measurements=measurements or (latencies(),)), **fields)
 
 
 def test_a_calm_machine_leaves_all_samples() -> None:
-    found = interference(ON_CPU, answer(latencies(), windows()), cpu_log())
+    found = interference_of(ON_CPU, answer(latencies(), windows()), cpu_log())
     assert (found.marks.count, found.marks.disturbed) == (COUNT, ())
     assert (found.window_marks.count, found.window_marks.disturbed) == (10, ())
     assert not found.repeat
@@ -49,7 +49,7 @@ def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes
     whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
     named = msgspec.structs.replace(whole, peak_case_memory=500)
     told = ((named, True), (whole, True), (whole, False))
-    beside, nameless, alone = (interference(ON_GPU, answer(), log, interleaved=both) for log, both in told)
+    beside, nameless, alone = (interference_of(ON_GPU, answer(), log, interleaved=both) for log, both in told)
     assert [each.memory.device_peak for each in (beside, nameless, alone)] == [500, None, 600]
     assert "in turns" in beside.energy.reason
 
@@ -57,33 +57,33 @@ def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes
 def test_a_short_disturbance_leaves_samples_out() -> None:
     """A mean of half a second stands for the interval before it: from 2.5 s to 3.5 s, of windows three of ten."""
     log = cpu_log(others=BUSY, busy=during(3.0, 3.5, 4.0, 1.0))
-    marks = interference(ON_CPU, answer(), log).marks
+    marks = interference_of(ON_CPU, answer(), log).marks
     first, last = (latencies().begins[place] for place in (marks.discarded[0], marks.discarded[-1]))
     assert (first, last) == (pytest.approx(2.495, abs=0.01), pytest.approx(3.495, abs=0.01))
     assert marks.touched == {"cpu busy": len(marks.discarded)}
     assert (marks.clean, marks.short) == (True, False)
-    found = interference(ON_CPU, answer(latencies(), windows()), log)
+    found = interference_of(ON_CPU, answer(latencies(), windows()), log)
     assert (found.window_marks.disturbed, found.window_marks.discarded, found.repeat) == ((1, 2, 3), (1, 2, 3), False)
 
 
 @pytest.mark.parametrize(("wave", "repeat"), [(0.0, False), (during(3.0, 5.0, 3.9, 0.0), True)], ids=["calm", "loud"])
 def test_windows_of_throughput_may_ask_for_it_too(wave: Any, repeat: bool) -> None:
     """Five of them have to remain; of calls more than there are here."""
-    found = interference(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
+    found = interference_of(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
     assert (found.marks, found.repeat) == (None, repeat)
 
 
 def test_what_is_not_known_has_no_marks() -> None:
     for told, log in ((answer(), None), (TaskResult(status="failed"), cpu_log())):
-        found = interference(ON_CPU, told, log)
+        found = interference_of(ON_CPU, told, log)
         assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (*[None] * 4, False)
     old = msgspec.structs.replace(latencies(), begins=())
-    assert interference(ON_CPU, answer(old), cpu_log()).marks is None
+    assert interference_of(ON_CPU, answer(old), cpu_log()).marks is None
 
 
 def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
     short = msgspec.structs.replace(latencies(), samples=(0.01,) * 100, begins=tuple(3 + i / 100 for i in range(100)))
-    found = interference(ON_CPU, answer(short), cpu_log())
+    found = interference_of(ON_CPU, answer(short), cpu_log())
     assert found.machine.cpu.times == (2.5, 3.0, 3.5, 4.0, 4.5)
 
 
@@ -96,10 +96,10 @@ def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
     ],
 )
 def test_energy_is_of_an_item_and_of_the_device(on: Any, log: Any, measured: Any, joules: float, items: int) -> None:
-    found = interference(on, answer(measured), log)
+    found = interference_of(on, answer(measured), log)
     energy, other = (found.energy, found.cpu_energy) if on is ON_GPU else (found.cpu_energy, found.energy)
     assert (energy.joules, energy.items, other) == (pytest.approx(joules), items, None)
-    flushed = interference(msgspec.structs.replace(on, cold=True), answer(measured), log)
+    flushed = interference_of(msgspec.structs.replace(on, cold=True), answer(measured), log)
     energy = flushed.energy or flushed.cpu_energy
     assert (energy.joules, "flushed" in energy.reason) == (None, True)
 
@@ -107,11 +107,11 @@ def test_energy_is_of_an_item_and_of_the_device(on: Any, log: Any, measured: Any
 def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
     own = Memory(host_peak=10, host_basis="ru_maxrss", library_peak=5, library_basis="PyTorch")
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    found = interference(ON_GPU, answer(memory=own), log).memory
+    found = interference_of(ON_GPU, answer(memory=own), log).memory
     assert (found.device_peak, found.host_peak, found.library_peak) == (700, 10, 5)
     assert found.device_basis.startswith("NVML: memory of the case's processes")
     whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
-    found = interference(ON_GPU, answer(memory=own), whole).memory
+    found = interference_of(ON_GPU, answer(memory=own), whole).memory
     assert (found.device_peak, "whole device" in found.device_basis) == (600, True)
 
 
@@ -124,5 +124,5 @@ def test_device_memory_is_known_of_a_case_that_failed_and_on_the_cpu_is_none(
     on: Any, status: Any, peak: int | None, found: int | None
 ) -> None:
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=peak)
-    memory = interference(on, answer(status=status, memory=Memory(host_peak=10)), log).memory
+    memory = interference_of(on, answer(status=status, memory=Memory(host_peak=10)), log).memory
     assert (memory.host_peak, memory.device_peak) == (10, found)

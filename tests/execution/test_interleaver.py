@@ -16,15 +16,13 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
-from inferlens.execution import child_process as launch
+from inferlens.execution import child as launch
 from inferlens.execution import scheduler as running
-from inferlens.execution.expand import Planned
-from inferlens.execution.interference import Interference
-from inferlens.execution.interleaver import MORE, OVER, Interleaver, Shared, Slot
-from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
-from inferlens.execution.protocol import Began, Event, Observer, Order
-from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.worker import do
+from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver, Slot
+from inferlens.execution.protocol import Event, Observer, Order, PhaseStart, PlannedCase
+from inferlens.execution.scheduler import Interference, MeasureOptions, Scheduler
+from inferlens.execution.tasks import BenchmarkJob, Reference
+from inferlens.execution.worker import perform
 from inferlens.measure import series
 from inferlens.measure.series import Turn
 from inferlens.measure.stopping import FixedCount, FixedTime
@@ -68,7 +66,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
     answers, theirs = os.pipe()
 
     def turns(slot: Slot) -> list[set[int]]:
-        turn = Shared(lambda _: None, answers, slot.seed)
+        turn = InterleavedTurn(lambda _: None, answers, slot.seed)
         turn.ready(gpu=True)
         every = []
         for _ in range(20):
@@ -164,13 +162,13 @@ def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
 
 def cases_in(
     folder: Path, *sides: dict[str, Any], timeout: float = 60.0
-) -> tuple[Scheduler, list[tuple[Planned, int]]]:
+) -> tuple[Scheduler, list[tuple[PlannedCase, int]]]:
     """Cases of the fake backend, to be measured in processes of their own."""
     budget = Budget(mode="latency", warmup=3, seconds=0.5, timeout=timeout)
     plan = Plan(model=("fake:demo",), budget=budget, output=str(folder))
     case, found = Case(model="fake:demo", backend="fake"), ModelInfo(spec="fake:demo", name="demo", format="fake")
     every = [
-        (Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None), 0)
+        (PlannedCase(replace(case, variant=variant, options={"clock": "host", **options}), found, None), 0)
         for variant, options in zip(("steady", "fast", "noisy"), sides, strict=False)
     ]
     return Scheduler(plan, Observer(), folder), every
@@ -179,7 +177,7 @@ def cases_in(
 def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:
     """The records of two cases of the fake backend that were measured in turns."""
     scheduler, pair = cases_in(folder, *sides, timeout=timeout)
-    return scheduler.measure_interleaved(pair, scheduler.plan.budget)
+    return scheduler.measure_together(pair, MeasureOptions(scheduler.plan.budget, only_right=True))
 
 
 def calls_of(records: list[Record]) -> list[tuple[float, float, int]]:
@@ -263,7 +261,7 @@ def test_cases_load_side_by_side_and_each_is_measured_by_itself(
     ]  # fmt: skip
     assert sorted(done) == ["fast", "noisy", "steady"], "one that fails in its first call is done before its turn"
     assert records == sorted(records, key=lambda each: each.created)
-    assert all((scheduler.kept[each.id] / "record.json").exists() for each in records)
+    assert len([*tmp_path.rglob("record.json")]) == len(records)
     whose = [place for *_, place in calls_of(records)]
     assert whose == sorted(whose)
     for each in (records[0], records[2]):
@@ -280,16 +278,17 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
     monkeypatch.setattr(Interference, "repeat", False)
     scheduler, every = cases_in(tmp_path, {}, {})
 
-    def interrupts(record: Record, _: Path) -> None:
+    done = list[tuple[Record, Path]]()
+
+    def interrupts(record: Record, folder: Path) -> None:
+        done.append((record, folder))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scheduler.observer, "done", interrupts)
     with pytest.raises(KeyboardInterrupt):
         scheduler.measure_each(every)
-    assert [record.case.variant for record in scheduler.records] == ["steady"]
-    assert [path.parent.name for path in tmp_path.glob("*/*/record.json")] == [
-        scheduler.kept[record.id].name for record in scheduler.records
-    ]
+    assert [record.case.variant for record, _ in done] == ["steady"]
+    assert [path.parent for path in tmp_path.glob("*/*/record.json")] == [folder for _, folder in done]
     assert not [*tmp_path.glob("*/fake-fast*")]
 
 
@@ -314,13 +313,16 @@ def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
             told.append("turn")
 
     def heard(event: Event) -> None:
-        if isinstance(event, Began):
+        if isinstance(event, PhaseStart):
             told.append(event.phase)
 
     monkeypatch.setattr(Fake, "times_kernels", lambda self, case, *, built=False: times_kernels and not built)
     scheduler, ((planned, _),) = cases_in(tmp_path, {})
     job = BenchmarkJob(
-        **scheduler.given(planned.case, tmp_path), **words, budget=scheduler.plan.budget, reference=Reference(name=""),
-    )  # fmt: skip
-    do(Order.of(benchmark, job), heard, Told())
+        **scheduler.job_fields(planned.case, tmp_path),
+        **words,
+        budget=scheduler.plan.budget,
+        reference=Reference(name=""),
+    )
+    perform(Order.of("benchmark", job), heard, Told())
     assert told[told.index("load") + 1 :][: len(order)] == order

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 import inferlens
-from inferlens.execution import child_process, survey
-from inferlens.execution.measure_case import BenchmarkJob, Reference, benchmark
-from inferlens.execution.protocol import Answered, Event
+from inferlens.execution import cases, child
+from inferlens.execution.protocol import Event, TaskAnswer
+from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
 from inferlens.record.store import load_records
 from tests import commands
 
@@ -35,8 +35,8 @@ TROUBLES = {
 @pytest.fixture(autouse=True)
 def quick_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks none of the backends that import a framework what it can do here: a second or two before every run."""
-    ask = survey.probe
-    monkeypatch.setattr(survey, "probe", lambda _, python="": ask(["fake"], python))
+    ask = cases.probe
+    monkeypatch.setattr(cases, "probe", lambda _, python="": ask(["fake"], python))
 
 
 def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:
@@ -112,7 +112,7 @@ def unchecked(folder: Path, why: str) -> BenchmarkJob:
 
 def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> None:
     job = unchecked(tmp_path, "the reference failed: no memory")
-    found = commands.launch(benchmark, job, timeout=60).result.found.agreement
+    found = commands.launch("benchmark", job, BenchmarkResult, timeout=60).result.value.agreement
     assert (found.agrees, "no memory" in found.reason) == (None, True)
 
 
@@ -190,7 +190,7 @@ def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path: Path) -
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
 def test_what_is_used_is_in_the_peak_and_a_large_parent_is_not_in_that_of_its_child() -> None:
-    script = "from inferlens.execution.worker import host_peak; print(host_peak())"
+    script = "from inferlens.execution.tasks import host_peak; print(host_peak())"
     parent = f"""
 import subprocess, sys
 large = bytearray(400 << 20)
@@ -213,14 +213,14 @@ def interrupt_twice(folder: Path) -> None:
     def interrupt(event: Event) -> None:
         """Once the process has answered; and again, while it is waited for."""
         started.extend(child.pid for child in psutil.Process().children() if child.pid not in started)
-        if isinstance(event, Answered):
+        if isinstance(event, TaskAnswer):
             os.kill(started[-1], signal.SIGSTOP)  # it does not leave by itself
             again.start()
             raise KeyboardInterrupt
 
     def launched() -> None:
         try:
-            child_process.launch(benchmark, job, timeout=60, on_event=interrupt)
+            child.launch("benchmark", job, BenchmarkResult, timeout=60, on_event=interrupt)
         finally:
             again.join()  # where the process was gone before it was stopped, the second one would meet another test
 

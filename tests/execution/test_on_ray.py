@@ -17,7 +17,7 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.execution.child_process import START
+from inferlens.execution.child import START
 from inferlens.record.store import load_records
 from tests.commands import inferlens as command
 

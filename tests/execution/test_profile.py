@@ -10,9 +10,9 @@ import pytest
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import child_process as processes
+from inferlens.execution import child as processes
 from inferlens.execution import profile as profiling
-from inferlens.execution.child_process import Outcome
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor.cpu import default_threads
@@ -52,7 +52,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
     assert (profile.status, profile.layers, "told to fail" in profile.reason) == ("failed", None, True)
 
     def crashes(task: Any, *more: Any, **words: Any) -> Any:
-        if task is profiling.profile_case:
+        if task == "profile":
             return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
         return commands.launch(task, *more, **words)
 
@@ -118,34 +118,34 @@ CPU, GPU = Case(model="x:y", backend="pytorch"), Case(model="x:y", backend="tens
 FAST = Ceilings(device="a processor", bandwidth=1e9, rates={"fp32": 1e9})
 
 
-class Launched:
+class GpuLaunch:
     """Stands for the process that measures."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jobs: list[profiling.CeilingsJob] = []
-        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(found=FAST))
+        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(value=FAST))
 
-    def __call__(self, task: object, job: profiling.CeilingsJob, *, timeout: float) -> Outcome[Ceilings]:
+    def __call__(self, task: str, job: profiling.CeilingsJob, returns: Any, *, timeout: float) -> Outcome[Ceilings]:
         self.jobs.append(job)
         return self.outcome
 
     def asked(self, *cases: Case, rebuild: bool = False, **machine: Any) -> list[Ceilings]:
         """The ceilings of one command's cases."""
         scheduler = Scheduler(Plan(model=("x:y",), output=str(self.folder), rebuild=rebuild))
-        vars(scheduler)["environment"] = msgspec.structs.replace(MACHINE, **machine)
+        vars(scheduler.environments)["here"] = msgspec.structs.replace(MACHINE, **machine)
         known: dict[Path, Ceilings] = {}
         return [profiling.ceilings_of(case, scheduler, known) for case in cases]
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
-    made = Launched(tmp_path)
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuLaunch:
+    made = GpuLaunch(tmp_path)
     monkeypatch.setattr(processes, "launch", made)
     return made
 
 
-def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: Launched) -> None:
+def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: GpuLaunch) -> None:
     assert launched.asked(CPU, CPU) + launched.asked(CPU) == [FAST] * 3
     launched.asked(GPU, msgspec.structs.replace(GPU, threads=4), msgspec.structs.replace(CPU, threads=2))
     assert [(job.name, job.device, job.threads) for job in launched.jobs] == [
@@ -158,11 +158,11 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
     assert len(launched.jobs) == 7
 
 
-def test_disturbed_or_broken_ceilings_are_not_kept(launched: Launched, tmp_path: Path) -> None:
+def test_disturbed_or_broken_ceilings_are_not_kept(launched: GpuLaunch, tmp_path: Path) -> None:
     disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
-    launched.outcome = Outcome(TaskResult(found=disturbed))
+    launched.outcome = Outcome(TaskResult(value=disturbed))
     assert launched.asked(CPU, CPU) == [disturbed] * 2
-    launched.outcome = Outcome(TaskResult(found=FAST))
+    launched.outcome = Outcome(TaskResult(value=FAST))
     assert launched.asked(CPU) == [FAST]
     (file,) = (tmp_path / ".cache").iterdir()
     for content in (b"", b"{", b'{"device": 3}', b"[" * 100_000):
@@ -175,7 +175,7 @@ def test_disturbed_or_broken_ceilings_are_not_kept(launched: Launched, tmp_path:
     "outcome",
     [commands.ended("crashed", "killed by SIGSEGV"), Outcome(TaskResult(status="failed", reason="killed by SIGSEGV"))],
 )
-def test_ceilings_that_cannot_be_measured_have_a_reason(launched: Launched, outcome: Outcome[Ceilings]) -> None:
+def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, outcome: Outcome[Ceilings]) -> None:
     launched.outcome = outcome
     (found,) = launched.asked(CPU)
     assert (found.bandwidth, found.absent) == (0.0, {"all": "killed by SIGSEGV"})

@@ -13,14 +13,13 @@ import torch
 from onnx import TensorProto
 
 import inferlens
-from inferlens.execution.deploy.quantize import limit_of
+from inferlens.execution.quantize import limit_of
 from inferlens.record.quantization import Quantization
-from inferlens.views.profiled.quantized import document
+from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import WIDTH
-from inferlens.views.report.blocks import Section
-from inferlens.views.report.found import found_in
-from inferlens.views.report.measured import comparison
-from inferlens.views.table import Table, render
+from inferlens.views.renderers import render
+from inferlens.views.report import comparison_section, load_inputs
+from inferlens.views.table import Section, Table
 from tests.commands import inferlens as command
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -81,11 +80,11 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data: str) 
     assert not kept.exists(), "no layers were ranked"
     found = quantized(data, errors=True)
     shown = command("show", kept.as_posix(), cwd=Path()).stdout
-    assert shown.splitlines()[:8] == render(document(found), width=WIDTH).splitlines()[:8]
+    assert shown.splitlines()[:8] == render(quantization_document(found), width=WIDTH).splitlines()[:8]
     assert all(layer.name in shown for layer in found.layers)
     told = json.loads(command("show", kept.as_posix(), "--json", cwd=Path()).stdout)
     assert [each["error"] for each in told["layers"]] == [layer.error for layer in found.layers]
-    (section,) = comparison(found_in([Path("results")]))
+    (section,) = comparison_section(load_inputs([Path("results")]))
     assert isinstance(section, Section)
     of_layers = section.blocks[-1]
     assert isinstance(of_layers, Table)
@@ -185,7 +184,7 @@ def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data: str, tmp_path: 
             assert "Try: " in done.stderr
     words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
     (record,) = inferlens.bench("half.onnx", **words)  # type: ignore[arg-type]
-    assert (record.status, record.hint) == ("unsupported", "the model that it was made from")
+    assert (record.status, record.hint) == ("unsupported", "the original model")
 
     command("quantize", "planted.onnx", "--calibration", data, "-o", "int8.onnx", cwd=tmp_path)
     again = command("quantize", "int8.onnx", "--calibration", data, cwd=tmp_path)
@@ -232,9 +231,9 @@ def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data: str, tmp_
     best = found.best
     assert (best.accuracy_share, best.keep) == (False, "")
     assert best.accuracy_drop == pytest.approx(1 - (best.accuracy or 0) / (best.reference_accuracy or 1))
-    assert "1,000" in render(document(found, "Planted", "cpu"))
+    assert "1,000" in render(quantization_document(found, "Planted", "cpu"))
 
 
 def test_noise_says_that_accuracy_is_meaningless(data: str) -> None:
-    text = render(document(quantized("random"), "Planted", "cpu"), width=WIDTH)
+    text = render(quantization_document(quantized("random"), "Planted", "cpu"), width=WIDTH)
     assert "samples of noise: accuracy meaningless" in text

@@ -15,13 +15,12 @@ import inferlens
 from inferlens.analysis.notes import case_notes
 from inferlens.analysis.race import race
 from inferlens.analysis.samples import latest, steady_samples
-from inferlens.execution import child_process
-from inferlens.execution import rounds as running
-from inferlens.execution.launching.estimate import STARTING, seconds_of
-from inferlens.execution.measure_case import BenchmarkJob
+from inferlens.execution import child
+from inferlens.execution import race as running
+from inferlens.execution.cases import STARTING, cases_of, seconds_of
 from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import budget_of_rounds, fit_together
-from inferlens.execution.survey import cases_of
+from inferlens.execution.race import budget_of_rounds, fit_together
+from inferlens.execution.tasks import BenchmarkJob
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory, Record
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
@@ -87,13 +86,13 @@ def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path: 
 def test_rebuild_is_for_processes_of_rounds_too(
     words: dict[str, bool], anew: set[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, launch = [], child_process.launch
+    given, launch = [], child.launch
 
-    def launched(task: Any, job: Any, **more: Any) -> Any:
+    def launched(task: Any, job: Any, returns: Any, **more: Any) -> Any:
         given.append(job)
-        return launch(task, job, **more)
+        return launch(task, job, returns, **more)
 
-    monkeypatch.setattr(child_process, "launch", launched)
+    monkeypatch.setattr(child, "launch", launched)
     records, _ = raced(tmp_path, "4,5", within="1s", **words)
     built = [job.rebuild for job in given if isinstance(job, BenchmarkJob)]
     assert (len(built), {*built}) == (len(records), anew)
@@ -188,7 +187,7 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     for latencies in ("4,4.6", "4,5"):  # the second case of the second run is a new one
         with pytest.raises(KeyboardInterrupt) if latencies == "4,5" else nullcontext():
             watch = Interrupted(after) if latencies == "4,5" else None
-            inferlens.bench("fake:demo", option=[f"fake.latency={latencies}"], observer=watch, **words)
+            inferlens.bench("fake:demo", option=[f"fake.latency={latencies}"], observer=watch, rerun=True, **words)
     runs = latest(inferlens.load_records(tmp_path).records)
     assert [len(each.records) for each in runs] == [2, 2, *[1] * (after - 1)]
     assert [len(each.later) for each in runs] == [1, 0, *[0] * (after - 1)]

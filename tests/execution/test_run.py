@@ -17,17 +17,17 @@ from inferlens import InferlensError
 from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
-from inferlens.execution import child_process as processes
-from inferlens.execution.bench import measuring_order
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.expand import Planned
-from inferlens.execution.measure_case import BenchmarkJob, Reference
-from inferlens.execution.protocol import Observer
+from inferlens.execution import child as processes
+from inferlens.execution.child import Outcome
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.resume import request_hash
+from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.tasks import BenchmarkJob, Reference
 from inferlens.measure.monitor import quiet
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
-from inferlens.record.record import Record
+from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import alone_in
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
@@ -102,7 +102,9 @@ def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None
 def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path: Path) -> None:
     common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path), "quick": True}
     one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
-    two = inferlens.bench(["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
+    two = inferlens.bench(
+        ["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], rerun=True, **common
+    )
     assert [record.case for record in one] == [record.case for record in two]
     assert [record.model.name for record in one] == ["a"] * 4 + ["b"] * 4
     assert (len({record.run for record in one}), len({record.id for record in one + two})) == (1, 16)
@@ -118,7 +120,7 @@ def compiled_from(spec: str, format: Any, **made: Any) -> ModelInfo:
 def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
     plan = Plan(model=("net.engine",), trust=trust, output=str(folder))
-    return Scheduler(plan, Observer(), folder).references.of(Planned(case, found, None))
+    return Scheduler(plan, Observer(), folder).references.of(PlannedCase(case, found, None))
 
 
 @pytest.mark.usefixtures("one_process")
@@ -136,7 +138,7 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
     seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     heard: list[Any] = []
-    monkeypatch.setattr(processes, "launch", lambda _, job, **__: heard.append(job) or ended("crashed"))
+    monkeypatch.setattr(processes, "launch", lambda _, job, __, **___: heard.append(job) or ended("crashed"))
     reference_of(compiled_from(spec="fake:net", format="fake", seed=3), tmp_path, seed=seed)
     assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
 
@@ -163,8 +165,8 @@ def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(
 # Repeats, and a case that is measured once more because the machine was disturbed.
 
 FOUND = ModelInfo(spec="fake:demo", name="demo", format="fake")
-ABLE = [Planned(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
-UNABLE = Planned(case("none"), FOUND, Unsupported("Not here."))
+ABLE = [PlannedCase(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
+UNABLE = PlannedCase(case("none"), FOUND, Unsupported("Not here."))
 
 CALM = cpu_log(cpus=4)
 LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
@@ -206,8 +208,8 @@ class Machine:
         self.ending = ending
         self.attempts = 0
 
-    def launch(self, task: Any, job: Any, **words: Any) -> Outcome[Any]:
-        outcome = launch(task, job, **words)
+    def launch(self, task: Any, job: Any, returns: Any, **words: Any) -> Outcome[Any]:
+        outcome = launch(task, job, returns, **words)
         if not isinstance(job, BenchmarkJob):
             return outcome
         self.attempts += 1
@@ -378,3 +380,88 @@ def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> No
     assert not list((tmp_path / "demo").iterdir())
     (record,) = inferlens.bench("fake:demo", **words)
     assert record.status == "ok"
+
+
+# The same command again.
+
+
+def fake(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], list[str]]:
+    """Measure cases of the fake backend; return the records, and the remarks about them."""
+    remarks: list[str] = []
+    ear = words.pop("observer", Observer())
+    ear.remark = remarks.append
+    words = {"backend": "fake:steady", "warmup": 2, "max_time": "0.3s", **words}
+    records = inferlens.bench("fake:demo", option=f"fake.latency={latencies}", output=folder, observer=ear, **words)
+    return list(records), remarks
+
+
+def ids(records: list[Record]) -> set[str]:
+    return {record.id for record in records}
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked_to(tmp_path: Path) -> None:
+    first, remarks = fake(tmp_path, "4,4.6")
+    assert remarks == []
+    second, remarks = fake(tmp_path, "4,4.6")
+    assert ids(second) == ids(first)
+    assert remarks == ["All cases were measured here before; --rerun measures them again."]
+    third, remarks = fake(tmp_path, "4,4.6", rerun=True)
+    assert (ids(third) & ids(first), remarks) == (set(), [])
+    assert ids(inferlens.load_records(tmp_path).records) == ids(first) | ids(third)
+    longer, _ = fake(tmp_path, "4,4.6", iterations=7)
+    assert not ids(longer) & ids(first + third), "another request"
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_case_that_is_added_joins_the_race(tmp_path: Path) -> None:
+    first, _ = fake(tmp_path, "4,4.6")
+    second, remarks = fake(tmp_path, "4,4.6,3.9")
+    assert ids(first) < ids(second)
+    assert remarks == ["2 of 3 cases were measured here before; --rerun measures them again."]
+    assert len({record.run for record in second}) == 1
+    added = [record.repeat for record in second if record.case.options["latency"] == 3.9]
+    assert added[0] == 0
+    assert min(added[1:]) > max(record.repeat for record in first)
+
+
+class StopsAfter(Observer):
+    """Interrupts a run after so many records."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_command_goes_on(tmp_path: Path, after: int) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fake(tmp_path, "4,4.6", observer=StopsAfter(after))
+    left = ids(inferlens.load_records(tmp_path).records)
+    records, remarks = fake(tmp_path, "4,4.6")
+    assert left <= ids(records)
+    assert ids(records) == ids(inferlens.load_records(tmp_path).records)
+    assert (len(remarks), len({record.run for record in records})) == (1, 1)
+    assert not any(CUT_SHORT in record.facts for record in records)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_path: Path) -> None:
+    words = {"option": ["fake.latency=4", "fake.trouble=none,raise"], "output": tmp_path, "quick": True}
+    words |= {"backend": "fake:steady", "iterations": 5}
+    right, _ = inferlens.bench("fake:demo", **words)
+    again = inferlens.bench("fake:demo", **words)
+    assert {record.status: record.id == right.id for record in again} == {"ok": True, "failed": False}
+    assert ids(list(again)) == ids(inferlens.load_records(tmp_path).records)
+    data = tmp_path / "data.npz"
+    plans = []
+    for content in (b"1", b"2"):
+        data.write_bytes(content)
+        plan = Plan(model=("fake:demo",), weights=str(data))
+        plans.append(request_hash("bench", plan, "fake:demo", None))
+    assert plans[0] != plans[1]

@@ -17,15 +17,14 @@ pytest.importorskip("torch")
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import child_process as processes
-from inferlens.execution import trace as tracing
-from inferlens.execution.trace import Traced, content_of, run_name
+from inferlens.execution import child as processes
+from inferlens.execution.profile import CaseTrace, content_of, run_name
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.trace import Category, read
 from tests import commands
 from tests.trace.samples import event, text
 
-Taken = Callable[..., list[Traced]]
+Taken = Callable[..., list[CaseTrace]]
 MODEL = """
 import torch
 
@@ -78,7 +77,7 @@ def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken: Taken,
     assert [file.name for file in made.files] == ["trace.json.gz", "trace-2.json.gz"]
     spans = [sorted(name for name in names(file) if name.startswith("inferlens")) for file in made.files]
     assert spans == [["inferlens step 3", "inferlens step 4"], ["inferlens step 8", "inferlens step 9"]]
-    assert [len(shown.steps) for shown in made.shown] == [2, 2]
+    assert [len(shown.steps) for shown in made.contents] == [2, 2]
     assert made.step
     assert made.untraced
     assert made.cost == pytest.approx(made.step / made.untraced)
@@ -123,8 +122,8 @@ def test_other_backends_of_this_process_are_traced(backend: str, taken: Taken, t
     pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
     (made,) = taken(tmp_path / "results", backend=backend)
     assert made.status == "ok", made.reason
-    assert len(made.shown[0].steps) == 3
-    assert bool(made.unseen) == (made.shown[0].operators == 0) == (backend != "torchscript:trace")
+    assert len(made.contents[0].steps) == 3
+    assert bool(made.unseen) == (made.contents[0].operators == 0) == (backend != "torchscript:trace")
     assert not made.unseen or f"{made.case.backend_label} have 0 % of a step" in made.unseen
 
 
@@ -145,7 +144,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
     assert refused.reason
 
     def crashes(task: Any, *more: Any, **words: Any) -> Any:
-        if task is tracing.trace_case:
+        if task == "trace":
             return commands.ended("crashed", "killed by SIGSEGV")
         return commands.launch(task, *more, **words)
 

@@ -212,7 +212,7 @@ def test_options_reach_the_cuda_provider(preparation: Preparation) -> None:
     options = {"prefer_nhwc": True, "fuse_conv_bias": True, "cudnn_conv_algo_search": "HEURISTIC", "tf32": True}
     runner: Any = prepared("onnxruntime:cuda", {**options, "allow_spinning": False}, small.model(), preparation)
     with runner:
-        told = runner._loaded.get_provider_options()["CUDAExecutionProvider"]
+        told = runner._session.get_provider_options()["CUDAExecutionProvider"]
     assert [told[name] for name in ("prefer_nhwc", "fuse_conv_bias", "use_tf32")] == ["1"] * 3
     assert told["cudnn_conv_algo_search"] == "HEURISTIC"
     assert [warning.message.split()[0] for warning in preparation.warnings] == ["allow_spinning"]

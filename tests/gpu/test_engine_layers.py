@@ -9,11 +9,11 @@ import pytest
 
 import inferlens
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.library import find
+from inferlens.backends.tensorrt.library import find_flavour
 from inferlens.record.layer_profile import Profile
 
 pytest.importorskip("torchvision")
-VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
+VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)), "")
 pytestmark = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 

@@ -13,10 +13,10 @@ from torch import nn
 
 import inferlens
 from inferlens.analysis.profile_table import kernel_table
-from inferlens.backends.base import Absence, KernelOrigins, LayerProfiler, Preparation, Runner
+from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation, Runner
 from inferlens.backends.profiling import kernels as kernel_runs
-from inferlens.backends.tensorrt.library import find
-from inferlens.execution.trace import Traced
+from inferlens.backends.tensorrt.library import find_flavour
+from inferlens.execution.profile import CaseTrace
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Kernels, Layers
 from inferlens.spec.case import TensorSpec
@@ -64,7 +64,7 @@ def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **
         for _ in range(5):
             runner.infer(feed)
         runner.synchronize()
-        kernels = kernel_runs.kernels_of(runner, feed, RUNS, label)
+        kernels = kernel_runs.trace_kernels(runner, feed, RUNS, label)
     check(kernels)
     return kernels
 
@@ -171,7 +171,7 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
 @pytest.mark.parametrize("label", ["torch_compile:default", "torch_compile:reduce-overhead"])
 def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
-    """Traced to modules, also where a CUDA graph replays them."""
+    """CaseTrace to modules, also where a CUDA graph replays them."""
     model = vision(name)
     kernels = profiled(label, model, tmp_path)
     calls = sum(kernel.calls for kernel in kernels.kernels)
@@ -260,7 +260,7 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
     "label", ["tensorrt:rtx", "tensorrt:trt", "torch_tensorrt:dynamo", "torch_tensorrt:ts-trace", "onnxruntime:cuda"]
 )
 def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
-    tells = isinstance(entered(label, vision(), tmp_path), KernelOrigins)
+    tells = isinstance(entered(label, vision(), tmp_path), KernelTracer)
     kernels = profiled(label, vision(), tmp_path)
     assert sum(kernel.calls for kernel in kernels.kernels) > 15
     assert np.median(kernels.busy) > 50e-6
@@ -434,11 +434,11 @@ def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Pat
 
 # Traces of steps
 
-VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)), "")
+VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)), "")
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 
-def taken(folder: Path, **words: Any) -> list[Traced]:
+def taken(folder: Path, **words: Any) -> list[CaseTrace]:
     pytest.importorskip("torchvision")
     return traced(folder / "out", model="resnet18", device="cuda", **words)
 
@@ -455,7 +455,7 @@ def taken(folder: Path, **words: Any) -> list[Traced]:
 def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
     (traced,) = taken(tmp_path, backend=backend, precision="fp16")
     assert traced.status == "ok", traced.reason
-    (shown,) = traced.shown
+    (shown,) = traced.contents
     assert len(shown.steps) == 3
     assert 0 < shown.gpu <= 1
     assert traced.cost

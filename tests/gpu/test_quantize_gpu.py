@@ -11,10 +11,10 @@ import torch
 
 import inferlens
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.library import find, flavour
+from inferlens.backends.tensorrt.library import find_flavour, load_flavour
 from tests.backends.test_quantize import Residual
 
-ENGINES = [f"tensorrt:{name}" for name in ("trt", "rtx") if not isinstance(find(name), Absence)]
+ENGINES = [f"tensorrt:{name}" for name in ("trt", "rtx") if not isinstance(find_flavour(name), Absence)]
 OF_TORCH = [
     *["torch_compile"] * (importlib.util.find_spec("torchao") is not None),
     *["torch_tensorrt:dynamo"] * (importlib.util.find_spec("modelopt") is not None
@@ -42,7 +42,7 @@ LAYERS = {"linear": (Transformer, (8, 16, 32), "words"), "convolution": (Residua
 
 
 def old_rtx() -> bool:
-    return tuple(map(int, flavour("rtx").version.split(".")[:2])) < (1, 7)
+    return tuple(map(int, load_flavour("rtx").version.split(".")[:2])) < (1, 7)
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
@@ -62,7 +62,7 @@ def test_each_way_is_right_or_says_why_not(label: str, layers: str, kind: str, t
         assert record.status == "unsupported"
         assert "fp8 needs 8.9" in record.reason
         return
-    rtx = label.endswith("rtx") or (label.startswith("torch_tensorrt") and not isinstance(find("rtx"), Absence))
+    rtx = label.endswith("rtx") or (label.startswith("torch_tensorrt") and not isinstance(find_flavour("rtx"), Absence))
     if rtx and kind == "int8" and (layers == "convolution" or label.startswith("torch_tensorrt")) and old_rtx():
         assert record.status == "unsupported"
         assert len(record.reason) > 20

@@ -18,9 +18,9 @@ import torch
 import inferlens
 from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner
 from inferlens.backends.onnx.graph import onnx_file
-from inferlens.backends.pytorch.runner import HostIo
-from inferlens.backends.tensorrt.engine import EngineJob, built
-from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find, flavour
+from inferlens.backends.pytorch.runner import HostIoRunner
+from inferlens.backends.tensorrt.engine import EngineJob, cached_engine
+from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find_flavour, load_flavour
 from inferlens.backends.tensorrt.runner import BoundContext, Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
@@ -29,7 +29,7 @@ from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.small import quantized_file
 
-HERE = [variant for variant in ("trt", "rtx") if not isinstance(find(variant), Absence)]
+HERE = [variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)]
 pytestmark = pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX")
 RANGE = TensorSpec("image", (2, 3, 16, 16), least=(1, 3, 16, 16), best=(2, 3, 16, 16), most=(16, 3, 16, 16))
 
@@ -90,15 +90,15 @@ def test_several_profiles_and_the_one_that_runs(label: str, preparation: Prepara
 
 def test_outputs_get_memory_while_they_are_made(label: str, preparation: Preparation) -> None:
     """The allocator of outputs, with an engine whose input shape is not set yet when they are bound."""
-    kind = flavour(label.partition(":")[2])
+    kind = load_flavour(label.partition(":")[2])
     model = at(small.model(), 2)
     case = small.case(label, device="cuda", batch=None)
     graph = onnx_file(model, case, preparation, "fp32")
-    content = built(EngineJob(graph, model, case, kind, TensorRTOptions(), current_gpu()), preparation).content
+    content = cached_engine(EngineJob(graph, model, case, kind, TensorRTOptions(), current_gpu()), preparation).content
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         call = BoundContext(Engine(content, kind), stream, {})
-        assert call.grows
+        assert call.has_dynamic_outputs
         for batch in (2, 16, 1):
             inputs = small.arrays(at(small.model(), batch))
             image = torch.from_numpy(inputs["image"]).to("cuda")
@@ -167,7 +167,7 @@ def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], prepara
     model = small.model(batch=4)
     inputs, others = small.arrays(model), small.arrays(model, seed=1)
     expected = [small.eager(model, item) for item in (inputs, others)]
-    with HostIo(prepared(label, model, preparation, **options)) as runner:
+    with HostIoRunner(prepared(label, model, preparation, **options)) as runner:
         for arrays, right in zip((inputs, others), expected, strict=True):
             feed = runner.place(arrays)
             timings = runner.clock.time(runner.infer, itertools.repeat(feed), 10)
@@ -193,7 +193,7 @@ def engine(label: str, tmp_path: Path) -> Path:
         model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
         verbose=False, external_data=False,
     )  # fmt: skip
-    from inferlens.execution.deploy.build import save, single
+    from inferlens.execution.deploy import save, single
 
     case = single({"model": str(tmp_path / "model.onnx")}, label)
     save(path, case, cache=tmp_path / "cache")
@@ -238,7 +238,7 @@ def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: st
     """TensorRT for RTX has INT8 convolutions from 1.7 on; its FP8 convolutions are wrong on compute capability 9.0."""
     (record,) = bench(quantized_file(tmp_path, kind, layer), backend=label, output=str(tmp_path / "out"))
     assert record.case.precision == kind
-    rtx = flavour("rtx") if label.endswith("rtx") else None
+    rtx = load_flavour("rtx") if label.endswith("rtx") else None
     if rtx and (kind, layer) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7):
         assert record.status == "unsupported"
         assert "cannot build the engine" in record.reason

@@ -18,7 +18,7 @@ import inferlens
 from inferlens.backends.base import TOLERANCES, Preparation, Runner
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution.deploy.build import save, single
+from inferlens.execution.deploy import save, single
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec
 from tests.backends import small

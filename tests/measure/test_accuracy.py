@@ -13,11 +13,10 @@ from inferlens.analysis.tuning import facts_of
 from inferlens.record.record import Accuracy, Record
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES
-from inferlens.views.raced.tuned_chart import spec as tuned_chart
-from inferlens.views.report.found import found_in
-from inferlens.views.report.measured import answer
+from inferlens.views.report import answer_section, load_inputs
 from inferlens.views.rows import rows
 from inferlens.views.table import Table
+from inferlens.views.tuning import tuning_chart as tuned_chart
 
 pytestmark = pytest.mark.usefixtures("one_process")
 COUNT, CLASSES = 400, 12
@@ -162,7 +161,9 @@ def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path:
 
 def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:
     records(tmp_path, planted, option={"fake.mistakes": 0.05})
-    costs = next(item for item in answer(found_in([tmp_path / "results"])) if isinstance(item, Table) and item.columns)
+    costs = next(
+        item for item in answer_section(load_inputs([tmp_path / "results"])) if isinstance(item, Table) and item.columns
+    )
     assert [column.title for column in costs.columns if column.title in ("accuracy", "drop")] == ["accuracy", "drop"]
     assert any("95.0 %" in cell for cell in costs.cells([column.title for column in costs.columns].index("accuracy")))
 

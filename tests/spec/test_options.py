@@ -12,9 +12,6 @@ import typer
 import inferlens
 from inferlens import InferlensError
 from inferlens.cli.commands import app
-from inferlens.execution.ab import ab
-from inferlens.execution.deploy.quantize import quantize
-from inferlens.execution.profile import profile
 from inferlens.spec.commands import OWN, TuneOptions, options_of
 from inferlens.spec.objective import MEASURES
 from inferlens.spec.options import DURATION, SHARE, OptionSpec, option_fields
@@ -46,9 +43,7 @@ def test_a_plan_file_has_the_options_of_bench_and_a_few_of_its_own() -> None:
     assert Plan.from_words({"model": "m"}) == Plan(model=("m",))
 
 
-def test_what_is_measured_takes_every_option_that_its_command_has() -> None:
-    for command, function in (("ab", ab), ("quantize", quantize), ("profile", profile)):
-        assert set(options_of(command)) <= set(inspect.signature(function).parameters), command
+def test_the_help_names_every_aim() -> None:
     aims = {name for name, measure in MEASURES.items() if measure.aim}
     assert all(aim in option_fields(TuneOptions)["objective"].help for aim in aims)
 

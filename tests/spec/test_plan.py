@@ -13,7 +13,8 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.cli.commands import app
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import Planned, expand
+from inferlens.execution.cases import expand
+from inferlens.execution.protocol import PlannedCase
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, command, toml_words
@@ -39,7 +40,7 @@ GPU_HOST = {
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module")
 
 
-def cases(machine: dict[str, Capabilities] = LAPTOP, model_info: ModelInfo = RESNET, **words: Any) -> list[Planned]:
+def cases(machine: dict[str, Capabilities] = LAPTOP, model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
     return expand(Plan.from_words({"model": model_info.spec, **words}), [model_info], machine)
 
 
@@ -324,7 +325,7 @@ COMPILER = Capabilities(
 BOTH = {"pytorch": GPU, "torch_compile": COMPILER}
 
 
-def recommended(model_info: ModelInfo = RESNET, **words: Any) -> list[Planned]:
+def recommended(model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
     return expand(replace(RECOMMENDED, **words), [model_info], BOTH)
 
 

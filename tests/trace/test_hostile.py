@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read
 from inferlens.trace import reader as texts
+from inferlens.trace.reader import read
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.trace_views import VIEWS, Selection
+from inferlens.views.trace import VIEWS, Selection
 from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, training
 
 packed = functools.partial(gzip.compress, mtime=0)  # the time would be in the names of the tests

@@ -396,12 +396,12 @@ def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory
 def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
     """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
     for traced_event in (
-        traced_event for traced_event in runs(name)[0].events if traced_event.launched.kind == "kernel"
+        traced_event for traced_event in runs(name)[0].events if traced_event.gpu_launch.kind == "kernel"
     ):
         own = achieved(
             H200,
-            traced_event.launched.grid,
-            traced_event.launched.block,
+            traced_event.gpu_launch.grid,
+            traced_event.gpu_launch.block,
             traced_event.registers,
             traced_event.shared_memory,
         )

@@ -11,9 +11,11 @@ import msgspec
 
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.store import LoadedProfiles
-from inferlens.views.profiled import layers_and_kernels, modules, roofline
-from inferlens.views.profiled.cases import groups, of_level
-from inferlens.views.table import Document, render
+from inferlens.views.profiles import cases_of_level, group_profiles, parts_document
+from inferlens.views.profiles.modules import modules_document
+from inferlens.views.profiles.roofline import case_rooflines, roofline_document
+from inferlens.views.renderers import render
+from inferlens.views.table import Document
 from tests.analysis.profile.samples import unprofiled
 
 TABLES = ("layers", "modules", "kernels", "roofline")
@@ -30,12 +32,12 @@ def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> Lo
 def document(table: str, loaded_profiles: LoadedProfiles, **options: Any) -> Document:
     """The document that the command of that name shows."""
     if table == "modules":
-        return modules.document(groups(loaded_profiles), **options)
+        return modules_document(group_profiles(loaded_profiles), **options)
     if table == "roofline":
         top = options.pop("top", None)
-        return roofline.document(roofline.roofed(loaded_profiles, **options), top=top)
+        return roofline_document(case_rooflines(loaded_profiles, **options), top=top)
     level: Level = "layer" if table == "layers" else "kernel"
-    return layers_and_kernels.document(level, of_level(loaded_profiles, level), **options)
+    return parts_document(level, cases_of_level(loaded_profiles, level), **options)
 
 
 def drawn(

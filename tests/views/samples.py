@@ -23,8 +23,8 @@ from inferlens.record.record import (
     Warning,
 )
 from inferlens.spec.case import Budget, Case, TensorSpec
-from inferlens.views.records import document
-from inferlens.views.table import render
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
 
 CPU = "Intel(R) Xeon(R) Platinum 8480C"
 GPU = "NVIDIA H200"
@@ -203,4 +203,4 @@ def sample_records() -> list[Record]:
 
 def shown(records: Any, format: str = "table", reference: str | None = None, **terminal: Any) -> str:
     """Records as text of a format."""
-    return render(document(records, reference), format, **terminal)
+    return render(records_document(records, reference), format, **terminal)

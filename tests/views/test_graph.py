@@ -14,7 +14,7 @@ import pytest
 from inferlens.analysis.graph import Graph, graph_of
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views import graph as view
-from inferlens.views.graph import BANDS, HEAT, heat, ink, render
+from inferlens.views.graph import BANDS, HEAT, heat, ink, render_graphs
 from tests.analysis.profile.graphs import reads, residual, source, tensors
 from tests.analysis.profile.samples import NASTY
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(not importlib.util.find_spec("pygraphviz"), reas
 
 
 def drawn(*graphs: Graph, fused: bool = False) -> ElementTree.Element:
-    return ElementTree.fromstring(render(graphs, "svg", title="small", fused=fused))
+    return ElementTree.fromstring(render_graphs(graphs, "svg", title="small", fused=fused))
 
 
 def groups(root: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
@@ -79,7 +79,7 @@ def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
     assert {"small", "other", "up to 100 %: share of a run"} <= set(words(root).splitlines())
     assert len(groups(root, "node")) == 9 + 3
     with pytest.raises(InferlensError, match="7 graphs"):
-        render([one] * 7, "svg", title="x")
+        render_graphs([one] * 7, "svg", title="x")
 
 
 def test_hostile_names_are_only_text() -> None:
@@ -89,11 +89,11 @@ def test_hostile_names_are_only_text() -> None:
     ]
     graph = graph_of(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=tensors("t0")))
     for fused in (False, True):
-        root = ElementTree.fromstring(render([graph], "svg", title=HOSTILE[1], fused=fused))
+        root = ElementTree.fromstring(render_graphs([graph], "svg", title=HOSTILE[1], fused=fused))
         assert not list(root.iter(f"{SVG}script"))
         assert len(groups(root, "node")) == len(HOSTILE) + 2
         assert any('∖N∖"∖' in tip for tip in tooltips(root))
-    page = render([graph], "html", title=HOSTILE[2])
+    page = render_graphs([graph], "html", title=HOSTILE[2])
     assert isinstance(page, str)
     scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
@@ -115,25 +115,25 @@ def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
 
 def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vl_convert")
-    image = render([graph_of(residual())], "png", title="small")
+    image = render_graphs([graph_of(residual())], "png", title="small")
     assert isinstance(image, bytes)
     assert image.startswith(b"\x89PNG")
     assert int.from_bytes(image[16:20], "big") == 2 * int(drawn(graph_of(residual())).get("width", "0"))
     monkeypatch.setattr(view, "TALLEST", 300)
     with pytest.raises(InferlensError, match="too many for a PNG") as raised:
-        render([graph_of(residual())], "png", title="small")
+        render_graphs([graph_of(residual())], "png", title="small")
     assert "--depth" in raised.value.hint
 
 
 def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = graph_of(source(*(reads(f"t{i}", f"t{i + 1}", name=name) for i, name in enumerate((NASTY, HOSTILE[2])))))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    data = json.loads(render([graph], "json", title="small"))
+    data = json.loads(render_graphs([graph], "json", title="small"))
     assert data["schema"] == "inferlens.graph/1"
     assert [node["name"] for node in data["graphs"][0]["nodes"][:2]] == [NASTY, HOSTILE[2]]
     assert data["graphs"][0]["edges"][0].keys() >= {"tail", "head", "tensors", "known"}
     with pytest.raises(MissingLibrary, match="pygraphviz") as raised:
-        render([graph], "svg", title="small")
+        render_graphs([graph], "svg", title="small")
     assert raised.value.hint.endswith("[graphs]'")
 
 
@@ -150,5 +150,5 @@ def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(
 ) -> None:
     monkeypatch.setattr(view, "_CHILD", child)
     with pytest.raises(InferlensError, match=f"cannot lay out 9 nodes and 10 edges.*{said}") as raised:
-        render([graph_of(residual())], "svg", title="small", deadline=deadline)
+        render_graphs([graph_of(residual())], "svg", title="small", deadline=deadline)
     assert "--depth" in raised.value.hint

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from inferlens.backends.profiling.traces import GPU_CLOCK
 from inferlens.record.layer_profile import Kernel, Layer, Profile
-from inferlens.views.profiled.cases import groups
-from inferlens.views.profiled.modules import columns
+from inferlens.views.profiles import group_profiles
+from inferlens.views.profiles.modules import module_columns
 from tests.analysis.profile.kernel_profiles import made, of_kernels, traced
 from tests.analysis.profile.samples import profile
 from tests.backends.profiling.samples import ENGINE
@@ -107,8 +107,8 @@ def test_every_format_says_what_shares_are_of():
 
 def levels(*profiles: Profile, level=None) -> list[str]:
     """The level of the profile of each column, and what its shares are of."""
-    (group,) = groups(loaded(*profiles))
-    return [f"{one.case.profile.level} of {one.runs.share_of}" for one in columns(group, level, None).shown]
+    (group,) = group_profiles(loaded(*profiles))
+    return [f"{one.case.profile.level} of {one.runs.share_of}" for one in module_columns(group, level, None).columns]
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
 from inferlens.record.work import ModuleWork, Work
-from inferlens.views.picture import data_of
-from inferlens.views.profiled import layers_and_kernels, modules, plots
-from inferlens.views.profiled.cases import groups, of_level
-from inferlens.views.table import render
+from inferlens.views.picture import chart_data
+from inferlens.views.profiles import cases_of_level, group_profiles, part_tables
+from inferlens.views.profiles import roofline as plots
+from inferlens.views.profiles.modules import modules_document
+from inferlens.views.renderers import render
 from tests.analysis.profile.floors import nasty as nasty_work
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.kernel_profiles import nasty as nasty_kernels
@@ -221,7 +222,7 @@ def test_what_is_not_known_of_kernels_is_said():
     text = drawn("kernels", traced(GRAPH), traced(ENGINE), width=300)
     assert "?" in text
     alone = drawn("kernels", traced(GRAPH), width=300)
-    assert "origins: which layers and modules kernels came from: inductor-graph does not report." in alone
+    assert "origins: unknown: inductor-graph does not report the layers and modules of kernels." in alone
     assert "Only 0 % of the kernels' time is traced to modules." in alone
     both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
     text = drawn("kernels", of_kernels("pytorch", both))
@@ -307,7 +308,7 @@ def test_which_profiles_share_a_tree():
 
 
 def test_columns_that_cannot_be_compared_are_named():
-    wrong = render(modules.document(groups(loaded(eager(), other(), agreement=WRONG))), width=200)
+    wrong = render(modules_document(group_profiles(loaded(eager(), other(), agreement=WRONG))), width=200)
     assert "and openvino are wrong." in wrong
     costly = drawn("modules", eager(), fused(), median=2e-3)
     assert "Times of pytorch (4.19x) and onnxruntime:cpu (" in costly
@@ -332,7 +333,7 @@ def test_depth():
 
 
 def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
-    return layers_and_kernels.shown("layer", of_level(loaded(*profiles, median=median), "layer"), sort)
+    return part_tables("layer", cases_of_level(loaded(*profiles, median=median), "layer"), sort)
 
 
 def test_boxes_are_drawn_of_any_names():
@@ -361,8 +362,8 @@ def test_boxes_are_drawn_of_any_names():
 )
 def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
     (of,) = boxes(profile(case(), [layer("a", None, "a", times=times)]), median=None)
-    panel = plots._boxes(of, of.table, None)
-    ((box,),) = data_of(panel)
+    panel = plots._box_chart(of, of.table, None)
+    ((box,),) = chart_data(panel)
     assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx(ends)
     assert whiskers in str(panel["layer"][0]["encoding"]["x"]["title"])
     assert "a has the largest share" in panel["title"]["text"]

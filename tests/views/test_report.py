@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,22 +22,30 @@ from inferlens.record.record import decode, encode
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.reader import read
 from inferlens.trace.several import traces_under
-from inferlens.views.chart import chart_of
-from inferlens.views.picture import THEMES, converter, data_of
-from inferlens.views.profiled.cases import groups, of_level
-from inferlens.views.profiled.plots import icicles
-from inferlens.views.raced import against
-from inferlens.views.renderers import html, markdown
-from inferlens.views.report.blocks import Report, Section
-from inferlens.views.report.found import Found, differences, found_in, looked, traces
-from inferlens.views.report.measured import answer, comparison, spread
-from inferlens.views.report.page import LARGE, _graph, how_it_was_measured, partitions, report
-from inferlens.views.table import Column, Document, Line, Table
-from inferlens.views.traced.step_chart import of_steps
+from inferlens.views.chart import points_chart, records_chart
+from inferlens.views.picture import THEMES, chart_data, converter
+from inferlens.views.profiles import cases_of_level, group_profiles
+from inferlens.views.profiles.modules import icicles
+from inferlens.views.renderers import html, render_markdown_report
+from inferlens.views.report import (
+    LARGE,
+    ReportInputs,
+    _graph_blocks,
+    answer_section,
+    comparison_section,
+    how_it_was_measured,
+    load_inputs,
+    partition_sections,
+    report,
+    spread,
+    traces_section,
+)
+from inferlens.views.table import Column, Document, Line, Report, Section, Table
+from inferlens.views.trace_documents import TIMELINE_BINS, load_traces, step_timeline, steps_chart, trace_differences
 from tests.commands import inferlens
-
-from .samples import case, cpu_records, gpu_records, in_turns, record
-from .test_contract import SETS
+from tests.trace.samples import event, kernel, launch, step, text, training
+from tests.views.samples import case, cpu_records, gpu_records, in_turns, record
+from tests.views.test_records import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
@@ -51,16 +60,16 @@ def kept(folder: Path, records: list[Any]) -> Path:
 
 
 def page_of(*paths: Path) -> str:
-    return html.render_report(report(found_in(paths)))
+    return html.render_report(report(load_inputs(paths)))
 
 
 @pytest.fixture(scope="module")
-def profiled() -> Found:
-    return found_in([PROFILES])
+def profiled() -> ReportInputs:
+    return load_inputs([PROFILES])
 
 
 @pytest.fixture(scope="module")
-def page(profiled: Found) -> str:
+def page(profiled: ReportInputs) -> str:
     """The page of two profiled cases; one for all tests that look at it."""
     return html.render_report(report(profiled))
 
@@ -79,10 +88,10 @@ def test_everything_of_an_example_is_on_the_page(page: str) -> None:
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
-    found = found_in([kept(tmp_path, gpu_records((1, 8)))])
-    lines = chart_of(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
+    found = load_inputs([kept(tmp_path, gpu_records((1, 8)))])
+    lines = records_chart(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
     colour = lines["layer"][0]["encoding"]["color"]["scale"]
-    points = against.chart_of(found.rows, "error", THEMES["light"], found.colours)
+    points = points_chart(found.rows, "error", THEMES["light"], found.colours)
     shades = points["vconcat"][0]["vconcat"][0]["layer"][1]["encoding"]["color"]["scale"]
     for name, shade in zip(colour["domain"], colour["range"], strict=True):
         assert found.colours[name.removesuffix(" fp16").removesuffix(" fp32")] == shade
@@ -95,7 +104,7 @@ def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_use
         for gpu_record in gpu_records((1, 32))
         if (gpu_record.case.backend, gpu_record.case.batch) != ("tensorrt", 32)
     ]
-    said = html.fragment(list(answer(found_in([kept(tmp_path, records)]))))
+    said = html.fragment(list(answer_section(load_inputs([kept(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
         *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
@@ -106,7 +115,7 @@ def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_use
 
 def test_the_index_says_how_likely_it_is_as_the_answer_does() -> None:
     folders = [ROOT / "examples" / "cpu" / "quantized" / name for name in ("mobilenet_v2", "resnet50")]
-    said = html.fragment(list(answer(found_in(folders))))
+    said = html.fragment(list(answer_section(load_inputs(folders))))
     assert re.findall(r"<td>(\d+ % sure)</td>", said)
     assert "resnet50: likely fastest openvino:cpu int8" in said
 
@@ -142,40 +151,40 @@ def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
     paths = traces_under(EXAMPLES / "traces")
     ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
     assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= {
-        difference.title for difference in differences([*looked(paths)])
+        difference.title for difference in trace_differences([*load_traces(paths)])
     }
 
 
 def test_steps_of_a_trace_add_up() -> None:
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read(path))
-    (drawn_values,) = data_of(of_steps(analysis, "one", THEMES["light"]))
+    (drawn_values,) = chart_data(steps_chart(analysis, "one", THEMES["light"]))
     for label, seconds in zip(analysis.steps.names, analysis.steps.end - analysis.steps.begin, strict=True):
         drawn = sum(drawn_value["time (ms)"] for drawn_value in drawn_values if drawn_value["step"] == label)
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
 
 
 def test_a_folder_without_traces_has_none(tmp_path: Path) -> None:
-    assert list(traces(found_in([kept(tmp_path, cpu_records())]))) == []
+    assert list(traces_section(load_inputs([kept(tmp_path, cpu_records())]))) == []
 
 
-def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, profiled: Found) -> None:
+def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, profiled: ReportInputs) -> None:
     pytest.importorskip("pygraphviz", reason="Graphviz is not there")
     assert page.count('<figure class="white"') == 2
     assert len(page) < 3_000_000
-    case = of_level(profiled.profiles, "layer")[0]
-    assert _graph(case, 1, 1000) == [LARGE]
+    case = cases_of_level(profiled.profiles, "layer")[0]
+    assert _graph_blocks(case, 1, 1000) == [LARGE]
 
 
 def test_the_partition_is_drawn_where_records_have_it() -> None:
-    page = html.fragment(list(partitions(found_in([EXAMPLES / "five-ways"]))))
+    page = html.fragment(list(partition_sections(load_inputs([EXAMPLES / "five-ways"]))))
     assert "all 175 operators run in TensorRT, in 1 engine" in page
     assert page.count('data-tip="engine 4; ') == 2 * 2  # for a phone too
     assert not re.search(r"--wide|Which is faster", page)
 
 
-def test_boxes_of_modules_add_up_to_the_call(profiled: Found) -> None:
-    (picture,) = icicles(groups(profiled.profiles))
+def test_boxes_of_modules_add_up_to_the_call(profiled: ReportInputs) -> None:
+    (picture,) = icicles(group_profiles(profiled.profiles))
     values = [value for value in picture.values if value["case"] == "pytorch"]
     assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
     outer = next(value for value in values if value["module"] == "layer3")
@@ -203,7 +212,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
 
 def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
     records = cpu_records()
-    page = html.fragment(list(how_it_was_measured(found_in([kept(tmp_path, records)]))))
+    page = html.fragment(list(how_it_was_measured(load_inputs([kept(tmp_path, records)]))))
     link = re.search(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     assert link
     lines = gzip.decompress(base64.b64decode(link[1])).splitlines()
@@ -212,10 +221,10 @@ def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
-    made = report(found_in([kept(tmp_path, SETS[name])]))
+    made = report(load_inputs([kept(tmp_path, SETS[name])]))
     page = html.render_report(made)
     assert re.findall(r"<(script|img)", page) == ["script"]
-    text, pictures = markdown.render_report(made, "pictures")
+    text, pictures = render_markdown_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
@@ -232,8 +241,8 @@ def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
-    found = found_in([kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
-    said = html.fragment(list(answer(found)))
+    found = load_inputs([kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
+    said = html.fragment(list(answer_section(found)))
     index = said[: said.index("</table>")]
     assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
     assert "NVIDIA" in index
@@ -254,7 +263,7 @@ def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
 
 
 def test_commands_in_markdown_are_code(tmp_path: Path) -> None:
-    text, _ = markdown.render_report(report(found_in([kept(tmp_path, cpu_records())])), "pictures")
+    text, _ = render_markdown_report(report(load_inputs([kept(tmp_path, cpu_records())])), "pictures")
     assert re.search(r"^Repeat it: `inferlens bench resnet18 .*`$", text, re.M)
 
 
@@ -262,10 +271,10 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = kept(tmp_path, cpu_records())
     (folder / "broken").mkdir()
     (folder / "broken" / "record.json").write_text("{")
-    assert "broken/record.json was left out" in html.fragment(list(how_it_was_measured(found_in([folder]))))
+    assert "broken/record.json was left out" in html.fragment(list(how_it_was_measured(load_inputs([folder]))))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InferlensError, match="nothing to report"):
-        found_in([tmp_path / "empty"])
+        load_inputs([tmp_path / "empty"])
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
@@ -318,7 +327,9 @@ def column(table: Any, place: int) -> list[str]:
 
 def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
     blocks = [
-        item for item in comparison(found_in([kept(tmp_path / "r", gpu_records((1, 8)))])) if isinstance(item, Table)
+        item
+        for item in comparison_section(load_inputs([kept(tmp_path / "r", gpu_records((1, 8)))]))
+        if isinstance(item, Table)
     ]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
     tab, troubles = opened(browser, tmp_path, made)
@@ -349,8 +360,10 @@ def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table() -> 
 
 def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:
     columns = [Column(name, name, wide=name == "e") for name in "abcde"]
-    lines = [Line.of(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
-    tab, troubles = opened(browser, tmp_path, html.render(Document(lambda: [Table("", "way", columns, lines)], dict)))
+    lines = [Line.from_row(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
+    tab, troubles = opened(
+        browser, tmp_path, html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
+    )
     rows = tab.locator("tbody tr:visible")
     assert rows.count() == 300
     tab.get_by_label("filter rows").fill("row 349")
@@ -479,3 +492,57 @@ def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path, page: str) -> 
     found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     serious = [(item["id"], item["nodes"][0]["html"]) for item in found if item["impact"] in ("serious", "critical")]
     assert serious == []
+
+
+# The picture of what ran when in one step of a trace.
+
+
+def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
+    """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
+    picture = step_timeline(Analysis(read(data)), "timeline-1")
+    assert picture
+    root = ET.fromstring(picture.svg(False))
+    wide = float(root.attrib["width"])
+    boxes = {}
+    for item in root.iter("{http://www.w3.org/2000/svg}rect"):
+        left, width, down = (float(item.attrib[name]) for name in ("x", "width", "y"))
+        boxes[item.attrib["data-tip"].split(";")[0]] = (left / wide, width / wide, down)
+    lanes = [item.text or "" for item in root.iter("{http://www.w3.org/2000/svg}text") if "font-weight" in item.attrib]
+    return lanes, boxes
+
+
+def test_host_threads_nest_and_streams_stand_beneath() -> None:
+    lanes, boxes = drawn(training())
+    assert [re.sub(r".* · ", "", lane) for lane in lanes] == ["thread 1", "stream 7", "stream 8"]
+    assert re.match(r"step [01], \d+ µs · host", lanes[0])
+    linear, mm, call, gemm = (boxes[name] for name in ("aten::linear", "aten::mm", "cudaLaunchKernel", "s16816gemm"))
+    assert mm[1] / linear[1] == pytest.approx(1 / 3, rel=1e-3)
+    assert gemm[1] == pytest.approx(mm[1], rel=1e-3)  # 100 µs each
+    assert linear[2] < mm[2] < gemm[2]
+    assert call[2] in (mm[2], mm[2] + (mm[2] - linear[2]))
+    assert mm[0] - linear[0] == pytest.approx(linear[1] / 6, rel=1e-3)
+
+
+def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
+    calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
+    events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
+    picture = step_timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
+    assert picture
+    boxes = re.findall(r'data-tip="(.*?);', picture.svg(False))
+    assert len(boxes) <= 3 * TIMELINE_BINS
+    told = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
+    assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
+
+
+def test_events_without_length_and_those_that_began_before_the_step() -> None:
+    early = [launch(1, 90, 5), kernel(1, 150, 100)]
+    events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
+    picture = step_timeline(Analysis(read(text(*events, *early))), "timeline-1")
+    assert picture
+    tops = [float(item) for item in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
+    assert min(tops) >= 26  # beneath the title
+    assert "aten::early" in picture.svg(False)
+
+
+def test_a_trace_in_which_nothing_happened_has_none() -> None:
+    assert step_timeline(Analysis(read(text())), "timeline-1") is None

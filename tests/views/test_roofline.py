@@ -11,10 +11,9 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
 from inferlens.units import bandwidth, flop_rate, megaflops
-from inferlens.views.picture import THEMES, beside, data_of
-from inferlens.views.profiled import plots
-from inferlens.views.profiled.roofline import document, roofed
-from inferlens.views.table import render
+from inferlens.views.picture import THEMES, chart_data, place_labels
+from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, roofline_document, rooflines
+from inferlens.views.renderers import render
 from tests.analysis.profile.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
 from tests.analysis.profile.samples import eager, failed
 from tests.views import profiled
@@ -44,10 +43,11 @@ def test_names_of_points_do_not_lie_on_a_line() -> None:
         {"name": name, "x": x, "y": y} for name, x, y in (("under", 90, 20), ("beside", 90, 70), ("short", 60, 57))
     ]
     sides = [
-        item["side"] for item in beside(points, "name", axes, (100, 100), [[{"x": 0, "y": 0}, {"x": 100, "y": 100}]])
+        item["side"]
+        for item in place_labels(points, "name", axes, (100, 100), [[{"x": 0, "y": 0}, {"x": 100, "y": 100}]])
     ]
     assert sides == ["right", "", ""]
-    assert [item["side"] for item in beside(points, "name", axes, (100, 100))] == ["right", "right", "right"]
+    assert [item["side"] for item in place_labels(points, "name", axes, (100, 100))] == ["right", "right", "right"]
 
 
 def drawn(*profiles: Profile, **options: Any) -> str:
@@ -55,7 +55,7 @@ def drawn(*profiles: Profile, **options: Any) -> str:
 
 
 def widely(profile: Profile) -> str:
-    return render(document(roofed(loaded(profile, median=None))), width=200, wide=True)
+    return render(roofline_document(case_rooflines(loaded(profile, median=None))), width=200, wide=True)
 
 
 # The last is a profile of an earlier version.
@@ -214,13 +214,13 @@ def test_numbers_in_the_unit_that_reads_best() -> None:
 
 
 def shown(*profiles: Profile) -> list[Any]:
-    return roofed(loaded(*profiles, median=None))
+    return case_rooflines(loaded(*profiles, median=None))
 
 
 def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
     pytest.importorskip("vl_convert")
     chosen = shown(nasty(), *ALL[:3])
-    svg, missing = plots.rooflines(chosen, "svg")
+    svg, missing = rooflines(chosen, "svg")
     assert isinstance(svg, str)
     texts = "".join(Xml.fromstring(svg).itertext())
     for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte", "memory at 1.00 GB/s"):
@@ -228,17 +228,17 @@ def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
     assert "not drawn, without FLOPs: 10.0 ms" in texts
     assert "pytorch fp32: most to be won in conv" in texts
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    page = plots.rooflines(chosen, "html")[0]
+    page = rooflines(chosen, "html")[0]
     assert isinstance(page, str)
     assert "<b>" not in page.partition("</script>")[2]
     with pytest.raises(InferlensError, match="Nothing in it computes"):
-        plots.rooflines(shown(worked([timed("norm", 1e-3, "norm")])), "svg")
+        rooflines(shown(worked([timed("norm", 1e-3, "norm")])), "svg")
 
 
 def test_points_lie_where_they_belong() -> None:
     (of,) = shown(slow())
-    panel = plots._roofline(of, of.table, THEMES["light"])
-    roof, points, *_ = data_of(panel)
+    panel = _roofline_chart(of, of.table, THEMES["light"])
+    roof, points, *_ = chart_data(panel)
     (conv,) = [point for point in points if point["name"] == "conv"]
     assert (conv["intensity"], conv["rate"]) == (pytest.approx(4.0), pytest.approx(20e6 / 60e-3))
     assert (1.0, 1e9) in [(item["intensity"], item["rate"]) for item in roof]

@@ -1,64 +1,168 @@
-"""The picture of what ran when in one step of a trace."""
+"""The trace of profiles, held against the Trace Event Format."""
 
 from __future__ import annotations
 
-import re
-import xml.etree.ElementTree as ET
+import gzip
+import json
+from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
-from inferlens.trace import read
-from inferlens.trace.analysis import Analysis
-from inferlens.views.report.found import BINS, timeline
-from tests.trace.samples import event, kernel, launch, step, text, training
+from inferlens.errors import InferlensError
+from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
+from inferlens.record.store import load_profiles
+from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
+from tests.analysis.profile.kernel_profiles import of_kernels
+from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, profile, saved
+from tests.commands import inferlens
+from tests.views.samples import case
+from tests.views.trace_format import checked, span
+
+MS = 1_000_000  # nanoseconds
 
 
-def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]]:
-    """The names of the lanes, and of each box where it begins, how wide it is, as shares, and how far down it is."""
-    picture = timeline(Analysis(read(data)), "timeline-1")
-    assert picture
-    root = ET.fromstring(picture.svg(False))
-    wide = float(root.attrib["width"])
-    boxes = {}
-    for item in root.iter("{http://www.w3.org/2000/svg}rect"):
-        left, width, down = (float(item.attrib[name]) for name in ("x", "width", "y"))
-        boxes[item.attrib["data-tip"].split(";")[0]] = (left / wide, width / wide, down)
-    lanes = [item.text or "" for item in root.iter("{http://www.w3.org/2000/svg}text") if "font-weight" in item.attrib]
-    return lanes, boxes
+def placed(name: str, begin: float, time: float, *modules: str, runs: int = 2, **fields: Any) -> Layer:
+    """A layer that begins and takes so many milliseconds in every run."""
+    return layer(name, None, *modules, times=(time / 1e3,) * runs, begins=(begin / 1e3,) * runs, **fields)
 
 
-def test_host_threads_nest_and_streams_stand_beneath() -> None:
-    lanes, boxes = drawn(training())
-    assert [re.sub(r".* · ", "", lane) for lane in lanes] == ["thread 1", "stream 7", "stream 8"]
-    assert re.match(r"step [01], \d+ µs · host", lanes[0])
-    linear, mm, call, gemm = (boxes[name] for name in ("aten::linear", "aten::mm", "cudaLaunchKernel", "s16816gemm"))
-    assert mm[1] / linear[1] == pytest.approx(1 / 3, rel=1e-3)
-    assert gemm[1] == pytest.approx(mm[1], rel=1e-3)  # 100 µs each
-    assert linear[2] < mm[2] < gemm[2]
-    assert call[2] in (mm[2], mm[2] + (mm[2] - linear[2]))
-    assert mm[0] - linear[0] == pytest.approx(linear[1] / 6, rel=1e-3)
+def placed_profile(*layers: Layer, begun: tuple[float, ...] = (0.0, 0.05), label: str = "onnxruntime:cpu") -> Profile:
+    """Two runs of 10 ms, 40 ms apart."""
+    made = profile(case(label), list(layers))
+    assert made.layers
+    told = msgspec.structs.replace(made.layers, whole=(0.01, 0.01), begun=begun, started="2026-05-04T10:00:00+00:00")
+    return msgspec.structs.replace(made, runs=2, layers=told)
 
 
-def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
-    calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
-    events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
-    picture = timeline(Analysis(read(text(step(1, 0, 20_100), *events))), "timeline-1")
-    assert picture
-    boxes = re.findall(r'data-tip="(.*?);', picture.svg(False))
-    assert len(boxes) <= 3 * BINS
-    told = [re.fullmatch(r"([\d,]+) events", box) for box in boxes]
-    assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
+def network() -> Profile:
+    """A module of two layers, a layer of no module, and one more of the module; then a fused one."""
+    return placed_profile(
+        placed("a", 0, 1, "block.a"),
+        placed("b", 1, 2, "block.b"),
+        placed("copy", 3, 0.5),
+        placed("c", 3.5, 1, "block.c"),
+        placed("d+e", 5, 3, "head.d", "head.e"),
+    )
 
 
-def test_events_without_length_and_those_that_began_before_the_step() -> None:
-    early = [launch(1, 90, 5), kernel(1, 150, 100)]
-    events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
-    picture = timeline(Analysis(read(text(*events, *early))), "timeline-1")
-    assert picture
-    tops = [float(item) for item in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture.svg(False))]
-    assert min(tops) >= 26  # beneath the title
-    assert "aten::early" in picture.svg(False)
+def kernels() -> Profile:
+    """Two streams at the same time, and a kernel that is launched four times."""
+    found = (
+        Kernel(name="gemm<128, 64>", stream=7, times=(1e-3,) * 2, begins=(0.0,) * 2, modules=("a",), grid=(8, 1, 1)),
+        Kernel(name="relu", stream=7, times=(1e-3,) * 2, begins=(2e-3,) * 2, modules=("b",), tensor_cores=False),
+        Kernel(name="copy", kind="copy", stream=13, times=(3e-3,) * 2, begins=(0.5e-3,) * 2),
+        Kernel(name="add", stream=7, times=(4e-3,) * 2, begins=(3e-3,) * 2, calls=4),
+    )
+    kernels = Kernels(kernels=found, whole=(0.01, 0.01), begun=(0.0, 0.05), busy=(9e-3,) * 2, launches=7, clock="CUPTI")
+    return of_kernels("pytorch", kernels)
 
 
-def test_a_trace_in_which_nothing_happened_has_none() -> None:
-    assert timeline(Analysis(read(text())), "timeline-1") is None
+def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
+    """The trace of profiles that were stored, checked."""
+    saved(folder, *profiles)
+    return checked(render_timeline(load_profiles([folder]))[0])
+
+
+def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, float, float]]:
+    """Name, begin and length in milliseconds of what a row has in a run."""
+    (events,) = [events for name, events in trace["rows"].items() if name.startswith(row)]
+    return [
+        (event["name"], span(event)[0] / MS, (span(event)[1] - span(event)[0]) / MS)
+        for event in events
+        if event["args"]["run"] == run
+    ]
+
+
+def test_runs_and_layers_stand_where_they_were(tmp_path: Path) -> None:
+    trace = traced(tmp_path, network())
+    assert drawn(trace, "host · runs") == [("run 1", 0, 10)]
+    assert drawn(trace, "host · runs", 2) == [("run 2", 50, 10)]
+    assert drawn(trace, "host · layers", 2) == [
+        ("a", 50, 1), ("b", 51, 2), ("copy", 53, 0.5), ("c", 53.5, 1), ("d+e", 55, 3),
+    ]  # fmt: skip
+    (row,) = [events for name, events in trace["rows"].items() if name == "host · layers"]
+    assert row[4]["args"] == {
+        "run": 1, "place": 5, "kind": "Conv", "modules": "head.d, head.e", "input": "1x64x56x56",
+        "output": "1x64x56x56", "calls": 1,
+    }  # fmt: skip
+    (about,) = trace["otherData"]["profiles"]
+    assert about["first run began"] == "2026-05-04T10:00:00+00:00"
+
+
+def test_modules_hold_their_consecutive_layers(tmp_path: Path) -> None:
+    """A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules."""
+    assert drawn(traced(tmp_path, network()), "modules") == [
+        ("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2),
+        ("the model", 3.5, 4.5), ("block", 3.5, 1), ("c", 3.5, 1), ("head", 5, 3),
+    ]  # fmt: skip
+
+
+def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path: Path) -> None:
+    made = profile(case(), [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))])
+    trace = traced(tmp_path, made)
+    row = "host · layers (laid out in order, when each began is not known)"
+    assert row in trace["rows"]
+    assert drawn(trace, row, 2) == [("a", 50, 2), ("b", 52, 4)]
+
+
+def test_what_runs_side_by_side_has_rows_beneath_each_other(tmp_path: Path) -> None:
+    """A container's own time lies around the modules in it; a module that is called twice is drawn as one."""
+    trace = traced(
+        tmp_path,
+        placed_profile(
+            placed("", 0, 2, ""), placed("one", 0.5, 3, "one"), placed("twice", 4, 4, "twice", calls=2), label="pytorch"
+        ),
+    )
+    assert drawn(trace, "host · layers (1 of 2 side by side)") == [("(no name)", 0, 2), ("twice", 4, 4)]
+    assert drawn(trace, "host · layers (2 of 2 side by side)") == [("one", 0.5, 3)]
+    assert drawn(trace, "modules") == [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]
+
+
+def test_kernels_have_a_row_for_each_stream(tmp_path: Path) -> None:
+    trace = traced(tmp_path, kernels())
+    assert drawn(trace, "GPU stream 13 · kernels") == [("copy", 0.5, 3)]
+    row = trace["rows"]["GPU stream 7 · kernels"]
+    assert [event["name"] for event in row] == ["gemm<128, 64>", "relu", "add"] * 2
+    assert row[0]["args"]["grid"] == "8x1x1"
+    assert row[1]["args"]["tensor cores"] is False
+
+
+def test_each_profile_is_a_process(tmp_path: Path) -> None:
+    layers = msgspec.structs.replace(network(), case=kernels().case, id="layers")
+    trace = traced(tmp_path, layers, kernels(), fused(), failed(case("openvino")))
+    processes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
+    assert [name.rpartition(" · ")[2] for name in processes] == ["layers", "layers", "kernels"]
+    assert "pytorch fp16" in processes[0]
+    about = {item["profile"]: item for item in trace["otherData"]["profiles"]}
+    assert about[fused().id]["without a time"] == 1
+
+
+def test_names_are_escaped_and_long_ones_shortened(tmp_path: Path) -> None:
+    trace = traced(tmp_path, nasty())
+    (row,) = [events for name, events in trace["rows"].items() if name.startswith("host · layers")]
+    assert all(len(event["name"]) <= LONGEST_NAME for event in trace["traceEvents"])
+    assert all(len(json.dumps(event)) < 2000 for event in row)
+
+
+def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    short = placed_profile(layer("a", None, times=(1e-3, 1e-3), begins=(0.0,)))
+    undated = placed_profile(placed("a", 0, 1), begun=(), label="openvino")
+    endless = placed_profile(placed("a", 0, 1e9), label="pytorch")
+    with pytest.raises(InferlensError) as refused:
+        render_timeline(load_profiles([saved(tmp_path, short, undated, endless)]))
+    for reason in ("not as many as there were runs", "openvino", "more than a day"):
+        assert reason in str(refused.value)
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    folder = saved(tmp_path, eager(), failed(case("openvino"), "It <broke>."))
+    done = inferlens("layers", str(folder), "--trace", "trace.json.gz", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Not drawn: openvino fp32. It <broke>." in done.stderr
+    assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
+    for file, item in (("trace.pftrace", "as 'trace.pftrace'"), ("nowhere/trace.json", "--trace with another file")):
+        done = inferlens("layers", ".", "--trace", file, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert item in done.stderr

@@ -1,4 +1,4 @@
-"""How two things compare that were measured in turns: an :class:`ABResult`, data, which ``views/raced/ab.py`` shows."""
+"""How two things compare that were measured in turns: an :class:`ABResult`, data, which ``views/comparison.py`` shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends: ways of running a model. ``base`` has the seam; every other module is one backend or what some share."""
+"""Ways of running a model. ``base`` has the interface; every other module is a backend or shared by some."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from inferlens.registry import Registry
 BACKENDS: Registry[Backend] = Registry("inferlens.backends", "backend")
 
 
-def importable() -> Iterator[type[Backend]]:
-    """Every backend whose module can be imported; those of others may be broken."""
+def importable_backends() -> Iterator[type[Backend]]:
+    """Yield the backends whose module can be imported; a module of a plug-in may be broken."""
     for name in BACKENDS.names():
         with suppress(InferlensError):
             yield BACKENDS.get(name)
 
 
-def reference_of(format: Format) -> str:
-    """The backend whose fp32 outputs on the CPU are the reference for models of a format; empty if there is none."""
-    return next((backend.name for backend in importable() if format in backend.reference_for), "")
+def reference_backend(format: Format) -> str:
+    """Return the backend whose fp32 outputs on the CPU are the reference for a format, or an empty string."""
+    return next((backend.name for backend in importable_backends() if format in backend.reference_for), "")

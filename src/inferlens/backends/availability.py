@@ -1,7 +1,6 @@
-"""Whether a library and a device are there, as answers for ``Capabilities``; and how PyTorch is set.
+"""Availability of libraries and devices, as answers for ``Capabilities``, and PyTorch's settings.
 
-Nothing here raises for something missing: a library that is absent or broken, and a machine without a GPU, are an
-``Absence`` with its hint.
+A library that is absent or broken, and a machine without a GPU, are an ``Absence`` with a hint, never an exception.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
 
 
-def imported(library: str, title: str, extra: str) -> tuple[Any, Absence | None]:
-    """The imported library, or ``None`` and why it cannot be imported; ``extra`` is ours that installs it."""
+def import_library(library: str, title: str, extra: str) -> tuple[Any, Absence | None]:
+    """Return the imported library, or ``None`` and the absence; ``extra`` is our extra that installs it."""
     try:
         return importlib.import_module(library), None
-    except Exception as error:  # a library that was built for another system can raise anything when it is loaded
+    except Exception as error:  # loading a library for another system can raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == library:
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
@@ -37,23 +36,22 @@ def imported(library: str, title: str, extra: str) -> tuple[Any, Absence | None]
         return None, Absence("", f"{title} cannot be loaded: {reason(error)}", hint)
 
 
-def found(*libraries: str) -> bool:
-    """Whether all these libraries are installed; asks without importing them."""
+def is_installed(*libraries: str) -> bool:
+    """Return whether all these libraries are installed, without importing them."""
     return all(importlib.util.find_spec(library) is not None for library in libraries)
 
 
 @cache
-def gpu_here() -> bool:
-    """Whether NVIDIA's driver shows a GPU: without one nothing that needs it is worth installing."""
-    # A missing library, a missing driver and a broken one mean the same here.
-    with contextlib.suppress(Exception), nvml_open() as nvml:
+def has_gpu() -> bool:
+    """Return whether NVIDIA's driver shows a GPU. A missing library, a missing driver and a broken one are alike."""
+    with contextlib.suppress(Exception), open_nvml() as nvml:
         return bool(nvml.nvmlDeviceGetCount())
     return False
 
 
 @contextmanager
-def nvml_open(nvml: Any = None) -> Iterator[Any]:
-    """Yield NVML, or what stands in for nvidia-ml-py. Raises whatever the library and the driver come up with."""
+def open_nvml(nvml: Any = None) -> Iterator[Any]:
+    """Yield NVML, or ``nvml`` in its place. Errors of the library and the driver are passed on."""
     if nvml is None:
         import pynvml
 
@@ -67,30 +65,30 @@ def nvml_open(nvml: Any = None) -> Iterator[Any]:
 
 
 def cuda_absence(torch: Any) -> Absence | None:
-    """Why PyTorch cannot use a GPU; ``None`` if it can."""
-    with warnings.catch_warnings(record=True) as heard:
+    """Return why PyTorch cannot use a GPU, or ``None``."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if torch.cuda.is_available():
             return None
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return Absence("", "this PyTorch build is CPU-only", "install a PyTorch build with CUDA", device="cuda")
-    if not gpu_here():
+    if not has_gpu():
         return NO_GPU
     why = "no NVIDIA GPU is visible to PyTorch"
-    if heard:  # PyTorch's own words, such as that the driver is too old
-        why += f": {reason(str(heard[0].message))}"
+    if caught:  # PyTorch's reason, such as an old driver
+        why += f": {reason(str(caught[0].message))}"
     return Absence("", why, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
 
 
 def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Precisions of PyTorch on this GPU, and why others are missing, as ``Capabilities.limits`` has it."""
+    """Return PyTorch's precisions on this GPU, and ``Capabilities.limits`` for the others."""
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return PRECISIONS, {}
     return ("fp32", "fp16"), {"cuda/bf16": "this GPU has no bf16 arithmetic, which came with compute capability 8.0"}
 
 
 def cuda_quantized(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Precisions that models can be quantized to on this GPU, and why not to others, as ``limits`` has it."""
+    """Return the precisions that this GPU can be quantized to, and ``Capabilities.limits`` for the others."""
     capability = torch.cuda.get_device_capability()
     least = {"fp8": (8, 9), "int8": (8, 0)}
     lacking = {
@@ -103,35 +101,35 @@ def cuda_quantized(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
 
 
 def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
-    """Says in the record that an option was asked for that does nothing on this device."""
+    """Warn that an option of the case has no effect on this device."""
     preparation.warn("no-effect", f"The option {option} does nothing on {device}.", "Leave it out there.")
 
 
 def check_cuda_options(options: Struct, case: Case, preparation: Preparation) -> None:
-    """Says of options that do nothing on the case's device that they were asked for; refuses a CUDA graph there."""
+    """Warn of CUDA options on another device, and refuse a CUDA graph there."""
     for name in ON_CUDA:
-        if case.device == "cuda" or name not in changed(options):
+        if case.device == "cuda" or name not in changed_options(options):
             continue
         if name == "cuda_graph":
             raise Unsupported(f"There are no CUDA graphs on {case.device}.", hint="a backend on CUDA, or no cuda_graph")
         warn_no_effect(preparation, name, case.device)
 
 
-def warn_unheeded(options: Struct, names: Iterable[str], why: str, preparation: Preparation) -> None:
-    """Says of every option of ``names`` that was asked for at another value than its default that it does nothing."""
+def warn_ignored_options(options: Struct, names: Iterable[str], why: str, preparation: Preparation) -> None:
+    """Warn of every option in ``names`` that is not at its default, with the reason why it is ignored."""
     for name in names:
-        if name in changed(options):
+        if name in changed_options(options):
             preparation.warn("no-effect", f"{name} does nothing: {why}", "Leave it out there.")
 
 
-def changed(options: Struct) -> set[str]:
-    """The options that are not at their defaults."""
+def changed_options(options: Struct) -> set[str]:
+    """Return the names of the options that are not at their defaults."""
     default = type(options)()
     return {name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)}
 
 
 def torch_versions(torch: Any) -> dict[str, str]:
-    """Versions of PyTorch and, where they are in it, CUDA and cuDNN."""
+    """Return the versions of PyTorch and, if it has them, of CUDA and cuDNN."""
     versions = {"torch": str(torch.__version__)}
     if torch.version.cuda:
         versions["CUDA"] = str(torch.version.cuda)
@@ -143,27 +141,27 @@ def torch_versions(torch: Any) -> dict[str, str]:
 
 @contextmanager
 def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
-    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode."""
+    """Set CPU threads (``None`` keeps them), TF32 in matrix products and cuDNN, and cuDNN's benchmark mode."""
     import torch
 
-    before = torch.get_num_threads(), _tf32(), torch.backends.cudnn.benchmark
+    before = torch.get_num_threads(), _allow_tf32(), torch.backends.cudnn.benchmark
     if threads is not None:
         torch.set_num_threads(threads)
-    _tf32((tf32, tf32))
+    _allow_tf32((tf32, tf32))
     torch.backends.cudnn.benchmark = cudnn_benchmark
     try:
         yield
     finally:
         torch.set_num_threads(before[0])
-        _tf32(before[1])
+        _allow_tf32(before[1])
         torch.backends.cudnn.benchmark = before[2]
 
 
-def _tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
-    """Whether matrix products and cuDNN may use TF32; sets both if asked to.
+def _allow_tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
+    """Return whether matrix products and cuDNN may use TF32, after setting both if ``on`` is given.
 
-    By these attributes, not the ``fp32_precision`` ones that came beside them: after the new ones were set, reading the
-    old ones raises, and PyTorch's own compiler reads the old ones.
+    The newer ``fp32_precision`` attributes are not used: once they are set, reading the older ones raises, and
+    PyTorch's own compiler reads the older ones.
     """
     from torch import backends
 
@@ -175,8 +173,8 @@ def _tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Without notices of what is deprecated: it was asked for, and how versions differ is the backends' business."""
+def ignore_deprecations() -> Iterator[None]:
+    """Ignore deprecation warnings, since backends handle the differences between versions."""
     with warnings.catch_warnings():
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
@@ -184,10 +182,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def refused(what: str, hint: str = "") -> Iterator[None]:
-    """Turns whatever a library raises for a model that it cannot take into the reason of a row; lack of memory is none.
+def unsupported_on_error(message: str, hint: str = "") -> Iterator[None]:
+    """Turn any exception of a library into Unsupported, except for a lack of memory.
 
-    Exporters, compilers and converters raise nearly every type there is.
+    Exporters, compilers and converters raise nearly every type of exception.
     """
     try:
         yield
@@ -196,4 +194,4 @@ def refused(what: str, hint: str = "") -> Iterator[None]:
     except Exception as error:
         if is_short_of_memory(error):
             raise
-        raise Unsupported(f"{what}: {reason(error)}", hint=hint) from error
+        raise Unsupported(f"{message}: {reason(error)}", hint=hint) from error

@@ -1,11 +1,11 @@
-"""Clocks that time a series of calls.
+"""Clocks that time a series of calls, and NVTX ranges.
 
-A clock belongs to a kind of device. Each has a timed loop of its own, three in all: host, CUDA, and CUDA with copies
-in and out. They are straight-line code: no callback, no logging, no allocation but the
-numbers themselves. Host times come from ``time.perf_counter_ns``, GPU times from CUDA events on the current stream.
+A clock belongs to a kind of device and has a timed loop of its own: host, CUDA, and CUDA with copies in and out. The
+loops are straight-line code: no callback, no logging, no allocation but the numbers. Host times come from
+``time.perf_counter_ns``, GPU times from CUDA events on the current stream.
 
-What a call is fed with comes from an iterator, and the next feed is taken before the clock starts: whatever has to
-happen between two calls, such as another feed or a flushed cache, is the iterator's business and in no sample.
+Feeds come from an iterator, and the next feed is taken before the clock starts. Work between two calls, such as
+flushing a cache, belongs to the iterator and is in no sample.
 """
 
 from __future__ import annotations
@@ -24,52 +24,50 @@ from typing import Any, NamedTuple
 
 from inferlens.errors import library
 
-FLOOR_CALLS = 200  # of each length: some 20 ms in all
-FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
+FLOOR_CALLS = 200  # of each length, in about 20 ms
+FLOOR_CYCLES = 50_000  # about 25 µs
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Times of consecutive calls, in seconds; ``enqueue`` and ``gpu`` are empty where the device has no queue."""
+    """Times of consecutive calls in seconds; ``enqueue`` and ``gpu`` are empty where the device has no queue."""
 
     latency: list[float]
     enqueue: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
-    stages: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # parts of the GPU time by name, where a call has parts
-    begins: list[float] = field(default_factory=list)  # of time.perf_counter(), as other processes have it
+    stages: dict[str, list[float]] = field(default_factory=dict)  # parts of the GPU time by name, if any
+    begins: list[float] = field(default_factory=list)  # of time.perf_counter(), comparable across processes
 
 
 class Clock(ABC):
-    """Times calls on one kind of device."""
+    """A clock for one kind of device."""
 
     name: str
     asynchronous = False  # whether the device has a queue
-    lanes = 1  # streams that calls of a window go round
+    lanes = 1  # streams that the calls of a window use in turn
 
     def now(self) -> float:
-        """Seconds of the clock that ``Timings.begins`` are of."""
+        """Return the time in seconds on the clock of ``Timings.begins``."""
         return time.perf_counter()
 
     @abstractmethod
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        """Calls ``infer`` ``count`` times, each with the next feed, one in flight at a time, and times each of them."""
+        """Call ``infer`` ``count`` times, one call in flight at a time, and time each call."""
 
     @abstractmethod
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
-        """Seconds for ``count`` back-to-back calls, until the last is done.
+        """Return the seconds of ``count`` back-to-back calls, with at most ``depth`` calls in flight.
 
-        At most ``depth`` calls are in flight at a time; ``None``: as many as the device's queue takes.
+        With ``None`` the device's queue is the limit.
         """
 
     def floor(self) -> float | None:
-        """GPU time that the clock tells beyond what a kernel lasts, in seconds; ``None`` where it tells none."""
+        """Return the GPU time in seconds that the clock adds to a kernel; ``None`` if it has no GPU time."""
         return None
 
 
 class HostClock(Clock):
-    """For devices whose calls return when their outputs are ready."""
+    """A clock for devices whose calls return when their outputs are ready."""
 
     name = "host: time.perf_counter_ns"
 
@@ -92,11 +90,11 @@ class HostClock(Clock):
 
 
 def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: int) -> float:
-    """Seconds for ``count`` calls by as many threads as there are callers, each of which has a feed of its own.
+    """Return the seconds of ``count`` calls by one thread for each caller, which has its own feed.
 
-    For devices whose calls return when their outputs are ready. A thread that is done with its call takes the next one.
+    A thread that has finished its call takes the next one. For devices whose calls return when outputs are ready.
     """
-    left = iter(range(count))  # to take the next number from a range is one step, for all threads
+    left = iter(range(count))  # taking the next number is atomic
     ready = threading.Barrier(len(callers) + 1)
     failed: list[BaseException] = []
 
@@ -122,20 +120,20 @@ def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: 
 
 
 class Lane(NamedTuple):
-    """A way to call the model, and the stream on which it enqueues its calls."""
+    """A call of the model, and the stream on which it enqueues."""
 
     infer: Callable[[Any], Any]
     stream: Any
 
 
 class CudaClock(Clock):
-    """For CUDA streams: host clock around call and synchronisation, CUDA events around the call.
+    """A clock for CUDA streams: host clock around call and synchronization, CUDA events around the call.
 
-    The first event is recorded while the stream is idle and before the host clock starts, so the GPU time contains the
-    launch of the first kernel; recording the second event is inside the latency (about a microsecond).
+    The first event is recorded while the stream is idle, before the host clock starts, so the GPU time contains the
+    launch of the first kernel. Recording the second event is inside the latency (about a microsecond).
 
-    With several lanes windows go round them, each of which enqueues on a stream of its own and reads what it is bound
-    to, whatever it is fed with. Latency is still that of one call with nothing else in flight.
+    With several lanes, windows go round them; a lane enqueues on its own stream and reads its bound inputs, not the
+    feed. Latency is still that of one call with nothing else in flight.
     """
 
     name = "host: time.perf_counter_ns; GPU: CUDA events"
@@ -164,7 +162,7 @@ class CudaClock(Clock):
             latency[index] = now() - begin
             enqueue[index] = returned - begin
             begins[index] = begin
-        return Timings(_seconds(latency), _seconds(enqueue), _between(before, after), begins=_seconds(begins))
+        return Timings(_seconds(latency), _seconds(enqueue), _elapsed(before, after), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         import torch
@@ -182,18 +180,17 @@ class CudaClock(Clock):
                 lane.infer(feed)
         else:
             for (lane, feed), item in zip(calls, itertools.cycle(ring), strict=False):
-                item.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
+                item.synchronize()  # waits for the call ``depth`` calls ago; returns at once if never recorded
                 lane.infer(feed)
                 item.record(lane.stream)
         synchronize()
         return (time.perf_counter_ns() - begin) * 1e-9
 
     def floor(self) -> float | None:
-        """What the GPU time of a kernel is beyond the kernel, where nothing launches it faster: as a CUDA graph.
+        """Return the GPU time of a kernel in a CUDA graph beyond the kernel itself; ``None`` if capture fails.
 
-        Twice the GPU time of a kernel that lasts some cycles, less that of one that lasts twice as many: the line
-        through both, at none. One that ended at once would tell too much, for the second event would come late.
-        ``None`` where nothing can be captured.
+        It is extrapolated to zero cycles: twice the time of a kernel minus that of one with twice the cycles. A kernel
+        that ends at once would give too much, because the second event would come late.
         """
         import torch
 
@@ -203,22 +200,22 @@ class CudaClock(Clock):
             for times in (1, 2):
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.stream(torch.cuda.Stream()):
-                    graph.capture_begin(capture_error_mode="thread_local")  # other threads may go on meanwhile
+                    graph.capture_begin(capture_error_mode="thread_local")  # other threads may continue
                     torch.cuda._sleep(times * FLOOR_CYCLES)
                     graph.capture_end()
                 replays.append(graph.replay)
         except RuntimeError:
             return None
         turns, plain = itertools.cycle(replays), CudaClock()
-        plain.time(_call, turns, FLOOR_CALLS // 2)
-        gpu = plain.time(_call, turns, 2 * FLOOR_CALLS).gpu
+        plain.time(_replay, turns, FLOOR_CALLS // 2)
+        gpu = plain.time(_replay, turns, 2 * FLOOR_CALLS).gpu
         return max(0.0, 2 * statistics.median(gpu[::2]) - statistics.median(gpu[1::2]))
 
 
 class StagedClock(CudaClock):
-    """As :class:`CudaClock`, for a call that is several stages in a row: an event between any two of them, too.
+    """A CUDA clock for a call of several stages, with an event between them.
 
-    The stages are given by name and called in order with the feed; together they are what ``infer`` does.
+    The stages are called in order with the feed; together they are what ``infer`` does.
     """
 
     def __init__(self, stages: dict[str, Callable[[Any], Any]]) -> None:
@@ -245,16 +242,16 @@ class StagedClock(CudaClock):
             synchronize()
             latency[index] = now() - begin
             begins[index] = begin
-        parts = dict(zip(self._stages, map(_between, (first, *rest), rest), strict=True))
-        return Timings(_seconds(latency), _seconds(enqueue), _between(first, rest[-1]), parts, _seconds(begins))
+        parts = dict(zip(self._stages, map(_elapsed, (first, *rest), rest), strict=True))
+        return Timings(_seconds(latency), _seconds(enqueue), _elapsed(first, rest[-1]), parts, _seconds(begins))
 
 
-def _call(replay: Callable[[], Any]) -> None:
+def _replay(replay: Callable[[], Any]) -> None:
     replay()
 
 
 def _events(count: int, stream: Any) -> list[Any]:
-    """So many events on a stream, each recorded once, which is when CUDA creates it; the stream has come to its end."""
+    """Return events on a stream, each recorded once, which is when CUDA creates it."""
     import torch
 
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
@@ -264,7 +261,7 @@ def _events(count: int, stream: Any) -> list[Any]:
     return events
 
 
-def _between(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
+def _elapsed(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
     return [start.elapsed_time(end) * 1e-3 for start, end in zip(before, after, strict=True)]
 
 
@@ -280,29 +277,27 @@ NVTX_DOMAIN = "inferlens"
 
 
 def enable_nvtx() -> None:
-    """Have this process, and those that it starts, set ranges. Raises MissingLibrary without the package nvtx."""
+    """Set ranges in this process and in those that it starts. Raise MissingLibrary without the package nvtx."""
     library("nvtx", extra="nvtx")
     os.environ[NVTX_VARIABLE] = "1"
 
 
 def nvtx_enabled() -> bool:
-    """Whether ranges are set."""
+    """Return whether ranges are set."""
     return bool(os.environ.get(NVTX_VARIABLE))
 
 
 def nvtx_range(name: str) -> AbstractContextManager[Any]:
-    """A range of that name around what happens inside."""
+    """Return a range around the body, or nothing where ranges are off."""
     if not nvtx_enabled():
         return nullcontext()
-    made: AbstractContextManager[Any] = library("nvtx", extra="nvtx").annotate(name, domain=NVTX_DOMAIN)
-    return made
+    annotation: AbstractContextManager[Any] = library("nvtx", extra="nvtx").annotate(name, domain=NVTX_DOMAIN)
+    return annotation
 
 
 def nvtx_push_pop() -> tuple[Callable[[str], Any], Callable[[], Any]]:
-    """What begins a range of a name, and what ends the last one that began: for hooks, which have no inside."""
+    """Return a function that begins a named range and one that ends the last range, for use in hooks."""
     if not nvtx_enabled():
         return lambda _: None, lambda: None
-    module_type = library("nvtx", extra="nvtx")
-    return lambda name: module_type.push_range(name, domain=NVTX_DOMAIN), lambda: module_type.pop_range(
-        domain=NVTX_DOMAIN
-    )
+    nvtx = library("nvtx", extra="nvtx")
+    return lambda name: nvtx.push_range(name, domain=NVTX_DOMAIN), lambda: nvtx.pop_range(domain=NVTX_DOMAIN)

@@ -1,7 +1,7 @@
-"""A backend that computes nothing and takes as long as it is told, on a clock of its own.
+"""A backend that computes nothing and takes a scripted time, on a clock of its own.
 
-For tests of everything around a backend, and for a first look without any framework: ``inferlens bench fake:demo``. It
-can also misbehave in every way a real backend has been seen to.
+It serves tests of everything around a backend, and a first look without any framework: ``inferlens bench fake:demo``.
+It can misbehave in every way that real backends do.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LAYERS = (
     ("body.1+head", "FakeFused", ("body.1", "head"), 0.1),
 )
 SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
-# A planted space: what each value of a knob multiplies the latency by. knob_d does nothing without knob_c, so there are
-# 504 ways to turn them; the best that is right is BEST, at 0.514 times the latency, and the next is 3 % behind.
+# A planted space: the factor of the latency at each value of a knob. knob_d has no effect without knob_c, so there are
+# 504 combinations. The best with right outputs is BEST, at 0.514 times the latency; the next is 3 % slower.
 FACTORS = {
     "knob_a": (1.0, 0.8, 0.93, 1.25),
     "knob_b": (1.0, 0.85, 0.95),
@@ -54,9 +54,9 @@ FACTORS = {
     "knob_e": (1.0, 0.5),
     "knob_f": (1.0, 0.97, 0.94),
 }
-WORSE_TOGETHER = 1.3  # knob_a=1 and knob_b=1, each the best of its own
+WORSE_TOGETHER = 1.3  # knob_a=1 with knob_b=1, the best values alone
 WRONG = 0.5  # relative error with knob_e
-BUILD_SECONDS = (0.0, 10.0, 60.0)  # more, with knob_f
+BUILD_SECONDS = (0.0, 10.0, 60.0)  # added by knob_f
 BEST = {"knob_a": 1, "knob_b": 2, "knob_c": 1, "knob_d": 1, "knob_f": 2}
 Trouble = Literal[
     "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish", "eat memory"
@@ -64,7 +64,7 @@ Trouble = Literal[
 
 
 class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the fake behaves."""
+    """Options of the fake backend."""
 
     latency: Annotated[float, Meta(description="milliseconds of one call at batch 1")] = 4.0
     per_item: Annotated[float, Meta(description="milliseconds more for each further item of the batch")] = 1.0
@@ -88,7 +88,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def factor(options: FakeOptions) -> float:
-    """What the knobs multiply the latency by."""
+    """Return the factor by which the knobs multiply the latency."""
     turned: list[float] = [
         FACTORS[name][getattr(options, name)] for name in FACTORS if name != "knob_d" or options.knob_c
     ]
@@ -96,7 +96,7 @@ def factor(options: FakeOptions) -> float:
 
 
 class FakeClock(Clock):
-    """Time passes only when somebody says so. ``cost(index)`` is the time of the call number ``index``."""
+    """A clock whose time passes only in calls; ``cost(index)`` is the time of call number ``index`` in seconds."""
 
     name = "fake"
 
@@ -124,10 +124,10 @@ class FakeClock(Clock):
 
 
 class Fake(Backend):
-    """Scripted latencies."""
+    """A backend with scripted latencies."""
 
     name = "fake"
-    summary = "computes nothing, takes as long as it is told"
+    summary = "computes nothing and takes a scripted time"
     variants = ("steady", "fast", "noisy")
     options = FakeOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"fake": ("", {})}
@@ -152,15 +152,15 @@ class Fake(Backend):
 
 
 class FakeRunner(Runner, LayerProfiler):
-    """Answers with the sum of each input over all but its first dimension; inputs of two are scores of classes."""
+    """A runner that sums each input over all but its first dimension; 2-D inputs are scores of classes."""
 
     def __init__(self, options: FakeOptions, case: Case, preparation: Preparation, batch: int) -> None:
         self._options = options
         self._precision = case.precision
         self._preparation = preparation
-        self._answered = 0
+        self._sample_count = 0
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
-        noise = random.Random(f"{case.seed} {preparation.folder.name}")  # each process has its own
+        noise = random.Random(f"{case.seed} {preparation.folder.name}")  # differs per process
         spread = 0.1 if case.variant == "noisy" else 0.0
         self.clock: Clock = HostClock()
         if options.clock == "fake":
@@ -188,9 +188,9 @@ class FakeRunner(Runner, LayerProfiler):
         return feed
 
     def collect(self, outputs: Inputs) -> Outputs:
-        """One array per input, off by the error asked for, rounded to the precision."""
+        """Return one array per input with the relative error of the options, rounded to the precision."""
         sums = [
-            self._mistaken(value.astype(np.float64))
+            self._with_mistakes(value.astype(np.float64))
             if value.ndim == 2
             else value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64)
             for value in outputs.values()
@@ -199,16 +199,16 @@ class FakeRunner(Runner, LayerProfiler):
         scale = 1 + self._options.error + WRONG * self._options.knob_e
         return [(value * scale).astype(kind).astype(np.float32) for value in sums]
 
-    def _mistaken(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Scores that are those of the next class for every so many of the samples that were ever answered."""
-        every = round(1 / self._options.mistakes) if self._options.mistakes else 0
-        places = np.arange(self._answered, self._answered + len(scores)) + 1
-        self._answered += len(scores)
-        wrong = places % every == 0 if every else np.zeros(len(scores), bool)
+    def _with_mistakes(self, scores: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the scores, of which one in so many samples has those of the next class."""
+        interval = round(1 / self._options.mistakes) if self._options.mistakes else 0
+        positions = np.arange(self._sample_count, self._sample_count + len(scores)) + 1
+        self._sample_count += len(scores)
+        wrong = positions % interval == 0 if interval else np.zeros(len(scores), bool)
         return np.where(wrong[:, None], np.roll(scores, 1, axis=1), scores)
 
     def profile_layers(self, feed: Inputs, runs: int) -> Layers:
-        """Three layers, the last of which is two modules in one, and a tenth of the time that belongs to none."""
+        """Return three layers, the last of two fused modules, which leave a tenth of the time to none."""
         whole = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
         shapes = tuple(Tensor(name=name, shape=value.shape, dtype=str(value.dtype)) for name, value in feed.items())
         layers = []
@@ -218,7 +218,7 @@ class FakeRunner(Runner, LayerProfiler):
         return Layers(layers=tuple(layers), whole=whole, timed="host", clock=self.clock.name)
 
     def misbehave(self, place: str) -> None:
-        """Does what ``trouble`` says if this is the place for it."""
+        """Misbehave as ``trouble`` says if this is the place for it."""
         if self._options.trouble != "none" and place == self._options.when:
             TROUBLES[self._options.trouble]()
 
@@ -227,16 +227,12 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def _hang() -> None:
-    threading.Event().wait()
-
-
-def _rubbish() -> None:
+def _write_garbage() -> None:
     os.write(1, b'\xff\xfe{"phase": 3}\x00\x1b[2J' * 100)
     sys.stderr.write("Error: nothing is wrong\n")
 
 
-def _eat_memory() -> None:
+def _exhaust_memory() -> None:
     eaten = []
     while True:
         eaten.append(bytearray(b"\1" * (16 << 20)))
@@ -250,7 +246,7 @@ TROUBLES: dict[Trouble, Callable[[], Any]] = {
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(0),
-    "hang": _hang,
-    "rubbish": _rubbish,
-    "eat memory": _eat_memory,
+    "hang": lambda: threading.Event().wait(),
+    "rubbish": _write_garbage,
+    "eat memory": _exhaust_memory,
 }

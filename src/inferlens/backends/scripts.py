@@ -1,6 +1,6 @@
-"""What the scripts share by which deployed models run without this library: how they begin, their inputs, their end.
+"""Parts of the scripts that run deployed models without Inferlens.
 
-Each backend fills in the middle: how the file is loaded, and what a call is.
+Each backend adds how its file is loaded, and what a call is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from inferlens.backends.pytorch.runner import DTYPES, FLOATS
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
-MEASURE = """
+MAIN = """
 
 if __name__ == "__main__":
     timer = timeit.Timer(lambda: {call})
@@ -23,37 +23,37 @@ if __name__ == "__main__":
 
 
 def program(case: Case, imports: Sequence[str], middle: Iterable[str], wait: str = "") -> str:
-    """The whole script: ``middle`` defines ``inputs`` and ``run``; ``wait`` is what a call's end is waited for by."""
+    """Return the whole script: ``middle`` defines ``inputs`` and ``run``, and ``wait`` waits for a call's end."""
     title = one_line(
         f"{case.model.rpartition(':')[2].rpartition('/')[2]} by {case.label}, on random inputs; prints the latency."
     )
     head = [f'"""{title}"""', "", "import statistics", "import timeit", "from pathlib import Path", "", *imports, ""]
     call = f"(run(*inputs), {wait})" if wait else "run(*inputs)"
-    return "\n".join([*head, *middle, ""]) + MEASURE.format(call=call)
+    return "\n".join([*head, *middle, ""]) + MAIN.format(call=call)
 
 
 def one_line(text: str) -> str:
-    """A text that ends no docstring."""
+    """Return a text that cannot end a docstring."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())
 
 
-def beside(file: str) -> str:
-    """The path of a file in the script's own folder, as the script says it."""
+def sibling_path(file: str) -> str:
+    """Return code for the path of a file in the script's own folder."""
     return f"str(Path(__file__).with_name({file!r}))"
 
 
 def numpy_inputs(specs: Iterable[TensorSpec], floats: str = "") -> list[str]:
-    """Lines that draw ``inputs`` as arrays; floats of the type ``floats``, or of their own."""
+    """Return lines that draw ``inputs`` as arrays, floats in the type ``floats`` or their own."""
     drawn = {}
     for spec in specs:
         real = spec.dtype in FLOATS
         array = f"random.standard_normal({spec.shape})" if real else f"random.integers({_bounds(spec)}, {spec.shape})"
         drawn[spec.name] = f"{array}.astype({(real and floats) or spec.dtype!r})"
-    return ["random = np.random.default_rng(0)", *_listed(drawn)]
+    return ["random = np.random.default_rng(0)", *_input_list(drawn)]
 
 
 def torch_inputs(specs: Iterable[TensorSpec], floats: str, device: str, *, channels_last: bool = False) -> list[str]:
-    """Lines that draw ``inputs`` as tensors on the device, floats of the type ``floats``."""
+    """Return lines that draw ``inputs`` as tensors on the device, floats in the type ``floats``."""
     drawn = {}
     for spec in specs:
         real = spec.dtype in FLOATS
@@ -61,27 +61,27 @@ def torch_inputs(specs: Iterable[TensorSpec], floats: str, device: str, *, chann
         tensor = f"torch.randn({spec.shape}" if real else f"torch.randint({_bounds(spec)}, {spec.shape}"
         order = ".to(memory_format=torch.channels_last)" if channels_last and len(spec.shape) == 4 else ""
         drawn[spec.name] = f"{tensor}, {kind}){order}"
-    return _listed(drawn)
+    return _input_list(drawn)
 
 
-def _listed(drawn: Mapping[str, str]) -> list[str]:
-    """Lines that make a list of what is drawn for each input."""
+def _input_list(drawn: Mapping[str, str]) -> list[str]:
+    """Return lines that make a list of the expressions for each input."""
     if len(drawn) == 1:
         return [f"inputs = [{next(iter(drawn.values()))}]"]
     return ["inputs = [", *(f"    {item},  # {one_line(name)}" for name, item in drawn.items()), "]"]
 
 
 def _bounds(spec: TensorSpec) -> str:
-    """The range of an input's whole numbers, as arguments of what draws them."""
+    """Return the range of an input's integers, as arguments."""
     low = 0 if spec.low is None else spec.low
     return f"{low}, {spec.high if spec.high is not None else max(2, low + 1)}"
 
 
-# The script by which a deployed model runs with PyTorch alone; backends say how its file is loaded.
+# Scripts with PyTorch alone
 
-# ``forward`` does without hooks that check inputs, for as long as a small model takes.
-PROGRAM = "torch.export.load({}).module(check_guards=False){}.forward"
-CAPTURED = """
+# ``forward`` skips hooks that check inputs, which take as long as a small model.
+LOAD_PROGRAM = "torch.export.load({}).module(check_guards=False){}.forward"
+CUDA_GRAPH = """
 own = [tensor.clone() for tensor in inputs]  # a CUDA graph reads and writes memory of its own
 torch.cuda.synchronize()
 with torch.cuda.stream(torch.cuda.Stream()):
@@ -111,7 +111,7 @@ def torch_script(
     imports: Sequence[str] = (),
     floats: str = "",
 ) -> str:
-    """Return the script of ``case``; the lines ``load`` define ``model``, and inputs are in ``floats`` if given."""
+    """Return the script of a PyTorch backend; the lines ``load`` define ``model``."""
     on_gpu, last = case.device == "cuda", getattr(options, "channels_last", False)
     lines = [f"torch.set_num_threads({case.threads})"] if case.threads else []
     if on_gpu:
@@ -126,15 +126,15 @@ def torch_script(
         call.append("        return model(*inputs)")
     else:
         call.append("    return model(*inputs)")
-    lines += [*call, *(["", CAPTURED] if graph else [])]
+    lines += [*call, *(["", CUDA_GRAPH] if graph else [])]
     return program(case, ["import torch", *imports], lines, "torch.cuda.synchronize()" if on_gpu else "")
 
 
 def program_script(
     case: Case, options: Any, file: str, inputs: tuple[TensorSpec, ...], *then: str, imports: Sequence[str] = ()
 ) -> str:
-    """The script for a module in an exported program; the lines ``then`` make something of ``model``."""
+    """Return the script for an exported program; the lines ``then`` transform ``model``."""
     last = ".to(memory_format=torch.channels_last)" if options.channels_last else ""
-    load = [f"model = {PROGRAM.format(beside(file), last)}", *then]
+    load = [f"model = {LOAD_PROGRAM.format(sibling_path(file), last)}", *then]
     floats = "fp32" if options.autocast or case.precision in QUANTIZED else ""
     return torch_script(case, options, inputs, load, imports=imports, floats=floats)

@@ -1,7 +1,7 @@
 """TorchScript: the model traced or scripted, optionally frozen and optimised for inference.
 
-A model that already is TorchScript runs as it is under either variant. Tracing and scripting happen on the case's
-device and in its precision, because a trace bakes both into its constants.
+A TorchScript model runs as it is under either variant. Tracing and scripting use the case's device and precision,
+because a trace makes both constants.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 from msgspec import Meta, Struct, structs
 from msgspec.structs import replace
 
-from inferlens.backends.availability import quiet, refused
+from inferlens.backends.availability import ignore_deprecations, unsupported_on_error
 from inferlens.backends.base import (
     Backend,
     Capabilities,
     Deployer,
+    GpuLaunch,
     KernelOrigin,
-    KernelOrigins,
+    KernelSources,
+    KernelTracer,
     Knob,
-    Launched,
     LayerProfiler,
-    Origins,
     Preparation,
     Recommendation,
     Runner,
@@ -37,24 +37,24 @@ from inferlens.backends.profiling.kernels import (
     Call,
     MatchedKernels,
     OperatorNames,
-    layers_of,
-    matched_kernels,
-    numbered,
-    origins_by_match,
-    outermost,
+    number_calls,
+    outermost_operators,
+    sources_by_match,
+    trace_kernel_sources,
+    trace_layers,
 )
-from inferlens.backends.profiling.layers import Runnable, Taken, check_level
-from inferlens.backends.profiling.traces import SPAN, TracedOperator, one_run
+from inferlens.backends.profiling.layers import LayerTimes, Runnable, check_level
+from inferlens.backends.profiling.traces import RUN_SPAN, TracedOperator, trace_single_run
 from inferlens.backends.pytorch.runner import (
     DTYPES,
-    WRAPPED,
+    WRAPPED_PATH,
     Feed,
     TorchOptions,
     TorchRunner,
     flat_outputs,
     torch_capabilities,
 )
-from inferlens.backends.scripts import beside, torch_script
+from inferlens.backends.scripts import sibling_path, torch_script
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
@@ -64,7 +64,7 @@ from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
 
-OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
+OPTIMISED_NOTE = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
 
 
 class TorchScriptOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -91,12 +91,12 @@ class TorchScript(Backend, Saver, Deployer):
     script_packages = ("torch",)
     knobs = (
         # It freezes the module first.
-        Knob(name="optimize_for_inference", values=(True,), without=("freeze",), helps=("memory",)),
-        Knob(name="freeze", values=(True,), without=("optimize_for_inference",), helps=("memory",)),
+        Knob(name="optimize_for_inference", values=(True,), excludes=("freeze",), helps=("memory",)),
+        Knob(name="freeze", values=(True,), excludes=("optimize_for_inference",), helps=("memory",)),
         Knob(name="channels_last", values=(True,), helps=("layout",)),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )
-    left_out_on = ("cuda",)  # it was never the fastest there, and compiled the kernels of a DenseNet for minutes
+    excluded_devices = ("cuda",)  # never the fastest there, and compiles for minutes
     recommended = (
         Recommendation("trace", "cpu", {"optimize_for_inference": True}, ("fp32",)),
         Recommendation("trace", "cpu", {"freeze": True}, HALF),
@@ -110,36 +110,36 @@ class TorchScript(Backend, Saver, Deployer):
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
         if case.variant == "script" and hasattr(type(model.module), "takes_names"):
-            what = "Inputs by name are passed on by code that TorchScript cannot script."
-            raise Unsupported(what, hint="--backend torchscript:trace, or example inputs as a tuple")
+            message = "Inputs by name use code that TorchScript cannot script."
+            raise Unsupported(message, hint="--backend torchscript:trace, or example inputs as a tuple")
         if options.optimize_for_inference and preparation.level == "layer":
-            raise Unsupported(f"{OPTIMISED}.", hint="--option torchscript.freeze=true")
+            raise Unsupported(f"{OPTIMISED_NOTE}.", hint="--option torchscript.freeze=true")
         return ScriptRunner(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
+        """Write the traced or scripted module, on the CPU, with a note of its inputs."""
         runner = self.prepare(model, structs.replace(case, device="cpu"), preparation)
         assert isinstance(runner, ScriptRunner)
         runner.save(path)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """What is optimised for inference is frozen first."""
+        """Treat ``optimize_for_inference`` as freezing, which it does first."""
         if option == "freeze" and cls.parse_options(case).optimize_for_inference:
             return Hint(asked=True)
         return super().hint(case, option, value, facts)
 
-    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+    def deploy_suffix(self, case: Case) -> str:  # noqa: ARG002
         return ".pt"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the script module, on the device of the case; it is frozen and optimised once it is loaded."""
+        """Write the script module on the case's device; the script freezes and optimises it."""
         plain = structs.replace(self.parse_options(case), freeze=False, optimize_for_inference=False)
         ScriptRunner(model, case, preparation, plain).save(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchScriptOptions = self.parse_options(case)
-        load = [f"model = torch.jit.load({beside(file)}).eval()"]
+        load = [f"model = torch.jit.load({sibling_path(file)}).eval()"]
         if options.optimize_for_inference:
             load.append("model = torch.jit.optimize_for_inference(model)")
         elif options.freeze:
@@ -147,52 +147,55 @@ class TorchScript(Backend, Saver, Deployer):
         return torch_script(case, options, inputs, load)
 
 
-class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
-    """Calls the script module."""
+class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
+    """A runner that calls the script module."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchScriptOptions) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
-        self._wrapped = ""  # the path of the model in what was traced or scripted
+        self._wrapped_path = ""  # the model's path inside the traced module
         self._matched: MatchedKernels | None = None
 
     def save(self, path: Path) -> None:
-        """Writes the script module, with a note of its inputs; the runner is not entered yet."""
+        """Write the script module with a note of its inputs; the runner is not entered yet."""
         import torch
 
-        with self, quiet():
+        with self, ignore_deprecations():
             notes = input_note(self.model.inputs, DTYPES[self.case.precision])
             torch.jit.save(self._call, str(path), _extra_files=notes)
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Traces or scripts, then freezes and optimises as asked, or refuses for the reason that TorchScript gives."""
+        """Trace or script, then freeze and optimise as asked, or refuse with TorchScript's reason."""
         import torch
 
-        variant, other = self.case.variant, "script" if self.case.variant == "trace" else "trace"
-        hint = f"--backend torchscript:{other}"
-        with quiet(), refused(f"TorchScript cannot {variant} '{self.model.name}'", hint=hint):
+        variant, alternative = self.case.variant, "script" if self.case.variant == "trace" else "trace"
+        hint = f"--backend torchscript:{alternative}"
+        with (
+            ignore_deprecations(),
+            unsupported_on_error(f"TorchScript cannot {variant} '{self.model.name}'", hint=hint),
+        ):
             script = self._script(module)
             if self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
-            elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
+            elif self._options.freeze and hasattr(script, "training"):  # a module that was saved frozen lacks it
                 script = torch.jit.freeze(script.eval())
         return script  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         check_level(self.preparation)
-        return layers_of(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
+        return trace_layers(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The operators and modules of the same kernels in one call that is looked at."""
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        """Return the operators and modules of the same kernels in one untimed call."""
         if self._options.optimize_for_inference:
-            return Origins((KernelOrigin(),) * len(launched), {"modules": f"{OPTIMISED}."})
+            return KernelSources((KernelOrigin(),) * len(launched), {"modules": f"{OPTIMISED_NOTE}."})
         if self._matched is None:
             feed = self.seeded_feed()
-            self._matched = matched_kernels(self, self._names(feed), feed)
-        return origins_by_match(launched, self._matched)
+            self._matched = trace_kernel_sources(self, self._names(feed), feed)
+        return sources_by_match(launched, self._matched)
 
     def _names(self, feed: Feed) -> ScriptNames:
-        modules, on_gpu = Modules(self.model.module, self._wrapped), self.case.device == "cuda"
+        modules, on_gpu = ModulePaths(self.model.module, self._wrapped_path), self.case.device == "cuda"
         return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
 
     def _script(self, module: Any) -> Any:
@@ -200,32 +203,32 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
         if isinstance(module, torch.jit.ScriptModule):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
-            # What was frozen has its weights as constants, which stay where and what they were.
+            # The weights of a frozen module are constants, which keep their device and type.
             if not hasattr(module, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
-                what = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
-                raise Unsupported(what, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
+                message = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
+                raise Unsupported(message, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
             return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
             return torch.jit.script(module)
-        return self._traced(module)
+        return self._trace(module)
 
-    def _traced(self, module: Any) -> Any:
+    def _trace(self, module: Any) -> Any:
         import torch
 
         feed, state = self.seeded_feed(), buffers(module)
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", torch.jit.TracerWarning)
             try:
                 traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
             except RuntimeError:
-                # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
-                self._wrapped = WRAPPED
+                # A trace cannot return other outputs than tensors, and tuples, lists and dictionaries of one type.
+                self._wrapped_path = WRAPPED_PATH
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
-        restore(module, state)  # which tracing has changed, and a file would keep
-        # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
-        self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in heard]
+        restore(module, state)  # tracing has changed it, and a file would keep that
+        # Values that became constants, mostly harmless shapes; otherwise the outputs disagree.
+        self.preparation.facts["trace_warnings"] = [reason(str(warning.message)) for warning in caught]
         return traced
 
 
@@ -235,78 +238,79 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."
 FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
-SELF = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the module that called, or a function of it
-MOST_WAYS = 64  # that are followed through a graph with branches
+SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
+MAX_PATHS = 64  # through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
-# By how many calls it explains: how many nodes a way passes over, and what it takes, each with what it took before.
-Ways = dict[int, tuple[int, Any]]
+# By explained calls: the number of skipped nodes, and a linked list of used nodes.
+Paths = dict[int, tuple[int, Any]]
 Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
 
 
-class Modules:
-    """The modules of a model, and their paths from the texts in which TorchScript names them."""
+class ModulePaths:
+    """The paths of a model's modules, from the texts in which TorchScript names them."""
 
     def __init__(self, module: Any, wrapped: str = "") -> None:
-        # A script module tells the types that it was made from; in what was traced the model may lie at a path.
+        # A script module has the original types; a traced one may contain the model at a path.
         named = list(module.named_modules(remove_duplicate=False))
         first: dict[int, str] = {}
         for path, part in named:
             first.setdefault(id(part), path)
         self._types = {path: getattr(part, "original_name", type(part).__name__) for path, part in named}
-        self._first = {path: first[id(part)] for path, part in named}  # TorchScript goes by any of a module's paths
+        self._first_paths = {
+            path: first[id(part)] for path, part in named
+        }  # TorchScript may use any of a module's paths
         self._wrapped = wrapped
-        self.named = False  # whether any node named one
+        self.names_seen = False  # whether any node has a module
 
-    def path_of(self, node: Any) -> str | None:
-        """The module of a node of the graph: the model itself where none is named; ``None`` if that is not known."""
+    def node_path(self, node: Any) -> str | None:
+        """Return the module of a graph node; empty is the model, ``None`` is unknown."""
         scope, instances = node.scopeName(), node.getModuleHierarchy()
         if not scope and not instances:
             return ""
-        self.named = True
-        path = self.of_scope(scope) if scope else None
-        return self.of_instances(instances) if path is None and instances else path
+        self.names_seen = True
+        path = self.scope_path(scope) if scope else None
+        return self.instance_path(instances) if path is None and instances else path
 
-    def of_scope(self, scope: str) -> str | None:
-        """The path in a traced node's scope, such as ``__module.block/__module.block.0``."""
+    def scope_path(self, scope: str) -> str | None:
+        """Return the path in a traced node's scope, such as ``__module.block/__module.block.0``."""
         path = scope.rpartition("/__module.")[2].removeprefix("__module.")
         if self._wrapped:
             path = path.removeprefix(self._wrapped).removeprefix(".")
-        return self._first.get(path)
+        return self._first_paths.get(path)
 
-    def of_instances(self, text: str) -> str:
-        """The path in the instances that a node was inlined from, such as ``block(Block).0(Conv2d)``.
+    def instance_path(self, text: str) -> str:
+        """Return the path in the instances of an inlined node, such as ``block(Block).0(Conv2d)``.
 
-        Modules that only hold others are not named there; where it is not told which of several it was, it is the path
-        of what they all are in.
+        Containers of modules are not named there. Where several modules match, it is the path of the one around them.
         """
         path = ""
         for part in text.split("."):
             name, _, kind = part.rpartition("(")
-            if name in SELF or (name == self._wrapped and not path and name not in self._types):
+            if name in SELF_NAMES or (name == self._wrapped and not path and name not in self._types):
                 continue
-            inner = self._below(path, name, kind.rstrip(")"))
+            inner = self._child_path(path, name, kind.rstrip(")"))
             if inner is None:
                 break
             path = inner
-        return self._first[path]
+        return self._first_paths[path]
 
-    def _below(self, path: str, name: str, kind: str) -> str | None:
-        """The module of a name that is called from one, which may lie in a list of modules or the like."""
+    def _child_path(self, path: str, name: str, kind: str) -> str | None:
+        """Return the module of this name and kind below ``path``, also inside a container."""
         direct = f"{path}.{name}" if path else name
         if direct in self._types:
             return direct
         named = (item for item in self._types if item.rpartition(".")[2] == name)
         below = [item for item in named if not path or item.startswith(f"{path}.")]
-        alike = {self._first[item] for item in below if self._types[item] == kind}
+        alike = {self._first_paths[item] for item in below if self._types[item] == kind}
         return alike.pop() if len(alike) == 1 else None
 
 
 class ExecutedNode(Struct):
-    """A node of the graph that ran, with the kinds and modules of what it was fused from, and the blocks in it."""
+    """A node of the graph that ran, with the kinds and modules of its fused parts, and its blocks."""
 
     name: str
     kinds: tuple[str, ...]
@@ -315,181 +319,186 @@ class ExecutedNode(Struct):
 
 
 class ScriptNames(OperatorNames):
-    """What the operators of a (frozen) script module are, from the graph that ran and one call that is looked at."""
+    """The operators of a script module, from the graph that ran and one untimed call."""
 
-    def __init__(self, runner: Runnable, modules: Modules, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
+    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
         import torch
 
         with TemporaryDirectory(prefix="inferlens-") as folder:
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
-            root = one_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
-            seen = tensors_in(file.read_bytes()) if file.is_file() else {}
+            root = trace_single_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
+            tensors_by_call = trace_tensors(file.read_bytes()) if file.is_file() else {}
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
-        self._bare = frozen and not modules.named
-        self.why_unknown = FROZEN if self._bare else NO_NAMES
-        self._loops = any(node.name == LOOP for node in every(nodes))
+        self._unnamed = frozen and not modules.names_seen
+        self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
+        self._loops = any(node.name == LOOP for node in walk(nodes))
         self._without_tensors = 0
         calls = self.calls(root)
-        numbers = {id(operator): call for call, operator in numbered(root.every())}
-        self._known = {
-            call: self._named(operator.name, node, seen.get(numbers[id(operator)], ((), ())))
-            for (call, operator), node in zip(calls, matched([name for (name, _), _ in calls], nodes), strict=True)
+        numbers = {id(operator): call for call, operator in number_calls(root.walk())}
+        self._layers = {
+            call: self._layer(operator.name, node, tensors_by_call.get(numbers[id(operator)], ((), ())))
+            for (call, operator), node in zip(calls, match_nodes([name for (name, _), _ in calls], nodes), strict=True)
         }
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
-        """The operators of a run that the interpreter called itself."""
-        return numbered(
-            outermost(
+        """Return the operators of a run that the interpreter called itself."""
+        return number_calls(
+            outermost_operators(
                 root, lambda traced_operator: "::" in traced_operator.name or traced_operator.name.startswith("fused_")
             )
         )
 
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Layer]:
-        """By module and operator, with a number where several are the same; the turns of a loop are one layer."""
+    def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
+        """Name layers by module and operator, with a number among equals; a loop's turns share a layer."""
         count: Counter[str] = Counter()
         alike: dict[Any, Layer] = {}
-        found = {}
-        for call in taken:
-            layer = self._known.get(call) or Layer(name="", kind=short(call[0]), operators=(call[0],))
+        layers = {}
+        for call in times:
+            layer = self._layers.get(call) or Layer(name="", kind=short_kind(call[0]), operators=(call[0],))
             key = (call[0], layer.modules, layer.inputs) if self._loops else call
             if key not in alike:
                 name = "/".join(filter(None, (layer.modules[0] if layer.modules else "", layer.kind)))
                 count[name] += 1
                 alike[key] = replace(layer, name=name if count[name] == 1 else f"{name} #{count[name]}")
-            found[call] = alike[key]
+            layers[call] = alike[key]
         self._without_tensors = sum(not layer.outputs for layer in alike.values())
-        return found
+        return layers
 
     def absent(self) -> dict[str, str]:
         count = self._without_tensors
-        return {"tensors": f"not known of {count} operators that were fused."} if count else {}
+        return {"tensors": f"unknown for {count} fused operators."} if count else {}
 
-    def _named(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
-        known = node.paths if node and not self._bare else ()
+    def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
+        paths = node.paths if node and not self._unnamed else ()
         return Layer(
             name="",
-            kind=short(name),
-            modules=tuple(dict.fromkeys(path for path in known if path is not None)),
+            kind=short_kind(name),
+            modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
             operators=tuple(dict.fromkeys(node.kinds)) if node else (name,),
             inputs=tensors[0],
             outputs=tensors[1],
         )
 
 
-def nodes_of(block: Any, modules: Modules) -> list[ExecutedNode]:
-    """The nodes of the graph that ran or of a block in it, in order."""
-    found = []
+def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
+    """Return the nodes of the graph that ran, or of a block in it, in order."""
+    result = []
     for node in block.nodes():
         kind, parts = node.kind(), [node]
         if kind == GROUP:
             parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
         blocks = [nodes_of(inner, modules) for inner in node.blocks()]
-        found.append(
-            ExecutedNode(kind, tuple(part.kind() for part in parts), tuple(map(modules.path_of, parts)), blocks)
+        result.append(
+            ExecutedNode(kind, tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts)), blocks)
         )
-    return found
+    return result
 
 
-def every(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
-    """All nodes, with those in the blocks of nodes."""
+def walk(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
+    """Yield all nodes, with those in blocks."""
     for node in nodes:
         yield node
         for block in node.blocks:
-            yield from every(block)
+            yield from walk(block)
 
 
-def within(nodes: list[ExecutedNode], words: set[str]) -> list[ExecutedNode]:
-    """The nodes of some names, and those that hold such."""
-    found = []
+def filter_nodes(nodes: list[ExecutedNode], names: set[str]) -> list[ExecutedNode]:
+    """Return the nodes with these names, and those that contain such nodes."""
+    result = []
     for node in nodes:
-        blocks = [within(block, words) for block in node.blocks]
-        if any(blocks) or node.name in words:
-            found.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
-    return found
+        blocks = [filter_nodes(block, names) for block in node.blocks]
+        if any(blocks) or node.name in names:
+            result.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
+    return result
 
 
-def matched(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
-    """For each operator that was called, by name, the node that it was; ``None`` where that cannot be told.
+def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
+    """Return for each called operator its node, or ``None`` where that is ambiguous.
 
-    Without branches there are as many nodes of a name as calls, and they go by order. Else what was called
-    is followed through the graph.
+    Without branches there are as many nodes of a name as calls, and they go by order. Otherwise calls are followed
+    through the graph.
     """
     words = [GROUP if "::" not in name else name for name in names]
     alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
-    for node in every(nodes):
+    for node in walk(nodes):
         alike[node.name].append(node)
-    count, done = Counter(words), Counter[str]()
+    count, used = Counter(words), Counter[str]()
     followed: dict[int, ExecutedNode] = {}
     if any(len(alike[word]) != count[word] for word in count):
-        seen = [place for place, word in enumerate(words) if alike[word]]
-        ways = follow(within(nodes, set(words)), [words[place] for place in seen], {0: (0, None)})
-        _, way = ways.get(len(seen), (0, None))
-        for place in reversed(seen if way else []):
-            way, followed[place] = way
-    found: list[ExecutedNode | None] = []
+        places = [place for place, word in enumerate(words) if alike[word]]
+        paths = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in places], {0: (0, None)})
+        _, path = paths.get(len(places), (0, None))
+        for place in reversed(places if path else []):
+            path, followed[place] = path
+    result: list[ExecutedNode | None] = []
     for place, word in enumerate(words):
-        found.append(alike[word][done[word]] if len(alike[word]) == count[word] else followed.get(place))
-        done[word] += 1
-    return found
+        result.append(alike[word][used[word]] if len(alike[word]) == count[word] else followed.get(place))
+        used[word] += 1
+    return result
 
 
-def follow(nodes: list[ExecutedNode], words: list[str], ways: Ways) -> Ways:
-    """Ways through some nodes that explain calls.
+def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> Paths:
+    """Return paths through ``nodes`` that explain the calls ``words``.
 
-    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of ways that explain as many
-    calls the one that passes over fewest nodes is kept, and of all ways only the best.
+    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of paths that explain as many
+    calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
     """
     for node in nodes:
-        after: Ways = dict(ways) if node.name == LOOP else {}
-        turn = ways
+        after: Paths = dict(paths) if node.name == LOOP else {}
+        turn = paths
         while turn and node.blocks:
-            more = [way for block in node.blocks for way in follow(block, words, turn).items() if _keep(after, *way)]
+            more = [
+                path
+                for block in node.blocks
+                for path in follow_paths(block, words, turn).items()
+                if _keep_better(after, *path)
+            ]
             turn = dict(more) if node.name == LOOP else {}
         if not node.blocks:
-            for at, (passed, item) in ways.items():
-                _keep(after, at, (passed + 1, item))
+            for at, (passed, item) in paths.items():
+                _keep_better(after, at, (passed + 1, item))
                 if at < len(words) and words[at] == node.name:
-                    _keep(after, at + 1, (passed, (item, node)))
-        ways = dict(sorted(after.items(), key=lambda way: way[1][0])[:MOST_WAYS])
-    return ways
+                    _keep_better(after, at + 1, (passed, (item, node)))
+        paths = dict(sorted(after.items(), key=lambda path: path[1][0])[:MAX_PATHS])
+    return paths
 
 
-def _keep(ways: Ways, at: int, way: tuple[int, Any]) -> bool:
-    better = at not in ways or way[0] < ways[at][0]
+def _keep_better(paths: Paths, at: int, path: tuple[int, Any]) -> bool:
+    better = at not in paths or path[0] < paths[at][0]
     if better:
-        ways[at] = way
+        paths[at] = path
     return better
 
 
-def short(kind: str) -> str:
-    """A kind without its namespace, if it is one of PyTorch's own."""
+def short_kind(kind: str) -> str:
+    """Return a kind without PyTorch's own namespaces."""
     return kind.removeprefix("aten::").removeprefix("prim::")
 
 
-def tensors_in(execution: bytes) -> dict[Call, Tensors]:
-    """The tensors of each call of the run in an execution trace; none where it is not whole."""
+def trace_tensors(execution: bytes) -> dict[Call, Tensors]:
+    """Return the tensors of each call in an execution trace; nothing if it is cut short."""
     try:
-        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of the begins
+        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of their begins
     except msgspec.MsgspecError:
         return {}
-    begin = max((node["id"] for node in nodes if node["name"] == SPAN), default=0)
+    begin = max((node["id"] for node in nodes if node["name"] == RUN_SPAN), default=0)
     count: Counter[str] = Counter()
-    found = {}
+    by_call = {}
     for node in nodes:
         if node["id"] >= begin:
-            found[node["name"], count[node["name"]]] = tensors(node["inputs"]), tensors(node["outputs"])
+            by_call[node["name"], count[node["name"]]] = value_tensors(node["inputs"]), value_tensors(node["outputs"])
             count[node["name"]] += 1
-    return found
+    return by_call
 
 
-def tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
-    """The tensors among some values, those in lists too."""
-    found: list[Tensor] = []
+def value_tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
+    """Return the tensors among some values, those in lists too."""
+    result: list[Tensor] = []
     for shape, kind in zip(values["shapes"], values["types"], strict=False):
         several = kind.startswith("GenericList[Tensor")
         dtype = kind.removeprefix("GenericList[").partition(",")[0].removeprefix("Tensor(").rstrip(")]")
         if kind.startswith("Tensor(") or several:
             shapes = [item for item in (shape if several else [shape]) if isinstance(item, list)]
-            found += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
-    return tuple(tensor for tensor in found if "nullptr" not in tensor.dtype)
+            result += [Tensor(shape=tuple(shape), dtype=TYPES.get(dtype, dtype)) for shape in shapes]
+    return tuple(tensor for tensor in result if "nullptr" not in tensor.dtype)

@@ -98,13 +98,13 @@ def show_trace(
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
-    from inferlens.views.traced.show import document
+    from inferlens.views.trace_documents import trace_document
 
     try:
         format = screen.format_of(format, output)
         if not columns and _usual(words) and _paged(path, words.get("against"), output, format):
             return None
-        shown, notes = document(path, "html" if format == "pdf" else format, wide=wide, **words)
+        shown, notes = trace_document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
             screen.note(f"({len(notes) - MOST_NOTES} more: --format json)")
@@ -126,20 +126,19 @@ def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> b
         return False
     from inferlens.cli import screen
     from inferlens.trace.several import traces_under
-    from inferlens.views import picture
-    from inferlens.views.report.found import Found
-    from inferlens.views.report.page import report
+    from inferlens.views.picture import converter
+    from inferlens.views.report import ReportInputs, report
 
     try:
-        picture.converter()
+        converter()
     except MissingLibrary:
         return False
     paths = [base, path] if base else [path]
     if not all(path.exists() for path in paths):
         return False
     traces = [list(traces_under(path)) for path in paths]
-    inputs = Found(traces=[file for files in traces for file in files])
-    if not any(trace.overview for trace in inputs.looked) or (base and [*map(len, traces)] != [1, 1]):
+    inputs = ReportInputs(traces=[file for files in traces for file in files])
+    if not any(trace.overview for trace in inputs.loaded_traces) or (base and [*map(len, traces)] != [1, 1]):
         return False  # reading it again gives the reason
     screen.report(report(inputs), output, format)
     return True

@@ -43,17 +43,17 @@ def ab(
     Exit codes: 0 if B is not slower, 1 if it is, 2 for bad input, 3 if it is undecided, 4 if one did not run. With
     --fail-on-busy: 5 if other programs kept the machine busy.
     """
-    from inferlens.views.raced.ab import document
+    from inferlens.views.comparison import ab_document
 
     screen.format_of("table", file)
     if "max_rounds" in words:
         words["max_rounds"] = options_of("ab")["max_rounds"].read(words["max_rounds"])
     result, interrupted = measured({"model": model, "a": a, "b": b, **words})
     if result:
-        answer = document(result, next_step(result, sys.argv[1:]))
+        answer = ab_document(result, next_step(result, sys.argv[1:]))
         if file:
             screen.document(answer, output=file)
-        screen.document(document(result) if json else answer, "json" if json else "table")
+        screen.document(ab_document(result) if json else answer, "json" if json else "table")
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
     raise typer.Exit(130 if not result or interrupted else options.exit_code(result, fail_on_busy=fail_on_busy))

@@ -55,7 +55,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     """Return the name, values, default and description of each option of a backend."""
     import msgspec
 
-    from inferlens.backends.base import values_of
+    from inferlens.backends.base import option_values
 
     hints = get_type_hints(backend.options, include_extras=True)
     rows = []
@@ -64,7 +64,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
         description = next((extra.description for extra in extras if isinstance(extra, msgspec.Meta)), "") or ""
         default = "" if field.default is None else str(field.default)
         default = default.lower() if isinstance(field.default, bool) else default
-        rows.append((field.name, values_of(kind), default, description))
+        rows.append((field.name, option_values(kind), default, description))
     return rows
 
 
@@ -75,7 +75,7 @@ def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None
     With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
     """
     from inferlens.backends import BACKENDS
-    from inferlens.execution.survey import probe
+    from inferlens.execution.cases import probe
     from inferlens.measure import environment
 
     here = environment.collect()
@@ -101,7 +101,7 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
     there = {f"{name}:{support.variant}" for name, capabilities in works.items() for support in capabilities.supports}
-    untried = [f"{name}:{item}" for name in can for item in BACKENDS.get(name).not_run_by_us]
+    untried = [f"{name}:{item}" for name in can for item in BACKENDS.get(name).untested_variants]
     if untried := [name for name in untried if name in there]:
         yield f"Not run by us, only checked against public sources: {listing(untried)}."
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]

@@ -14,8 +14,8 @@ from inferlens.errors import InferlensError
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.launching.fleet import Fleet
-    from inferlens.execution.tuning.study import StudyRequest
+    from inferlens.execution.commands import Fleet
+    from inferlens.execution.tune import StudyRequest
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
 
@@ -84,11 +84,11 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
 def measured(plan: Plan) -> tuple[list[Record], bool]:
     """Measure a plan, and return its records and whether it was interrupted."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.bench import run
+    from inferlens.execution.commands import run_bench
 
     with Bar(screen.errors(), rounds=not plan.repeats) as bar:
         try:
-            run(plan, bar)
+            run_bench(plan, bar)
         except KeyboardInterrupt:
             return bar.records, True
     return bar.records, False
@@ -97,7 +97,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
-    from inferlens.spec.plan import Plan, Where
+    from inferlens.spec.plan import Plan
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
@@ -107,8 +107,7 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         if format == "table" and not (plan.backend or plan.option):
             screen.notes(filter(None, [not_raced(plan, records)]))
     if interrupted:
-        goes_on = "; the same command goes on from here" * (plan.where != Where())
-        screen.note(f"Interrupted; what was measured is kept{goes_on}.")
+        screen.note(INTERRUPTED)
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
@@ -125,7 +124,7 @@ def not_raced(plan: Plan, records: Sequence[Record]) -> str:
     slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
     left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
     devices = {case.device for case in cases}
-    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).left_out_on}]
+    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).excluded_devices}]
     left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
     return f"Not raced: {'; '.join(left)}" if left else ""
 
@@ -134,13 +133,12 @@ def listed(plan: Plan) -> Document:
     """Return the cases that would run, with about their times, and those that cannot; as many as fit on a screen."""
     from msgspec.structs import replace
 
-    from inferlens.execution.launching.estimate import seconds_of
-    from inferlens.execution.launching.parts import launched
-    from inferlens.execution.protocol import Observer
-    from inferlens.execution.rounds import may_meet
+    from inferlens.execution.cases import seconds_of
+    from inferlens.execution.commands import cases_by_kind
+    from inferlens.execution.race import may_meet
+    from inferlens.spec.plan import Where
 
-    with launched(replace(plan, recommended=True), Observer(), None) as under_way:
-        kinds = under_way.cases(listed=True)
+    kinds = cases_by_kind(replace(plan, recommended=True))
     on = [kind for kind, cases in kinds.items() for _ in cases]
     cases = [case for cases in kinds.values() for case in cases]
     seconds = seconds_of(cases, plan)
@@ -149,7 +147,7 @@ def listed(plan: Plan) -> Document:
     several = len({case.case.model for case in cases}) > 1
     lines, refused = [], dict[str, list[str]]()
     for planned, took, kind in zip(cases, seconds, on, strict=True):
-        name = " ".join(filter(None, [kind, planned.found.name * several, planned.case.label]))
+        name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
         if planned.refusal:
             refused.setdefault(planned.refusal.what, []).append(name)
         else:
@@ -161,8 +159,8 @@ def listed(plan: Plan) -> Document:
         others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
         sentences.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
     often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
-    place = "there" if under_way.apart else "here"
-    can = f", {sum(able)} of them can run {place}" if not all(able) else ""
+    there = "here" if plan.where == Where() else "there"
+    can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
     sentences.append(
@@ -188,7 +186,7 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     """Return the sweep that a plan asks for: several values of one option or of the threads of a single case."""
     from msgspec.structs import replace
 
-    from inferlens.execution.tuning.study import requested
+    from inferlens.execution.tune import study_request
     from inferlens.spec.case import AXES
     from inferlens.spec.plan import Where
 
@@ -205,27 +203,27 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     rest = {item: texts for item, texts in plan.option.items() if item != name}
     mode = "throughput" if plan.budget.mode == "throughput" else "latency"
     plan = replace(plan, option=rest, threads=() if axes else plan.threads, budget=replace(plan.budget, mode=mode))
-    return requested(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
+    return study_request(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
 
 
 def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping[str, Any]) -> None:
     """Compare each value with the default, and show the table, or write the curve to the file as a chart."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.tuning.study import run
+    from inferlens.execution.tune import study
     from inferlens.record.store import safe_name
-    from inferlens.views.raced.study import document, picture
+    from inferlens.views.tuning import study_document, study_picture
 
     with Bar(screen.errors()) as bar:
         try:
-            sweep = run(request, bar)
+            sweep = study(request, bar)
         except KeyboardInterrupt:
             screen.note(INTERRUPTED)
             raise typer.Exit(130) from None
     folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
     file = shown["file"]
-    screen.document(document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
+    screen.document(study_document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
     if chart:
-        screen.save(file, picture(sweep, chart))
+        screen.save(file, study_picture(sweep, chart))
     if not any(record.status == "ok" for value in sweep.values for record in value.records):
         raise typer.Exit(1)
 
@@ -241,7 +239,7 @@ def fleet_of(model: Sequence[str]) -> Fleet | None:
         return None
     if not {"machines", "objectives"} & toml_words(Path(model[0]), "plan").keys():
         return None
-    from inferlens.execution.launching.fleet import Fleet
+    from inferlens.execution.commands import Fleet
 
     return Fleet(Path(model[0]))
 
@@ -276,7 +274,7 @@ def show_machines(fleet: Fleet) -> None:
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
-    from inferlens.views.raced.crossed import document
+    from inferlens.views.crosstab import crosstab_document
     from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
@@ -291,16 +289,15 @@ def show_machines(fleet: Fleet) -> None:
             screen.text(f"{objective.capitalize()}\n")
         several = len({machine_name(record.environment) for record in records}) > 1
         if several:
-            screen.document(document(records, "machine", where=str(folder), top=most))
+            screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
         else:
-            screen.text("\n".join(answer.within(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
+            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
         screen.text(f"\nMore: inferlens show {folder}{' --by machine' * several}\n\n")
 
 
 def machines_listed(fleet: Fleet) -> Document:
     """Return how many cases there are on each machine, or why it cannot be reached."""
-    from inferlens.execution.launching.parts import launched
-    from inferlens.execution.protocol import Observer
+    from inferlens.execution.commands import cases_by_kind
 
     parts = fleet.left()
     lines, data = [], []
@@ -308,8 +305,7 @@ def machines_listed(fleet: Fleet) -> Document:
         objectives = [fleet_part.objective for fleet_part in parts if fleet_part.machine == part.machine]
         count, able, reason = 0, 0, ""
         try:
-            with launched(part.plan, Observer(), None) as under_way:
-                cases = [case for kind in under_way.cases(listed=True).values() for case in kind]
+            cases = [planned for own in cases_by_kind(part.plan).values() for planned in own]
             count, able = len(cases), sum(not case.refusal for case in cases)
         except InferlensError as error:
             reason = error.what
@@ -317,7 +313,7 @@ def machines_listed(fleet: Fleet) -> Document:
         data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
     columns = [
         Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
-        Column("", "out of reach, because", numeric=False, most=50),
+        Column("", "out of reach, because", numeric=False, max_width=50),
     ]  # fmt: skip
     done = f", {len(fleet.done)} of them done" if fleet.done else ""
     total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."

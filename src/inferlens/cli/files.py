@@ -38,7 +38,7 @@ def export(
     --best and --output write the model's file, a short script that runs it without Inferlens, and a list of packages.
     """
     from inferlens.backends.base import Builder
-    from inferlens.execution.deploy.build import able, build, save, saver, single
+    from inferlens.execution.deploy import able, build, save, saver, single
 
     timeout = parse_duration(str(own_options("export", words)[0]["timeout"]))
     best, output, to = words.pop("best", None), words.pop("output", None), words.pop("to", None)
@@ -58,9 +58,9 @@ def export(
     screen.warnings(done.warnings)
     if builder:
         if json:
-            screen.document(Document(list, data=lambda: done.found), "json")
+            screen.document(Document(list, data=lambda: done.value), "json")
         else:
-            screen.text(report_text(done.found))
+            screen.text(report_text(done.value))
         return None
     seconds = sum(phase.seconds for phase in done.phases)
     size = units.byte_count(path.stat().st_size)
@@ -109,12 +109,12 @@ def report_text(report: BuildReport) -> str:
 
 def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     """Write the fastest case of ``results``, and say which files there are."""
-    from inferlens.execution.deploy.files import write
-    from inferlens.views.python import best_case
+    from inferlens.execution.deploy import export_best
+    from inferlens.views.results import best_case
 
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
-        done = write(record, folder, output, phase=phase, timeout=limit, **words)
+        done = export_best(record, folder, output, phase=phase, timeout=limit, **words)
     screen.warnings(done.warnings)
     screen.notes(filter(None, [record.model.weights_note]))
     files = units.listing(sorted(path.name for path in output.iterdir()))
@@ -135,8 +135,8 @@ def quantize(
     by their error; --keep leaves layers in fp32; --within searches for the layers that have to stay in fp32. The exit
     code is 1 if no file keeps the limit.
     """
-    from inferlens.execution.deploy.quantize import quantize as quantized
-    from inferlens.views.profiled.quantized import document
+    from inferlens.execution.quantize import quantize as quantized
+    from inferlens.views.profiles.quantization import quantization_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
@@ -145,7 +145,9 @@ def quantize(
         raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
     with screen.busy(f"{model} to {words.get('to', 'int8')}") as phase:
         result = quantized(model, **words, phase=phase)
-    screen.document(document(result, model, words.get("device", ""), layers=words.get("errors", False)), format)
+    screen.document(
+        quantization_document(result, model, words.get("device", ""), layers=words.get("errors", False)), format
+    )
     if not result.path:
         raise typer.Exit(1)
 
@@ -169,11 +171,11 @@ def partition(
     from inferlens.backends import BACKENDS
     from inferlens.backends.base import Partitioner
     from inferlens.cli.backends import option_rows
-    from inferlens.execution.deploy.build import able
-    from inferlens.execution.deploy.build import cases as cases_of
-    from inferlens.execution.deploy.build import partition as divide
-    from inferlens.views.partition import Answer
-    from inferlens.views.partition import document as of_partitions
+    from inferlens.execution.deploy import able
+    from inferlens.execution.deploy import cases as cases_of
+    from inferlens.execution.deploy import partition as divide
+    from inferlens.views.graph import PartitionResult
+    from inferlens.views.graph import partition_document as of_partitions
 
     check_choice("format", format, FORMATS)
     format = screen.format_of("json" if json else format, output)
@@ -183,10 +185,10 @@ def partition(
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
             try:
                 done = divide(case, trust=words.get("trust", False), phase=phase)
-                assert done.found
-                answers.append(Answer(case, done.found, done.warnings))
+                assert done.value
+                answers.append(PartitionResult(case, done.value, done.warnings))
             except InferlensError as error:
-                answers.append(Answer(case, error))
+                answers.append(PartitionResult(case, error))
     failures = [answer.result for answer in answers if isinstance(answer.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]

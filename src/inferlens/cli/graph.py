@@ -11,7 +11,7 @@ import typer
 from inferlens.cli import screen
 from inferlens.errors import InferlensError, check_choice
 from inferlens.units import plural
-from inferlens.views.plain import plain
+from inferlens.views.table import plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.graph import GraphSource
@@ -34,7 +34,7 @@ def graph(
     and needs no network.
     """
     from inferlens.analysis import graph as graph_fold
-    from inferlens.views.graph import FORMATS, render
+    from inferlens.views.graph import FORMATS, render_graphs
 
     format = output.suffix.lower().removeprefix(".")
     check_choice("format of graphs", format, FORMATS)
@@ -43,7 +43,7 @@ def graph(
     screen.notes(problems)
     graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
-        drawing = render(graphs, format, title=title, fused=regions == "fused")
+        drawing = render_graphs(graphs, format, title=title, fused=regions == "fused")
     screen.notes(dict.fromkeys(note for graph in graphs for note in graph.notes))
     screen.save(output, drawing)
 
@@ -55,14 +55,14 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     """
     from inferlens.analysis.graph import source_of
     from inferlens.record.store import LoadedProfiles, load_profiles
-    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiles import group_profiles
 
     files = {path: source for path in paths if (source := _file(path))}
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     left_out: dict[str, list[str]] = {}
-    for case in (case for group in groups(loaded, "layer") for case in group):
+    for case in (case for group in group_profiles(loaded, "layer") for case in group):
         graph = source_of(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(graph, str) or not graph.layers:
             reason = graph if isinstance(graph, str) else "It has no layers."

@@ -17,11 +17,10 @@ from inferlens.errors import InferlensError
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, ratio
-from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Line, Screen, Table, text
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain, text
 
 if TYPE_CHECKING:
-    from inferlens.execution.trace import Traced
+    from inferlens.execution.profile import CaseTrace
     from inferlens.spec.plan import Plan
     from inferlens.views.rows import Row
 
@@ -93,7 +92,7 @@ def profile(
     own, others = own_options("profile", words)
     others["mode"] = "latency"
     if traces.pop("torch_profiler", False):
-        alone = ("level", "runs", "max_time", "iterations", "seconds", "devices", "ray", "on")
+        alone = ("level", "runs", "rerun", "max_time", "iterations", "seconds", "devices", "ray", "on")
         refuse([name for name in alone if name in words] + ["file"] * (file is not None), "with")
         if "warmup" in others:
             traces["warmup"] = count("warmup", others.pop("warmup"), least=0)
@@ -107,21 +106,21 @@ def profile(
 def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | None) -> None:
     """Profile every case, and show what fits on a screen; the file gets the whole table of modules."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.profile import levels_of, run
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.findings import document as findings_document
-    from inferlens.views.profiled.findings import judged, precision_lines
-    from inferlens.views.profiled.modules import document as modules_document
-    from inferlens.views.renderers.terminal import fitting
+    from inferlens.execution.commands import run_profile
+    from inferlens.execution.profile import levels_of
+    from inferlens.views.profiles import group_profiles, precision_lines
+    from inferlens.views.profiles.findings import findings_document, judge_cases
+    from inferlens.views.profiles.modules import modules_document
+    from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
-        profiles = run(plan, levels, runs, bar)
+        profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
-    cases, above = groups(loaded), folders[0].parent
+    cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judged(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
@@ -137,7 +136,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
             for sentences in least
             for lines in range(size.lines, least[sentences] - 1, -1)
         )
-        return fitting(tries, size) or blocks(1, sentences=False)
+        return first_fitting(tries, size) or blocks(1, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:
@@ -157,13 +156,13 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     """Take traces of every case, and say where they are and how to look at them; exit with 1 if there are none."""
     from inferlens.backends.profiling.traces import Tracing
     from inferlens.cli.progress import Bar
-    from inferlens.execution.trace import run
+    from inferlens.execution.profile import trace_cases
 
     given = {name: value for name, value in options.items() if value is not None}
     board = given.pop("tensorboard", None)
     traces = []
     with Bar(screen.errors()) as bar:
-        for trace in run(plan, Tracing(**given), Path(board) if board else None, bar):
+        for trace in trace_cases(plan, Tracing(**given), Path(board) if board else None, bar):
             traces.append(trace)
             ran = trace.status == "ok"
             ending = f"a step took {duration(trace.step)}" if ran else f"{trace.status}: {trace.reason}"
@@ -177,36 +176,36 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{more}")
 
 
-def trace_table(traces: Sequence[Traced]) -> Table:
+def trace_table(traces: Sequence[CaseTrace]) -> Table:
     """Return a row for each case: the time of a step and of an unprofiled call, and its trace."""
 
-    def size(trace: Traced) -> str:
+    def size(trace: CaseTrace) -> str:
         return byte_count(sum(file.stat().st_size for file in trace.files) if trace.files else None)
 
-    def events(shown: Sequence[Any]) -> str:
-        return f"{sum(part.events for part in shown):,}" if shown else ABSENT
+    def events(contents: Sequence[Any]) -> str:
+        return f"{sum(part.events for part in contents):,}" if contents else ABSENT
 
-    def files(trace: Traced) -> str:
+    def files(trace: CaseTrace) -> str:
         return text(" ".join(map(str, trace.files)) or trace.status)
 
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
-        Column("shown", "events", "", events, 4),
+        Column("contents", "events", "", events, 4),
         Column("", "size", "", size, 5),
         Column("", "trace", "", files, 1, numeric=False, fold=True),
     )
-    lines = [Line.of(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
+    lines = [Line.from_row(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
     return Table("", "case", columns, lines, notes=trace_notes(traces))
 
 
-def trace_notes(traces: Sequence[Traced]) -> list[str]:
+def trace_notes(traces: Sequence[CaseTrace]) -> list[str]:
     """Return what traces do not show, why there are none, and what else a reader must know; a sentence each."""
     notes: list[str] = []
     for trace in traces:
         texts = [f"{warning.message} {warning.advice}" for warning in trace.warnings]
-        texts += [note for part in trace.shown for note in part.notes]
+        texts += [note for part in trace.contents for note in part.notes]
         if trace.status != "ok":
             hint = f" Try: {trace.hint}" if trace.hint else ""
             log = f" What it printed: {trace.log}" if trace.log else ""
@@ -244,11 +243,11 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. Time of no known
     module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.modules import document
+    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.modules import modules_document
 
-    loaded = groups(screen.profiles(paths, format))
-    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    loaded = group_profiles(screen.profiles(paths, format))
+    shown = modules_document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
     screen.document(shown, format, **how)
 
 
@@ -267,23 +266,22 @@ def layers(
 
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
-    from inferlens.views.profiled import perfetto
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document, shown
+    from inferlens.views.profiles import cases_of_level, part_tables, parts_document
+    from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
-        perfetto.check_file(trace)
+        check_file(trace)
     format_of_plot = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
-    cases = of_level(loaded, "layer")
+    cases = cases_of_level(loaded, "layer")
     if plot:
-        from inferlens.views.profiled.plots import boxes
+        from inferlens.views.profiles.roofline import boxes
 
-        write(plot, boxes(shown("layer", cases, sort), format_of_plot, top), "--plot")
+        write(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
     if trace:
-        write(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        write(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        shown_as = document("layer", cases, sort=sort, top=top)
+        shown_as = parts_document("layer", cases, sort=sort, top=top)
         screen.document(shown_as, format, **how)
 
 
@@ -292,7 +290,7 @@ def picture_format(plot: Path | None, example: str) -> str:
     from inferlens.views import picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(format, f"--plot {example}")
+    picture.check_picture(format, f"--plot {example}")
     return format
 
 
@@ -316,11 +314,10 @@ def kernels(
 
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers_and_kernels import document
+    from inferlens.views.profiles import cases_of_level, parts_document
 
-    cases = of_level(screen.profiles(paths, format), "kernel")
-    shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    cases = cases_of_level(screen.profiles(paths, format), "kernel")
+    shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
     screen.document(shown, format, **how)
 
 
@@ -342,18 +339,18 @@ def roofline(
     bandwidth of copies, both measured on the same device. Several cases have a row each. One case has a row for each
     layer; layers that repeat share a row.
     """
-    from inferlens.views.profiled.roofline import document, roofed
+    from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
     format_of_plot = picture_format(plot, "roofline.svg")
-    cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
+    cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
-        from inferlens.views.profiled.plots import rooflines
+        from inferlens.views.profiles.roofline import rooflines
 
         write(plot, rooflines(cases, format_of_plot), "--plot")
     else:
-        shown = document(cases, top=top, results=str(paths[0]))
+        shown = roofline_document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, **how)
 
 
@@ -373,7 +370,7 @@ def trace(
 
 def trace_chart(path: Path, file: Path, step: str | None) -> None:
     """Draw the parts of the steps of a trace."""
-    from inferlens.views.traced.step_chart import render
+    from inferlens.views.trace_documents import render_steps
 
     picture_format(file, "steps.svg")
-    write(file, (render(path, file.suffix.lower()[1:], step=step), []), "--plot")
+    write(file, (render_steps(path, file.suffix.lower()[1:], step=step), []), "--plot")

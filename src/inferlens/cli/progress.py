@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from statistics import mean
@@ -22,13 +22,12 @@ from inferlens import units
 from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
-from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import may_meet
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.race import may_meet
 from inferlens.record.record import IN_TURNS, PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
-from inferlens.views.plain import without_end
+from inferlens.views.table import cut_end
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 
@@ -54,7 +53,7 @@ class Bar(Observer):
         self._clock = clock
         self._rounds = rounds
         self._since = clock()
-        self._cases: list[Planned] = []
+        self._cases: list[PlannedCase] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
         self._done = 0
         self._seconds: dict[str, float] = {}  # that each case took, by its digest
@@ -72,11 +71,11 @@ class Bar(Observer):
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def planned(self, cases: Sequence[Planned]) -> None:
+    def planned(self, cases: Sequence[PlannedCase]) -> None:
         self._cases, self._since, self._done = list(cases), self._clock(), 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
-        for model_info in {planned.found.spec: planned.found for planned in cases}.values():
+        for model_info in {planned.model.spec: planned.model for planned in cases}.values():
             if model_info.asked not in ("", model_info.spec):
                 self._say(f"{model_info.asked} is {model_info.spec}.")
 
@@ -107,6 +106,18 @@ class Bar(Observer):
     def discarded(self, records: Sequence[Record]) -> None:
         gone = {record.id for record in records}
         self.records = [record for record in self.records if record.id not in gone]
+
+    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:  # noqa: ARG002
+        self.records += records
+        for digest in {record.case.digest for record in records}:
+            self._left[digest] -= 1
+            self._done += 1
+
+    def unused(self, records: Sequence[Record]) -> None:
+        self.discarded(records)
+        for digest in {record.case.digest for record in records}:
+            self._left[digest] += 1
+            self._done -= 1
 
     def remark(self, text: str) -> None:
         self._say(text)
@@ -175,9 +186,7 @@ class Bar(Observer):
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
             done = min(self._done + share, len(self._cases) or 1)
-            self._bar.update(
-                self._task, description=escape(without_end(what, self._console.width // 2)), completed=done
-            )
+            self._bar.update(self._task, description=escape(cut_end(what, self._console.width // 2)), completed=done)
             self._bar.refresh()
 
     def _say(self, text: str) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from inferlens.errors import InferlensError, check_choice, one_of, unwritable
-from inferlens.views.table import FORMATS, SCREEN, Document, Table, columns_of, render
+from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS, SCREEN, Document, Table, column_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from inferlens.record.record import Record, Warning
     from inferlens.record.store import LoadedProfiles, Log
     from inferlens.views import View
-    from inferlens.views.report.blocks import Report
+    from inferlens.views.table import Report
 
 
 PROMPTS = 2  # lines of a terminal for the command itself and the next one
@@ -80,7 +81,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
     from inferlens.views.records import COLUMNS, check_columns
 
     if columns == "help":
-        text(columns_of([Table("", "", COLUMNS, [])]))
+        text(column_names([Table("", "", COLUMNS, [])]))
         raise typer.Exit
     check_columns(columns)
     if format in FORMATS:
@@ -104,9 +105,9 @@ def show(
 ) -> None:
     """Show records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
 
-    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.document`.
+    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.records_document`.
     """
-    from inferlens.views.records import document as of_records
+    from inferlens.views.records import records_document
 
     if view := check(format):
         drawn = view(reference=reference).render(records)
@@ -115,7 +116,7 @@ def show(
         if output := how.get("output") or how.get("file"):
             save(output, drawn)
     else:
-        shown = of_records(records, reference, where=where, top=top, every_run=every_run, into=into)
+        shown = records_document(records, reference, where=where, top=top, all_runs=every_run, into=into)
         document(shown, format, **how)
 
 
@@ -134,11 +135,11 @@ def document(
     ``file`` is one to write it to as well, the others are as the commands have them. Raises InferlensError if a file's
     ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
-    from inferlens.views.renderers.terminal import barred
+    from inferlens.views.renderers.terminal import with_bars
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:
         width = terminal.get("width", SCREEN.width)
-        document, only = (barred(shown, width, columns), None) if bars else (shown, columns)
+        document, only = (with_bars(shown, width, columns), None) if bars else (shown, columns)
         return render(document, format, **terminal, wide=wide, columns=only)
 
     if output is None:
@@ -169,14 +170,14 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
     check_choice("file ending", output.suffix.lower(), endings)
     format = endings[output.suffix.lower()]
     if format == "pdf":
-        from inferlens.views.renderers import pdf
+        from inferlens.views.renderers.html import find_browser
 
-        pdf.browser()
+        find_browser()
     return format
 
 
 def terminal() -> dict[str, Any]:
-    """Return the size and colours of the terminal, as :func:`inferlens.views.table.render` takes them."""
+    """Return the size and colours of the terminal, as :func:`inferlens.views.renderers.render` takes them."""
     shows = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
     colors = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
     width, lines = shutil.get_terminal_size((80 if shows else SCREEN.width, 0))
@@ -210,10 +211,10 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
 
 def report(page: Report, output: Path, format: str) -> None:
     """Write a page; of Markdown also its pictures, into a folder next to it."""
-    from inferlens.views.renderers import html, markdown
+    from inferlens.views.renderers import html, render_markdown_report
 
     pictures = output.with_suffix("").name + "-pictures"
-    drawn, files = markdown.render_report(page, pictures) if format == "markdown" else (html.render_report(page), {})
+    drawn, files = render_markdown_report(page, pictures) if format == "markdown" else (html.render_report(page), {})
     for name, data in files.items():
         (output.parent / pictures).mkdir(exist_ok=True)
         write(output.parent / pictures / name, data)
@@ -223,9 +224,9 @@ def report(page: Report, output: Path, format: str) -> None:
 def save(output: Path, drawn: str | bytes, format: str = "", option: str = "--output") -> None:
     """Write a file and say so, also if it replaces another one; a PDF is made from a page in HTML."""
     if format == "pdf" and isinstance(drawn, str):
-        from inferlens.views.renderers import pdf
+        from inferlens.views.renderers.html import print_pdf
 
-        drawn = pdf.printed(drawn, output.parent)
+        drawn = print_pdf(drawn, output.parent)
     replaces = output.exists()
     write(output, drawn, option)
     note(f"{'Replaced' if replaces else 'Wrote'} {output}.")

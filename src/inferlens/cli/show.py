@@ -131,7 +131,7 @@ def _records(
         return
     where = [*map(str, paths)]
     if axis:
-        from inferlens.views.raced.crossed import document as by_axis
+        from inferlens.views.crosstab import crosstab_document as by_axis
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
@@ -151,8 +151,8 @@ def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int 
     from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
-    from inferlens.views.profiled.quantized import document
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.views.profiles.quantization import quantization_document
+    from inferlens.views.tuning import tunings_document
 
     if tunings := tunings_in(paths):
         return tunings_document(list(map(load_tuned, tunings)), reference, top)
@@ -160,7 +160,7 @@ def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int 
         (quantization,) = read_all(
             paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors"
         ).values()
-        return document(quantization)
+        return quantization_document(quantization)
     return None
 
 
@@ -171,29 +171,29 @@ def _plot(
     from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import load_tuned, tunings_in
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart, lacking
-    from inferlens.views.records import measured_again
+    from inferlens.views.chart import Chart, missing_rate_note
+    from inferlens.views.records import rerun_notes
 
     format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
     if tunings := tunings_in(paths):
-        from inferlens.views.raced.tuned_chart import render
+        from inferlens.views.tuning import render_tuning
 
         if len(tunings) > 1:
             hint = f"inferlens show {tunings[0]} --plot {file}"
             raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
-        screen.save(file, render(load_tuned(tunings[0]), format, theme, reference), option="--plot")
+        screen.save(file, render_tuning(load_tuned(tunings[0]), format, theme, reference), option="--plot")
         return
     chart = Chart(reference=reference, format=format, theme=theme, top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if against:
-        from inferlens.views.raced.against import render as points
+        from inferlens.views.chart import render_points as points
 
         drawing = points(loaded.records, against, format, reference=reference, theme=theme)
     else:
         drawing = chart.render(loaded.records)
-        screen.notes(lacking(loaded.records))
-    screen.notes(measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
+        screen.notes(missing_rate_note(loaded.records))
+    screen.notes(rerun_notes([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
     screen.save(file, drawing, option="--plot")
 
 
@@ -216,23 +216,23 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
 def _notes(paths: list[Path], format: str, *, every: bool, **shown: Any) -> None:
     """Show the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
     from inferlens.record.store import load_records
-    from inferlens.views.notes import document
+    from inferlens.views.records import notes_document
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     given = shlex.join(map(str, paths))
-    screen.document(document(loaded.records, every=every, paths=given), format, **shown)
+    screen.document(notes_document(loaded.records, all_cases=every, paths=given), format, **shown)
 
 
 def _findings(paths: list[Path], format: str, top: int | None, *, every: bool, **shown: Any) -> None:
     """Show the findings of profiles, those with the largest possible gain first."""
     from inferlens.cli.profile import measured
-    from inferlens.views.profiled.findings import document, judged
+    from inferlens.views.profiles.findings import findings_document, judge_cases
 
     rows = measured(paths)
     notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    screen.document(document(judged(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
+    screen.document(findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
 
 
 @options.takes()
@@ -260,9 +260,9 @@ def compare(
     """
     from inferlens.analysis.comparison import compare as compared_cases
     from inferlens.record.store import load_records
-    from inferlens.views import compared as view
+    from inferlens.views.comparison import COMPARISON_FORMATS, render_comparison
 
-    check_choice("format", format, view.FORMATS)
+    check_choice("format", format, COMPARISON_FORMATS)
     written = screen.format_of(format, output, {".xml": "junit", ".svg": "svg", ".png": "png"})
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
     before, after = load_records([base]), load_records([candidate])
@@ -270,15 +270,19 @@ def compare(
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output and written in screen.PAGES:
-        from inferlens.views.compared.page import report as page_of
+        from inferlens.views.comparison import comparison_report as page_of
 
         screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
-        from inferlens.views.compared.page import drawn
+        from inferlens.views.comparison import draw_comparison
 
-        made = drawn(compared, written) if written in ("svg", "png") else view.render(compared, written, **how)
+        made = (
+            draw_comparison(compared, written)
+            if written in ("svg", "png")
+            else render_comparison(compared, written, **how)
+        )
         screen.save(output, made, written)
-    screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
+    screen.text(render_comparison(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 
 
@@ -292,14 +296,14 @@ def report(
     Nothing is measured, and no framework is needed. The page loads nothing: it can be sent, and read without a network.
     """
     from inferlens.views import picture
-    from inferlens.views.report.found import found_in
-    from inferlens.views.report.page import report as made
+    from inferlens.views.report import load_inputs
+    from inferlens.views.report import report as made
 
     check_choice("file ending", output.suffix.lower(), REPORT_ENDINGS)
     format = screen.format_of("table", output)
     picture.converter()
     with screen.busy("Drawing"):
-        found = found_in(paths)
+        found = load_inputs(paths)
         screen.notes(found.problems)
         screen.report(made(found), output, format)
     if open:

@@ -16,8 +16,8 @@ from inferlens.spec.commands import own_options
 from inferlens.views.table import FORMATS, Column, Document, Line, Table
 
 if TYPE_CHECKING:
-    from inferlens.execution.expand import Planned
-    from inferlens.execution.tuning.space import Tried
+    from inferlens.execution.protocol import PlannedCase
+    from inferlens.execution.space import SearchSelection
     from inferlens.spec.case import Case
     from inferlens.spec.plan import Plan
 
@@ -41,22 +41,20 @@ def tune(
     is written to results/MODEL/best, ready for inferlens.load. The same command continues where it was stopped.
     """
     from inferlens.cli.progress import Bar
-    from inferlens.execution.tuning.several import requested, run_each
-    from inferlens.execution.tuning.space import tried
-    from inferlens.views.raced.tuned import tunings_document
+    from inferlens.execution.commands import run_tune, tune_request
+    from inferlens.views.tuning import tunings_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)  # refused before hours of measuring
     screen.format_of("table", file)
     own, others = own_options("tune", words)
-    request = requested(read_plan(model, others), own["objective"], own["within"], own["budget"])
-    space = tried(own["space"], own["only"], own["without"], request.measures)
+    request, selection = tune_request(read_plan(model, others), own)
     if dry_run:
-        screen.document(listed(request.plan, space), format, file=file)
+        screen.document(listed(request.plan, selection), format, file=file)
         return
     with Bar(screen.errors()) as bar:
         try:
-            tunings = run_each(request, space, bar)
+            tunings = run_tune(request, selection, bar)
         except KeyboardInterrupt:
             screen.note(INTERRUPTED)
             raise typer.Exit(130) from None
@@ -65,23 +63,27 @@ def tune(
         raise typer.Exit(1)
 
 
-def listed(plan: Plan, what: Tried) -> Document:
+def listed(plan: Plan, selection: SearchSelection) -> Document:
     """What would be tried."""
     from dataclasses import replace
 
-    from inferlens.execution.launching.estimate import estimator
-    from inferlens.execution.tuning.several import spaces
-    from inferlens.execution.tuning.space import combinations, size
+    from inferlens.execution.cases import estimator
+    from inferlens.execution.commands import spaces_by_kind
+    from inferlens.execution.space import combinations, size
 
-    every = spaces(plan, what)
+    every = spaces_by_kind(plan, selection)
     families = [(kind, space, family) for kind, space in every.items() for family in space.families]
     left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
-    seconds = estimator([planned.found.name for _, _, planned in families], plan)
-    columns = [Column("", "candidates"), Column("", "each"), Column("", "cannot run, because", numeric=False, most=50)]
+    seconds = estimator([planned.model.name for _, _, planned in families], plan)
+    columns = [
+        Column("", "candidates"),
+        Column("", "each"),
+        Column("", "cannot run, because", numeric=False, max_width=50),
+    ]
     several = len({planned.case.model for _, _, planned in families}) > 1
 
-    def name(kind: str, each: Planned) -> str:
-        return " ".join(filter(None, [kind, each.found.name * several, each.case.label]))
+    def name(kind: str, each: PlannedCase) -> str:
+        return " ".join(filter(None, [kind, each.model.name * several, each.case.label]))
 
     sizes = [size(replace(space, families=(planned,))) for _, space, planned in families]
     lines = [

@@ -1,43 +1,61 @@
 """Two things of the same inputs against each other, in rounds, until it is known which is faster: ``inferlens ab``.
 
 They are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A round is
-a fresh process of A and one of B. On the CPU both are there at once, in turns, some calls each (``interleaver``), so
-that whatever slows the machine down slows down both. On a GPU one comes after the other in the first round, which tells
-what each holds and draws; then they take turns, if both fit. Who goes first alternates. Each process leaves its record.
-One that does not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those left would
-mostly be fast.
+a fresh process of A and one of B. On the CPU both are alive at once and take turns, some calls each, so that whatever
+slows the machine down slows down both. On a GPU they run one after the other in the first round, which tells how much
+memory each takes; then they take turns, if both fit. Who goes first alternates. Each process leaves its record. A side
+that does not run to its end, or whose outputs are wrong, ends the race without a verdict on speed: the processes left
+would mostly be fast.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from os import PathLike
-from typing import Any, Literal
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 
 from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
 from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.base import TOLERANCES, merge_capabilities
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Observer
-from inferlens.execution.rounds import BaseRule, Entrant, Rounds
-from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
-from inferlens.execution.survey import check_interpreters, live_files
-from inferlens.measure import environment
+from inferlens.execution.cases import (
+    EVERY_VARIANT,
+    ModelHandle,
+    ProbeResult,
+    backends_named,
+    check_interpreters,
+    find,
+    live_files,
+    model_handle,
+    probe,
+    try_models,
+    unsupported,
+)
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.race import BasePolicy, Entrant, RaceEngine
+from inferlens.execution.scheduler import Scheduler, open_scheduler
+from inferlens.execution.tasks import Reference
+from inferlens.measure import agreement, environment
 from inferlens.measure.monitor.quiet import wait_for_quiet
+from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement, Record
-from inferlens.spec.case import Case, environment_of
-from inferlens.spec.plan import Duration, Texts, texts
+from inferlens.spec.case import Case, TensorSpec, environment_of
+from inferlens.spec.commands import own_options
+from inferlens.spec.plan import Duration, Plan, Texts, option_values, texts, words_of
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
-from inferlens.units import parse_duration
+from inferlens.units import listing, parse_duration
 
 COSTS = ("memory", "build", "error")
 
@@ -48,62 +66,22 @@ def ab(
     b: str | None = None,
     example_inputs: Any = None,
     *,
-    checkout: Texts | None = None,
-    python: Texts | None = None,
-    backend: str | None = None,
-    precision: str | None = None,
-    batch: int | None = None,
-    device: str | None = None,
-    threads: int | None = None,
-    io: str | None = None,
-    cold: bool | None = None,
-    rotate: bool | None = None,
-    option: Texts | Mapping[str, Any] | None = None,
-    input: Texts | None = None,
-    dim: Texts | Mapping[str, int | str] | None = None,
-    weights: str | PathLike[str] | None = None,
-    calibration: str | PathLike[str] | None = None,
-    accuracy: str | PathLike[str] | None = None,
-    trust: bool | None = None,
-    seed: int | None = None,
-    metric: Literal["latency", "throughput", "GPU time"] = "latency",
-    threshold: float | str = 0.02,
-    level: float | str = 0.95,
-    max_rounds: int = 20,
-    within: Duration = 600.0,
-    wait: Duration = 0.0,
-    iterations: int | None = None,
-    seconds: Duration | None = None,
-    max_time: Duration | None = None,
-    warmup: int | None = None,
-    timeout: Duration | None = None,
-    output: str | PathLike[str] = "results",
     observer: Observer | None = None,
     on_round: Callable[[ABResult], None] = lambda _: None,
+    **words: Any,
 ) -> ABResult:
-    """Measures two things in turns, until it is decided which is faster or time is over::
-
-        ab("resnet18", "pytorch", "onnxruntime:cpu fp16")
-        ab("mypackage.models:build", checkout=("../old", "."))
-        ab("resnet18", "onnxruntime", python=("old/bin/python", "new/bin/python"))
-
-    Args:
-        model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
-        checkout: folders that the model's code is imported from; with one, the other is the working directory.
-        python: interpreters of two environments; with one, the other is this one. See :func:`ab_steps` for more.
-        backend: of a side that names none; by default the one that reference outputs come from.
-        threshold, level: the smallest difference that matters, and how sure the verdict is to be.
-        wait: time to wait for a quiet machine first, which is no time of the rounds.
-        max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
-            The others are those of :func:`inferlens.bench`, of both sides; what a case says takes precedence.
+    """Measure two things in turns, as :func:`inferlens.ab` describes; ``words`` are the options of ``inferlens ab``.
 
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
-    words = {name: value for name, value in locals().items() if name in _SHARED and value is not None}
-    rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    asked, observer = asked_for(model, a, b, _sides(checkout), _sides(python)), observer or Observer()
-    _wait(wait, observer, device)
-    return _measured(asked, example_inputs, words, rule, observer, on_round)
+    own, words = own_options("ab", words)
+    rule = ABRule.from_words(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
+    sides = side_specs(model, a, b, _sides(own["checkout"]), _sides(own["python"]))
+    observer = observer or Observer()
+    _wait(words.pop("wait", 0.0), observer, words.get("device"))
+    if own["backend"]:
+        words["backend"] = own["backend"]
+    return _measure(sides, example_inputs, words, rule, observer, on_round)
 
 
 def ab_steps(
@@ -119,18 +97,9 @@ def ab_steps(
     on_round: Callable[[ABSteps], None] = lambda _: None,
     **words: Any,
 ) -> ABSteps:
-    """Measures a case in several environments, each against the one before: which change made it slower, or faster::
+    """Measure a case in several environments, each against the one before, as :func:`inferlens.ab_steps` describes.
 
-        ab_steps("resnet18", "onnxruntime", python=("old/bin/python", "one_more/bin/python", "new/bin/python"))
-
-    Args:
-        model, case, example_inputs: as of :func:`ab`.
-        python: interpreters of the environments, in the order in which one became the other.
-        within: seconds for all of it, or text such as ``"10m"``.
-        wait: as of :func:`ab`.
-        words: others of :func:`ab`.
-
-    Raises InferlensError for bad input. A side that fails is a verdict, not an error.
+    ``within`` is the time for all of it. Raises InferlensError for bad input. A side that fails is a verdict.
     """
     pythons, observer = _sides(python), observer or Observer()
     if len(pythons) < 2:
@@ -142,7 +111,7 @@ def ab_steps(
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
 
-    def looked(so_far: ABResult) -> None:
+    def on_step(so_far: ABResult) -> None:
         on_round(ABSteps(steps=(*steps, so_far), level=rule.level))
 
     for place, pair in enumerate(itertools.pairwise(pythons)):
@@ -150,7 +119,7 @@ def ab_steps(
         left = max(end - time.monotonic(), 0.0) / (count - place)
         sure = 1 - (1 - rule.level) / count
         given: dict[str, Any] = {"python": pair, "level": sure, "within": left, "observer": observer}
-        given["on_round"] = looked
+        given["on_round"] = on_step
         steps.append(ab(model, case, example_inputs=example_inputs, **given, **words))
     return ABSteps(steps=tuple(steps), level=rule.level)
 
@@ -161,15 +130,8 @@ def _wait(wait: Duration, observer: Observer, device: str | None) -> None:
         wait_for_quiet(limit, observer.remark, observer.doing, gpu=device != "cpu")
 
 
-_SHARED = (
-    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "dim",
-    "weights", "calibration", "accuracy", "trust", "seed", "iterations", "seconds", "max_time", "warmup",
-    "timeout", "output",
-)  # fmt: skip
-
-
-def _measured(
-    asked: Sequence[Asked],
+def _measure(
+    sides: Sequence[SideSpec],
     example: Any,
     words: dict[str, Any],
     rule: ABRule,
@@ -179,28 +141,44 @@ def _measured(
     begin = time.monotonic()
     observer.doing("looking at the models and both backends")
     with ExitStack() as stack:
-        models = named_models(asked, example, stack)
+        models = model_handles(sides, example, stack)
         words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
-        plans, pair = planned_pair(asked, models, words)
-        budget = replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
+        plans, pair = planned_pair(sides, models, words)
+        budget = msgspec.structs.replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
         observer.planned(pair)
         scheduler = stack.enter_context(
-            scheduled(replace(plans[0], budget=budget), observer, pair, live_files(*models))
+            open_scheduler(msgspec.structs.replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )
         outputs = compared_outputs(pair, scheduler.references.of)
         return ABRun(scheduler, pair, rule, on_round, begin, outputs).run()
 
 
 def _sides(given: Texts | None) -> tuple[str, ...]:
-    """Texts, none of which may be missing, as where a variable of the shell is empty: sides would change places."""
-    found = texts(given or ())
-    if isinstance(given, str) and len(found) <= given.count(","):
+    """Return texts. Raises InferlensError if one is missing, such as an empty variable of the shell."""
+    sides = texts(given or ())
+    if isinstance(given, str) and len(sides) <= given.count(","):
         raise InferlensError(f"A side is missing in '{given}'.", expected="OLD,NEW, or one of them")
-    return found
+    return sides
 
 
 def _revision(case: Case) -> str:
     return environment.git_revision(case.checkout) if case.checkout else ""
+
+
+class ABPolicy(BasePolicy):
+    """Holds rounds of A and B until B has a verdict; a side that fails ends the race."""
+
+    strict = True
+
+    def __init__(self, run: ABRun, on_round: Callable[[ABResult], None]) -> None:
+        super().__init__(run.sides[0], LEAST_VERDICT_ROUNDS, run.rule.max_rounds)
+        self.metric, self._run, self._on_round = run.rule.metric, run, on_round
+
+    def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
+        """See :class:`RacePolicy`."""
+        if self._run.outputs and not self._run.failed:  # of compiled files nothing was known of their inputs before
+            check_inputs(*(side.records[-1].model.inputs for side in self._run.sides))
+        self._on_round(self._run.so_far())
 
 
 class ABRun:
@@ -209,7 +187,7 @@ class ABRun:
     def __init__(
         self,
         scheduler: Scheduler,
-        pair: tuple[Planned, ...],
+        pair: tuple[PlannedCase, ...],
         rule: ABRule,
         on_round: Callable[[ABResult], None],
         begin: float,
@@ -217,33 +195,25 @@ class ABRun:
     ) -> None:
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
         self._begin = begin
-        self._sides = [Entrant(planned) for planned in pair]
-        race_rule = BaseRule(self._sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
-        race_rule.metric, race_rule.strict = rule.metric, True
-
-        def tell(_: int, __: Sequence[Case]) -> None:
-            if outputs and not self._failed:  # of compiled files nothing was known of their inputs before
-                check_inputs(*(side.records[-1].model.inputs for side in self._sides))
-            on_round(self.so_far())
-
-        self._rounds = Rounds(scheduler, self._sides, begin + rule.within, race_rule, on_round=tell)
+        self.sides = [Entrant(planned) for planned in pair]
+        self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, ABPolicy(self, on_round))
         self._revisions = _revision(pair[0].case), _revision(pair[1].case)
         self._over = False
 
     @property
     def _records(self) -> list[list[Record]]:
-        return [side.records for side in self._sides]
+        return [side.records for side in self.sides]
 
     def run(self) -> ABResult:
-        """Hold rounds until one of the ends is reached."""
-        self._rounds.run()
+        """Hold rounds until one of the ends is reached; return the result."""
+        self._engine.run()
         self._over = True
         return self.so_far()
 
     @property
-    def _failed(self) -> bool:
+    def failed(self) -> bool:
         """Whether a side has nothing to compare."""
-        return any(side.records and not self._side(side.records).ok for side in self._sides)
+        return any(side.records and not self._side(side.records).ok for side in self.sides)
 
     @property
     def _shared(self) -> int:
@@ -252,15 +222,15 @@ class ABRun:
 
     def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
         """Return the verdict on B by the rounds so far, and its odds."""
-        if self._failed or not self._shared:
+        if self.failed or not self._shared:
             return None, {}
-        race, (a, b) = self._rounds.race, (side.id for side in self._sides)
+        race, (a, b) = self._engine.race, (side.id for side in self.sides)
         difference = race.difference(a, b)
         odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
         return race.comparison(a, b), odds
 
     def _end(self, comparison: Comparison | None) -> End:
-        if self._failed:
+        if self.failed:
             return "a side did not run"
         if comparison and comparison.verdict != "UNDECIDED" and self._shared >= LEAST_VERDICT_ROUNDS:
             return "decided"
@@ -269,21 +239,21 @@ class ABRun:
         return "time" if self._over else ""
 
     def so_far(self) -> ABResult:
-        """Return how it stands."""
+        """Return the result so far."""
         base, candidate = map(self._side, self._records)
         comparison, odds = self._comparison()
-        found = comparison if self._shared >= LEAST_VERDICT_ROUNDS else None
-        verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
-        reason = found.reason if found else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
-        if self._failed:
+        sure = comparison if self._shared >= LEAST_VERDICT_ROUNDS else None
+        verdict: Verdict = "DID NOT RUN" if self.failed else sure.verdict if sure else "UNDECIDED"
+        reason = sure.reason if sure else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
+        if self.failed:
             failed = {"A": base, "B": candidate}.items()
             words = {WRONG: "outputs wrong"}
-            said = [
+            reasons = [
                 f"{name}, {words.get(side.state, side.state)}: {side.reason.rstrip('.')}."
                 for name, side in failed
                 if not side.ok and side.state != MISSING
             ]
-            reason = " ".join(said)
+            reason = " ".join(reasons)
         return ABResult(
             a=self.pair[0].case,
             b=self.pair[1].case,
@@ -293,12 +263,12 @@ class ABRun:
             rule=self.rule,
             rounds=self._shared,
             seconds=time.monotonic() - self._begin,
-            ratio=found.ratio if found else None,
-            interval=found.interval if found else None,
+            ratio=sure.ratio if sure else None,
+            interval=sure.interval if sure else None,
             base=base,
             candidate=candidate,
             notes=notes_of(*self._records) if all(self._records) else (),
-            run=self.scheduler.id,
+            run=self.scheduler.state.run,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
             accuracy=accuracy_pair(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
@@ -308,11 +278,11 @@ class ABRun:
         )
 
     def _of_environments(self) -> dict[str, Any]:
-        """What differs between two environments, and what each costs."""
+        """Return the differences of two environments, and the costs of each."""
         a, b = (planned.case.python for planned in self.pair)
         if a == b or not all(self._records):
             return {}
-        costs = [{name: measure_value(CaseRuns(tuple(each)), name) for name in COSTS} for each in self._records]
+        costs = [{name: measure_value(CaseRuns(tuple(records)), name) for name in COSTS} for records in self._records]
         first, second = (records[0] for records in self._records)
         return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
 
@@ -320,3 +290,217 @@ class ABRun:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
         return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
+
+
+FORMS = "MODEL A B, MODEL_A MODEL_B, MODEL [CASE] --checkout OLD,NEW, or MODEL [CASE] --python OLD,NEW"
+
+
+@dataclass(frozen=True)
+class SideSpec:
+    """A side in the words of the user: its model, its case in words, and the folder of its code."""
+
+    model: Any
+    words: Mapping[str, Any]
+    checkout: str = ""
+
+    @property
+    def python(self) -> str:
+        """The interpreter of the side."""
+        return str(self.words.get("python", ""))
+
+
+def side_specs(
+    model: Any, a: Any, b: str | None, checkouts: Sequence[str], pythons: Sequence[str] = ()
+) -> tuple[SideSpec, SideSpec]:
+    """Return both sides: two cases, two models, two checkouts, or two environments."""
+    if folders := checkouts or pythons:
+        one_case = b is None and (a is None or isinstance(a, str))
+        if not one_case or len(folders) > 2 or (checkouts and (pythons or not isinstance(model, str))):
+            what = "Checkouts" if checkouts else "Environments"
+            raise InferlensError(f"{what} are compared in one case of one model.", expected=FORMS)
+    if checkouts:
+        old, new = [*checkouts, "."][:2]
+        return _side(model, a or "", old), _side(model, a or "", new)
+    if pythons:
+        old, new = [*pythons, ""][:2]
+        return _side(model, a or "", python=old), _side(model, a or "", python=new)
+    if b is not None:
+        return _side(model, a), _side(model, b)
+    if a is None or (isinstance(a, str) and _is_case(a)):
+        raise InferlensError(f"What to compare {a or model} with is missing.", expected=FORMS)
+    return _side(model), _side(a)
+
+
+def _side(model: Any, case: str = "", checkout: str = "", python: str = "") -> SideSpec:
+    """Return a side; a model in text may have words of a case behind it: ``base:build fp16``."""
+    words: dict[str, Any] = {}
+    if isinstance(model, str) and not os.path.exists(model):
+        model, _, own = model.strip().partition(" ")
+        words = _words(own) if own.strip() else {}
+    words |= {**(_words(case) if case else {}), **({"python": python} if python else {})}
+    checkout = words.pop("checkout", "") or checkout
+    if checkout and not os.path.isdir(checkout):
+        raise InferlensError(
+            f"There is no folder {checkout}.",
+            expected="a checkout of the model's code",
+            hint=f"git worktree add ../{Path(checkout).name} REVISION",
+        )
+    return SideSpec(model, words, checkout)
+
+
+def _words(text: str) -> dict[str, Any]:
+    return words_of(text, BACKENDS.names())
+
+
+def _is_case(text: str) -> bool:
+    """Return whether a text is a case rather than a model: ``fake:fast`` is one, ``fake:demo`` is not."""
+    try:
+        words = _words(text)
+    except InferlensError:
+        return False
+    name, _, variant = words.get("backend", "").partition(":")
+    return not name or variant in ("", EVERY_VARIANT, *BACKENDS.get(name).variants)
+
+
+def model_handles(sides: Sequence[SideSpec], example: Any, stack: ExitStack) -> list[ModelHandle]:
+    """Return the model of each side; files of live modules exist until ``stack`` is closed."""
+    a, b = (side.model for side in sides)
+    live = [not isinstance(model, (str, Path)) for model in (a, b)]
+    one = stack.enter_context(model_handle(a, example if live[0] or not live[1] else None))
+    if a is b:
+        return [one, one]
+    other = stack.enter_context(model_handle(b, example if live[1] or not live[0] else None))
+    if one.infos and other.infos and one.spec == other.spec:  # two modules of one class
+        info = msgspec.structs.replace(other.infos[0], spec=f"{other.spec} (B)")
+        other = dataclasses.replace(other, spec=info.spec, infos=[info])
+    return [one, other]
+
+
+def planned_pair(
+    sides: Sequence[SideSpec], models: Sequence[ModelHandle], shared: Mapping[str, Any]
+) -> tuple[list[Plan], tuple[PlannedCase, PlannedCase]]:
+    """Return a plan for each side, of the shared words and its own; and the one case of each."""
+    check_interpreters(side.python for side in sides)
+    infos = _infos(sides, models)
+    labels = [
+        side.words.get("backend") or shared.get("backend") or reference_backend(own[0].format)
+        for side, own in zip(sides, infos, strict=True)
+    ]
+    backends = [label.partition(":")[0] for label in labels]
+    options = option_values(shared.get("option") or {})
+    for name in options:
+        if name.partition(".")[0] not in backends:
+            raise InferlensError(
+                f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
+            )
+    plans = []
+    for side, own_infos, label, backend in zip(sides, infos, labels, backends, strict=True):
+        own = {
+            name if "." in name else f"{backend}.{name}": value for name, value in side.words.get("option", {}).items()
+        }
+        its = {name: values for name, values in options.items() if name.partition(".")[0] == backend}
+        words = {**shared, **side.words, "model": [info.spec for info in own_infos], "checkout": side.checkout}
+        if side.checkout and Path(words.get("weights", "")).suffix:  # of a file here, not of one in the checkout
+            words["weights"] = str(Path(words["weights"]).resolve())
+        if side.checkout and "accuracy" in words and Path(words["accuracy"]).exists():  # so is data
+            words["accuracy"] = str(Path(words["accuracy"]).resolve())
+        plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
+    names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
+    able = {python: probe(names, python) for python in dict.fromkeys(side.python for side in sides)}
+    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
+    checked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
+    for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
+        if _check_key(plan) not in checked:
+            checked[_check_key(plan)] = try_models(plan, model)
+    errors = [error for _, error in checked.values() if error]
+    if errors and (len(able) == 1 or len(errors) == len(checked)):
+        raise errors[0]
+    known = next(own for own, error in checked.values() if not error)
+    parts = []
+    for side, plan in zip(sides, plans, strict=True):
+        own_infos, error = checked[_check_key(plan)]
+        refusal = unsupported(error) if error else None
+        parts.append(ProbeResult(plan, own_infos or known, able[side.python], anywhere, refusal))
+    return plans, _pair([part.cases() for part in parts])
+
+
+def _check_key(plan: Plan) -> object:
+    """Return a key of plans for which one check of the model suffices."""
+    return plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
+
+
+def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:
+    names = [() if model.infos else texts(model.spec) for model in models]
+    known: dict[tuple[str, str], ModelInfo] = {}
+    for place in dict.fromkeys(side.checkout for side in sides):  # a process for each
+        here = [(side.python, own) for side, own in zip(sides, names, strict=True) if side.checkout == place]
+        if wanted := list(dict.fromkeys(name for _, own in here for name in own)):
+            infos = _find(wanted, place, list(dict.fromkeys(python for python, _ in here)))
+            known |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
+    return [
+        model.infos or [known[side.checkout, name] for name in own]
+        for side, model, own in zip(sides, models, names, strict=True)
+    ]
+
+
+def _find(names: Sequence[str], checkout: str, pythons: Sequence[str]) -> list[ModelInfo]:
+    """Return the models of names by the first interpreter that knows them: they mean the same to both sides."""
+    python, *others = pythons
+    try:
+        return find(names, checkout, python)
+    except InferlensError:
+        if not others:
+            raise
+        with suppress(InferlensError):
+            return _find(names, checkout, others)
+        raise
+
+
+def _pair(sides: Sequence[Sequence[PlannedCase]]) -> tuple[PlannedCase, PlannedCase]:
+    """Return the one case of each side. Raises InferlensError if there are several, or both are the same."""
+    for name, side in zip("AB", sides, strict=True):
+        if len(side) > 1:
+            raise InferlensError(
+                f"{name} means {len(side)} cases, such as {side[0].case.label} and {side[-1].case.label}.",
+                expected="one model, one value of each axis and one variant",
+                hint="inferlens bench, for more than two cases",
+            )
+    (a,), (b,) = sides
+    if a.case == b.case:
+        raise InferlensError(
+            f"A and B are the same case: {a.case.label}.",
+            expected="two that differ",
+            hint="inferlens bench --repeats 5, which says how far processes of one case differ",
+        )
+    return a, b
+
+
+def compared_outputs(pair: Sequence[PlannedCase], reference: Callable[[PlannedCase], Reference]) -> Agreement | None:
+    """Return how far the reference outputs of B's model agree with those of A's; ``None`` for the same model.
+
+    The tolerance is that of the coarser of the two precisions: a quantized file is not its source to the bit.
+    Raises InferlensError if the inputs of the two are known to differ.
+    """
+    a, b = (planned.case for planned in pair)
+    if (a.model, a.checkout) == (b.model, b.checkout) or any(planned.refusal for planned in pair):
+        return None
+    references = one, other = [reference(planned) for planned in pair]
+    if one.inputs and other.inputs:
+        check_inputs(one.inputs, other.inputs)
+    for name, own in zip("AB", references, strict=True):
+        if not own.path:
+            return Agreement(reference="A", reason=f"{name} has no reference outputs: {own.missing}")
+    if one.inputs_sha256 != other.inputs_sha256:
+        return Agreement(reference="A", reason="each brings example inputs of its own")
+    allowed = max(TOLERANCES[planned.reference.precision if planned.reference else "fp32"] for planned in pair)
+    return agreement.judge(other.expected().calls, one.expected()._replace(name="A"), allowed)
+
+
+def check_inputs(a: Sequence[TensorSpec], b: Sequence[TensorSpec]) -> None:
+    """Refuse two models that do not take the same shapes and types, in whatever names."""
+    if [(spec.shape, spec.dtype) for spec in a] != [(spec.shape, spec.dtype) for spec in b]:
+        raise InferlensError(
+            f"A and B take different inputs: {listing([*map(str, a)])} of A, {listing([*map(str, b)])} of B.",
+            expected="two models that are fed alike",
+            hint=f"--input {a[0]}, for both",
+        )

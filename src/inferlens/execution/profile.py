@@ -1,44 +1,58 @@
-"""``inferlens profile``: where the time of cases goes.
+"""``inferlens profile``: where the time of cases goes, by a backend's own profiler or by torch.profiler.
 
-Each case is measured first with nothing added, and then profiled, level by level, each in a process of its own. What a
-profile says of the cost of profiling follows from the record beside it.
+Each case is measured first with nothing added, and then profiled, level by level, each in a process of its own. So a
+profile can tell the cost of profiling from the record beside it.
+
+With ``--torch-profiler`` the traces of a case lie in ``<output>/<model>/<case>/trace.json.gz``, or in log folders for
+TensorBoard, which have short names; each is whole or not there at all. Every file is read again before the case's
+process ends. A few calls of the same process before the profiler tell how long a call takes without it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from os import PathLike
 from pathlib import Path
-from typing import Any, cast, get_args
+from statistics import mean
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.backends.availability import import_library
 from inferlens.backends.base import LayerProfiler
-from inferlens.backends.onnx.graph import origins
+from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.profiling import kernels as kernel_runs
+from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution import child_process
-from inferlens.execution.launching.parts import CasesJob, launched, scheduled_part, still_known
-from inferlens.execution.launching.resume import resumable
-from inferlens.execution.protocol import CaseJob, Job, Observer
-from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.survey import Named, named
-from inferlens.execution.worker import Child
+from inferlens.execution import child
+from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.protocol import CaseJob, Job, Observer, PlannedCase, ResultCollector, TaskResult, refused
+from inferlens.execution.resume import RunState, find_earlier, requests_of
+from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
+from inferlens.execution.tasks import TaskContext
 from inferlens.measure.monitor.cpu import default_threads
+from inferlens.models.model import Format
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
 from inferlens.record.layer_profile import Kernels, Layers, Level, Profile, decode
-from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Warning
-from inferlens.record.store import LoadedProfiles, load_profiles, save_profile
+from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Status, Warning
+from inferlens.record.store import LOG, claimed, safe_name, save_profile
 from inferlens.record.work import Ceilings, Work
-from inferlens.spec.case import Case
-from inferlens.spec.plan import Duration, Numbers, Plan, Texts, count, known
+from inferlens.spec.case import Case, environment_of
+from inferlens.spec.plan import Plan, known
+from inferlens.stats.samples import median
+from inferlens.trace import Category, Trace, read
+from inferlens.trace.steps import Intervals
+from inferlens.trace.trace import Ints
+from inferlens.units import percent
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows
@@ -56,168 +70,110 @@ class ProfileJob(CaseJob, frozen=True, kw_only=True):
     runs: int
 
 
-class Profiled(Struct, frozen=True, kw_only=True):
-    """What was found; the fields are those of a profile."""
+class ProfileResult(Struct, frozen=True, kw_only=True):
+    """The fields of a profile that its process tells."""
 
     layers: Layers | None = None
     kernels: Kernels | None = None
     work: Work | None = None
 
 
-def profile_case(job: ProfileJob, child: Child) -> Profiled:
-    """Profiles the layers or the kernels of the case; ``Unsupported`` if the backend cannot tell these here."""
+def profile_case(job: ProfileJob, context: TaskContext) -> ProfileResult:
+    """Profile the layers or the kernels of the case. Raises Unsupported if the backend cannot tell these here."""
     label = job.case.backend_label
     if job.level == "kernel":
         if job.case.device != "cuda":
             what = f"Kernels are what a GPU runs, and {label} runs on the {job.case.device} here."
             raise Unsupported(what, hint="--level layer, or --device cuda")
-        kernel_runs.check()
-    model = child.load()
-    child.found = found = Profiled(work=count_work(model, job.case, makers))
-    runner = child.prepare(model)
+        kernel_runs.check_profiler()
+    model = context.load()
+    context.value = result = ProfileResult(work=count_work(model, job.case, makers))
+    runner = context.prepare(model)
     if job.level == "layer" and not isinstance(runner, LayerProfiler):
         raise Unsupported(f"{label} does not report its layers.")
     with runner:
-        feed, _ = child.ready(model, runner, WARMUP)
-        with child.preparation.phase("steady state"):
+        feed, _ = context.warm_up(model, runner, WARMUP)
+        with context.preparation.phase("steady state"):
             if isinstance(runner, LayerProfiler) and job.level == "layer":
-                return replace(found, layers=runner.profile_layers(feed, job.runs))
-            return replace(found, kernels=kernel_runs.kernels_of(runner, feed, job.runs, label))
+                return replace(result, layers=runner.profile_layers(feed, job.runs))
+            return replace(result, kernels=kernel_runs.trace_kernels(runner, feed, job.runs, label))
 
 
 def makers(path: Path) -> dict[str, tuple[str, ...]]:
-    """Of each tensor in an ONNX file, by its name, the paths of the modules whose operator makes it."""
-    return {name: node.modules for node in origins(path).nodes for name in node.outputs}
-
-
-def profile(
-    model: Any,
-    example_inputs: Any = None,
-    *,
-    level: Any = "layer",
-    runs: int = RUNS,
-    backend: Texts | None = None,
-    precision: Texts | None = None,
-    batch: Numbers | None = None,
-    device: Texts | None = None,
-    threads: Numbers | None = None,
-    python: Texts | None = None,
-    io: Texts | None = None,
-    cold: bool = False,
-    rotate: bool = False,
-    option: Texts | Mapping[str, Any] | None = None,
-    input: Texts | None = None,
-    dim: Texts | Mapping[str, Numbers] | None = None,
-    weights: str | PathLike[str] | None = None,
-    calibration: str | PathLike[str] | None = None,
-    keep: Texts | None = None,
-    trust: bool = False,
-    rebuild: bool = False,
-    seed: int = 0,
-    iterations: int | None = None,
-    seconds: Duration | None = None,
-    max_time: Duration | None = None,
-    warmup: int | None = None,
-    timeout: Duration | None = None,
-    wait: Duration | None = None,
-    devices: Texts | None = None,
-    ray: str | None = None,
-    on: Texts | None = None,
-    output: str | PathLike[str] = "results",
-    observer: Observer | None = None,
-) -> LoadedProfiles:
-    """Profiles a model on the backends of this machine.
-
-    The keywords that are not told of here are those of :func:`inferlens.bench`.
-
-    Args:
-        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
-        example_inputs: of a live module, as of :func:`inferlens.bench`.
-        level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``, which is what is traced to
-            modules.
-        runs: profiled calls of each case and level.
-        observer: told what happens; by default nothing is shown.
-
-    Returns:
-        One profile for each case and level, those that failed included; ``print`` shows what they come to. They are
-        on disk too, beside the records.
-
-    Raises InferlensError if the model or a keyword means nothing. A case that cannot be profiled says why in its
-    profile.
-    """
-    words = {name: value for name, value in locals().items() if name not in _OWN}
-    levels, runs = levels_of(level), count("runs", runs)
-    with named(model, example_inputs) as model:
-        plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
-        found = run(plan, levels, runs, observer or Observer(), model)
-    return load_profiles(*(file_of(folder, made.level) for made, folder in found))
+    """Return the paths of the modules that make each tensor of an ONNX file, by the name of the tensor."""
+    return {name: node.modules for node in read_nodes(path).nodes for name in node.outputs}
 
 
 def levels_of(value: Any) -> tuple[Level, ...]:
-    """The levels that some words name, each once. Modules are no level of their own: layers are traced to them."""
+    """Return the levels that words name. Modules are no level of their own: layers are traced to them."""
     words = known("level", value, (*LEVELS, *ALSO))
     return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))  # type: ignore[arg-type]
 
 
 def run(
-    plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: Named | None = None
+    plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: ModelHandle | None = None
 ) -> list[tuple[Profile, Path]]:
-    """Measures and profiles every case of ``plan``, each on disk before the next one; profiles with their folders."""
+    """Measure and profile every case of ``plan``; return the profiles with their folders.
+
+    Each profile is on disk before the next case. What an earlier run has profiled alike is used.
+    """
+    check_repeats(plan)
+    results = ResultCollector(observer)
+    results.doing("looking at models and backends")
+    cases = cases_of(plan, model)
+    results.planned(cases)
+    state = RunState(requests=requests_of("profile", plan, cases, model, levels, runs))
+    environments = Environments()
+    state = find_earlier(state, plan, cases, environments.of, results, lambda folder: has_profiles(folder, levels))
+    with open_scheduler(plan, results, cases, live_files(model), state, environments=environments) as scheduler:
+        profile_cases(scheduler, cases, levels, runs)
+    return profiles_of(results, levels)
+
+
+def check_repeats(plan: Plan) -> None:
+    """Refuse a plan of several processes of each case."""
     if plan.repeats > 1:
         raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
-    observer.doing("looking at models and backends")
-    with launched(plan, observer, model) as under_way:
-        cases = under_way.cases()
-        observer.planned([planned for each in cases.values() for planned in each])
-        with resumable(under_way, (levels, runs)):
-            under_way.do(profile_cases, under_way.race_jobs(ProfilePart, cases, levels=tuple(levels), runs=runs))
-        folders = [under_way.gathered.folders[record.id] for record in under_way.gathered.records]
-    return [(decode(file_of(folder, level).read_bytes()), folder) for folder in folders for level in levels]
 
 
-def file_of(folder: Path, level: Level) -> Path:
-    """Where the profile of a case lies."""
+def profiles_of(results: ResultCollector, levels: Sequence[Level]) -> list[tuple[Profile, Path]]:
+    """Return the profiles of a run with their folders."""
+    folders = [results.folders[record.id] for record in results.records]
+    return [(decode(profile_file(folder, level).read_bytes()), folder) for folder in folders for level in levels]
+
+
+def profile_file(folder: Path, level: Level) -> Path:
+    """Return the file of the profile of a case."""
     return folder / f"profile-{level}.json"
 
 
-class ProfilePart(CasesJob, frozen=True, kw_only=True):
-    """Measure and profile cases."""
-
-    levels: tuple[Level, ...]
-    runs: int
-    void: tuple[Record, ...] = ()  # records of cases that were not profiled at every level
-
-    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> ProfilePart:
-        """See :class:`CasesJob`; what is not profiled at every level is not known."""
-        whole = [each for each in records if all(file_of(folders[each.id], level).exists() for level in self.levels)]
-        found = super().again(whole, folders)
-        of_all = super().again(records, folders).known
-        return cast("ProfilePart", replace(found, void=tuple(each for each in of_all if each not in found.known)))
+def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
+    """Return whether a case was profiled well at every level."""
+    files = [profile_file(folder, level) for level in levels]
+    with suppress(OSError, InferlensError):
+        return all(decode(file.read_bytes()).status in ("ok", "unsupported") for file in files)
+    return False
 
 
-def profile_cases(job: ProfilePart, observer: Observer) -> None:
-    """Measures and profiles the cases."""
-    if job.void:
-        observer.discarded(job.void)
-    with scheduled_part(job, observer, job.planned()) as scheduler:
-        known = {record.case.digest for record in still_known(job, scheduler)}
-        known_ceilings: dict[Path, Ceilings] = {}
-        for planned in (each for each in job.planned() if each.case.digest not in known):
-            record, folder = scheduler.measure(planned)
-            for level in job.levels:
-                observer.doing(f"{planned.case.label}: profiling {level}s")
-                made = _profiled(scheduler, record, folder, level, job.runs)
-                save_profile(folder, made)
-                if made.status == "ok" and made.work and made.work.modules:
-                    observer.doing("what the device reaches at best")
-                    made = replace(made, ceilings=ceilings_of(planned.case, scheduler, known_ceilings))
-                    save_profile(folder, made)
-            observer.kept(folder)
+def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
+    """Measure and profile the cases that have no record yet."""
+    known = {record.case.digest for record in scheduler.state.known}
+    ceilings: dict[Path, Ceilings] = {}
+    for planned in (planned for planned in cases if planned.case.digest not in known):
+        record, folder = scheduler.measure(planned)
+        for level in levels:
+            scheduler.observer.doing(f"{planned.case.label}: profiling {level}s")
+            profile = _profile(scheduler, record, folder, level, runs)
+            save_profile(folder, profile)
+            if profile.status == "ok" and profile.work and profile.work.modules:
+                scheduler.observer.doing("what the device reaches at best")
+                save_profile(folder, replace(profile, ceilings=ceilings_of(planned.case, scheduler, ceilings)))
+        scheduler.observer.kept(folder)
 
 
-def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:
-    """The profile of a case that was measured; where that failed, with its reason."""
-    made = Profile(
+def _profile(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:
+    """Return the profile of a case that was measured; if that failed, with its reason."""
+    profile = Profile(
         id=uuid.uuid4().hex,
         record=record.id,
         created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -231,15 +187,15 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
         environment=record.environment,
     )
     if record.status != "ok":
-        return made
+        return profile
     # Not rebuilt: what was built for measuring is what is profiled.
-    given = {**scheduler.given(record.case, folder), "rebuild": False}
-    job = ProfileJob(**given, level=level, runs=runs)
-    outcome = scheduler.do(profile_case, job, log=folder / f"profile-{level}.log")
+    fields = {**scheduler.job_fields(record.case, folder), "rebuild": False}
+    job = ProfileJob(**fields, level=level, runs=runs)
+    outcome = scheduler.launch("profile", job, ProfileResult, log=folder / f"profile-{level}.log")
     result = outcome.result
     facts = result.model or ModelFacts(name="") if outcome.answered else record.model
     return replace(
-        made,
+        profile,
         status=result.status,
         reason=result.reason,
         hint=result.hint,
@@ -248,12 +204,12 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
         phases=result.phases,
         facts=result.facts,
         warnings=(*result.warnings, *_input_warnings(record)),
-        **msgspec.structs.asdict(result.found or Profiled()),
+        **msgspec.structs.asdict(result.value or ProfileResult()),
     )
 
 
 def _input_warnings(record: Record) -> Iterator[Warning]:
-    """Yield what a model that writes into its inputs means for a profile."""
+    """Yield a warning of a model that writes into its inputs."""
     behavior = record.agreement.behavior if record.agreement else {}
     if why := behavior.get(WRITES_INPUTS):
         message = f"{why[0].upper()}{why[1:]}. Each profiled call goes on with what the call before wrote."
@@ -261,27 +217,27 @@ def _input_warnings(record: Record) -> Iterator[Warning]:
 
 
 class CeilingsJob(Job, frozen=True, kw_only=True):
-    """What :func:`inferlens.measure.ceilings.measure` is given."""
+    """The arguments of :func:`inferlens.measure.ceilings.measure`."""
 
     device: str
     name: str
     threads: int | None = None
 
 
-def measure_ceilings(job: CeilingsJob, child: Child) -> Ceilings:  # noqa: ARG001 - there is no case
-    """Measures what the device reaches at best."""
+def measure_ceilings(job: CeilingsJob, context: TaskContext) -> Ceilings:  # noqa: ARG001 - there is no case
+    """Measure the ceilings of the device."""
     from inferlens.measure import ceilings
 
     return ceilings.measure(job.device, job.name, job.threads)
 
 
 def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -> Ceilings:
-    """The ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if there are none.
+    """Return the ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if unknown.
 
     They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay.
-    Those that something else on the machine made lower are used once, for they are among the ``known``, and not kept.
+    Ceilings that something else on the machine lowered are used in this run, as they are ``known``, and not kept.
     """
-    machine, cpu = scheduler.environment, case.device == "cpu"
+    machine, cpu = scheduler.environments.here, case.device == "cpu"
     threads = (case.threads or default_threads()[0]) if cpu else None
     name = (machine.cpu or "CPU") if cpu else machine.gpus[0].name if machine.gpus else case.device
     own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
@@ -289,15 +245,194 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
     file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
     if file in known:
         return known[file]
-    found = None
+    ceilings = None
     if not scheduler.plan.rebuild:
         with suppress(OSError, msgspec.DecodeError, RecursionError):
-            found = msgspec.json.decode(file.read_bytes(), type=Ceilings)
-    if found is None:
+            ceilings = msgspec.json.decode(file.read_bytes(), type=Ceilings)
+    if ceilings is None:
         job = CeilingsJob(device=case.device, name=name, threads=threads)
-        result = child_process.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
-        found = result.found or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
-        if result.found and not found.disturbed:
-            write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    known[file] = found
-    return found
+        result = child.launch("ceilings", job, Ceilings, timeout=CEILINGS_TIMEOUT).result
+        ceilings = result.value or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
+        if result.value and not ceilings.disturbed:
+            write_whole(file, msgspec.json.format(msgspec.json.encode(ceilings), indent=1) + b"\n")
+    known[file] = ceilings
+    return ceilings
+
+
+UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
+SETTLED = 5  # of these, the last ones
+LITTLE = 0.5  # a smaller share of a step in operators on the CPU is said
+UNSEEN = (
+    "The traces of {} have {} of a step in operators of PyTorch{}: torch.profiler saw no more. "
+    "All its layers: inferlens profile MODEL --level {}"
+)
+
+
+class TraceJob(CaseJob, frozen=True, kw_only=True):
+    """Trace steps of the case with torch.profiler, after ten calls without it; files go to ``folder``."""
+
+    tracing: Tracing
+
+
+class TraceContent(Struct, frozen=True, kw_only=True):
+    """A summary of the trace file ``name``."""
+
+    name: str
+    steps: tuple[float, ...]
+    operators: float  # share of a step in operators of PyTorch; the largest, for a busy machine lengthens some
+    gpu: float  # share of a step in which a GPU was at work, in the same way
+    events: int
+    notes: tuple[str, ...]  # what was amiss when it was read, a sentence each
+
+
+class TraceFiles(Struct, frozen=True, kw_only=True):
+    """Summaries of the trace files, one for each cycle, and median seconds of the last calls before the profiler."""
+
+    contents: tuple[TraceContent, ...] = ()
+    untraced: float | None = None
+
+
+def trace_case(job: TraceJob, context: TaskContext) -> TraceFiles:
+    """Trace the case. Raises Unsupported without PyTorch, and InferlensError if the profiler wrote no steps."""
+    _, missing = import_library("torch", "PyTorch", "torch")
+    if missing:
+        raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    on_gpu = job.case.device == "cuda" and ProfilerActivity.CUDA in supported_activities()
+    model = context.load()
+    about = {"case": job.case.label, "model": model.name, "inputs": [str(spec) for spec in model.inputs]}
+    with context.prepare(model) as runner:
+        feed, untraced = context.warm_up(model, runner, UNTRACED)
+        with context.preparation.phase("steady state"):
+            text = msgspec.json.encode(about).decode()
+            files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
+    contents = tuple(content_of(file.name, read(file)) for file in files)
+    if not any(content.steps for content in contents):
+        raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
+    return TraceFiles(contents=contents, untraced=median(untraced[-SETTLED:]))
+
+
+def content_of(name: str, trace: Trace) -> TraceContent:
+    """Return a summary of the trace file ``name``."""
+    rows = trace.rows(Category.ANNOTATION)
+    steps = rows[trace.starting(rows, STEP_SPAN)]
+    return TraceContent(
+        name=name,
+        steps=tuple((trace.duration[steps] / 1e9).tolist()),
+        operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
+        gpu=_covered(trace, trace.gpu.row, steps),
+        events=len(trace),
+        notes=trace.notes,
+    )
+
+
+def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
+    covered = Intervals.of(trace, rows).covered(trace.begin[steps], trace.ends(steps))
+    return max((covered / trace.duration[steps].clip(min=1)).tolist(), default=0.0)
+
+
+class CaseTrace(TraceFiles, frozen=True, kw_only=True):
+    """The traces of a case, or why there are none."""
+
+    case: Case
+    model: str
+    status: Status  # how it ended; ``reason`` says why if not ``ok``
+    reason: str = ""
+    hint: str = ""
+    files: tuple[Path, ...] = ()  # one for each cycle of the profiler's schedule, in order
+    warnings: tuple[Warning, ...] = ()
+    log: Path | None = None
+
+    @property
+    def step(self) -> float | None:
+        """Median seconds of the traced steps."""
+        steps = [seconds for content in self.contents for seconds in content.steps]
+        return median(steps) if steps else None
+
+    @property
+    def cost(self) -> float | None:
+        """The factor between a step and a call before the profiler."""
+        return self.step / self.untraced if self.step and self.untraced else None
+
+    @property
+    def unseen(self) -> str:
+        """A sentence about what the traces do not show; empty if they show enough."""
+        if not self.contents:
+            return ""
+        operators, gpu = mean(one.operators for one in self.contents), mean(one.gpu for one in self.contents)
+        on_gpu = self.case.device == "cuda"
+        if (operators and gpu) if on_gpu else operators >= LITTLE:
+            return ""
+        also = f" and {percent(gpu)} on the GPU" if on_gpu else ""
+        return UNSEEN.format(self.case.backend_label, percent(operators), also, "kernel" if on_gpu else "layer")
+
+
+def trace_cases(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[CaseTrace]:
+    """Trace every case of ``plan``; each is on disk before the next one starts."""
+    if plan.repeats > 1:
+        raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")
+    observer.doing("looking at models and backends")
+    cases = cases_of(plan)
+    observer.planned(cases)
+    scheduler = Scheduler(plan, observer)
+    several = len({planned.model.spec for planned in cases}) > 1
+    for planned in cases:
+        observer.began(planned.case)
+        model = safe_name(planned.model.name)
+        if tensorboard is None:
+            yield _trace(scheduler, planned, tracing, Path(plan.output) / model, planned.case.folder)
+        else:
+            parent = tensorboard / model if several else tensorboard
+            yield _trace(scheduler, planned, tracing, parent, run_name(planned.case, planned.model.format), True)
+
+
+def run_name(case: Case, format: Format) -> str:
+    """Return the name of a case's log folder, such as ``pytorch_bs1``; different cases of a model differ.
+
+    Backend and precision, batch, and what else is not as usual: a variant that is not the backend's first, a device
+    other than CUDA, threads, options. Of what a model of that format is compared with, fp32 is not said.
+    """
+    backend = BACKENDS.get(case.backend)
+    words = [backend.short or case.backend]
+    words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
+    words += [] if case.backend == reference_backend(format) and case.precision == "fp32" else [case.precision]
+    words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
+    words += [f"t{case.threads}"] * (case.threads is not None)
+    words += [word.replace(" ", "") for word in case.call_mode] + [environment_of(case.python)] * bool(case.python)
+    if any((case.options, case.inputs, case.weights, case.seed, case.python)):
+        options = case.options_label.replace(" ", "_")
+        words += [*([options] if 0 < len(options) <= 60 else []), case.digest[:6]]
+    return re.sub(r"[^\w.=-]+", "_", "_".join(words))
+
+
+def _trace(
+    scheduler: Scheduler, planned: PlannedCase, tracing: Tracing, parent: Path, name: str, own_names: bool = False
+) -> CaseTrace:
+    """Trace one case into the folder ``name`` in ``parent``, with the file names of PyTorch or ours."""
+
+    def ended(result: TaskResult[TraceFiles], **more: Any) -> CaseTrace:
+        how = {key: getattr(result, key) for key in ("status", "reason", "hint", "warnings")}
+        return CaseTrace(case=planned.case, model=planned.model.name, **how, **more)
+
+    if planned.refusal:
+        return ended(refused(planned))
+    folder = claimed(parent, name, hint="another folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".inferlens-") as scratch:
+            job = TraceJob(**scheduler.job_fields(planned.case, Path(scratch)), tracing=tracing)
+            printed = Path(scratch) / LOG
+            outcome = scheduler.launch("trace", job, TraceFiles, log=printed)
+            traces = outcome.result.value or TraceFiles()
+            log = None
+            if outcome.result.status != "ok" and printed.exists():  # beside the folder, which will not be there
+                log = printed.replace(folder.with_name(f"{folder.name}.log"))
+            files = []
+            for number, content in enumerate(traces.contents, 1):  # moved on one disk: whole or not there
+                ours = "trace.json.gz" if number == 1 else f"trace-{number}.json.gz"
+                files.append((Path(scratch) / content.name).replace(folder / (content.name if own_names else ours)))
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    more = {"files": tuple(files), "contents": traces.contents, "untraced": traces.untraced}
+    return ended(outcome.result, log=log, **more)

@@ -1,93 +1,114 @@
-"""What crosses between the parent process and a worker: an order one way, events and a result the other. Only data.
+"""The data that crosses between processes: jobs and orders one way, events and a result the other.
 
-A task is a function ``task(job, child) -> found`` of a module that the worker can import: an order names it. What it
-finds lies in a :class:`TaskResult`, also if it ends badly on the way. An :class:`Observer` is told of all that happens.
-A part of a plan is a task too, ``task(job, observer) -> found``: what its observer is told crosses as :class:`Told`.
+An order names a task, which ``worker.task_named`` maps to a function. An :class:`Observer` hears of everything that
+happens in a run; calls of the observer of a remote worker cross as a :class:`RemoteEvent`.
 """
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
-from inferlens.execution.expand import Planned
-from inferlens.models.model import Problem
+from inferlens.backends import BACKENDS, reference_backend
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.model import ModelInfo, Problem
 from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
+from inferlens.record.store import PROFILE, RECORD
 from inferlens.spec.case import Case
-from inferlens.spec.plan import Plan
 
-Found = TypeVar("Found")
-J = TypeVar("J", bound="Job")
-Task = Callable[[J, Any], Found]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case of a plan, its model, and the reason why it cannot run here, if that is known before it runs.
+
+    ``fallback`` is the plain case to measure if this recommended one fails. ``note`` explains why a plain case is here.
+    """
+
+    case: Case
+    model: ModelInfo
+    refusal: Unsupported | None
+    note: str = ""
+    fallback: PlannedCase | None = None
+
+    @property
+    def reference(self) -> Case | None:
+        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs, here.
+
+        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of unknown origin.
+        """
+        case, origin = self.case, self.model.origin
+        if origin is not None:
+            case = msgspec.structs.replace(
+                case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
+            )  # its own example, if it has one, is not in the compiled file
+        format = self.model.origin_format or self.model.format
+        backend = reference_backend(format)
+        if not backend:
+            return None
+        variant, options = BACKENDS.get(backend).reference_for[format]
+        variant = variant or BACKENDS.get(backend).variants[0]
+        precision = (origin or self.model).precision if format == "onnx" else "fp32"
+        return msgspec.structs.replace(
+            case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
+            options=dict(options), io="device", keep="", python="",
+        )  # fmt: skip
+
+    @property
+    def evaluated_as(self) -> str:
+        """A key of the accuracy of the reference. The batch does not matter to it."""
+        return msgspec.structs.replace(self.reference, batch=None).digest if self.reference else ""
 
 
 def as_json(value: Any) -> bytes:
-    """A value as JSON, with the paths and errors in it."""
-    return msgspec.json.encode(value, enc_hook=_plain)
+    """Return a value as JSON, with the paths and errors in it."""
+    return msgspec.json.encode(value, enc_hook=_encode_other)
 
 
-_ONE_BY_ONE = threading.Lock()  # msgspec crashes where two threads use a type for the first time
+_DECODING = threading.Lock()  # msgspec crashes where two threads use a type for the first time
 
 
-def from_json(data: bytes | msgspec.Raw, form: Any) -> Any:
-    """A value of this form from its JSON; also in several threads."""
-    with _ONE_BY_ONE:
-        return msgspec.json.decode(data, type=form, dec_hook=_made)
+def from_json(data: bytes | msgspec.Raw, type: Any) -> Any:
+    """Return a value of a type from its JSON. Several threads may call this."""
+    with _DECODING:
+        return msgspec.json.decode(data, type=type, dec_hook=_decode_other)
 
 
-def _plain(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     if isinstance(value, InferlensError):
         return Problem.of(value)
     return tuple(value) if isinstance(value, Sequence) else str(value)
 
 
-def _made(kind: Any, value: Any) -> Any:
-    if issubclass(kind, InferlensError):
-        return kind(value["what"], expected=value["expected"], hint=value["hint"])
-    return kind(value)
-
-
-class Order(Struct, frozen=True):
-    """A task by its name, and the job that it is given."""
-
-    task: str
-    job: msgspec.Raw
-
-    @staticmethod
-    def of(task: Task[J, Found], job: J) -> Order:
-        """The order to do ``job``."""
-        return Order(f"{task.__module__}:{task.__qualname__}", msgspec.Raw(as_json(job)))
-
-    def opened(self) -> tuple[Task[Any, Any], Job]:
-        """The task and its job."""
-        module, _, name = self.task.partition(":")
-        task = getattr(importlib.import_module(module), name)
-        return task, from_json(self.job, get_type_hints(task)["job"])
+def _decode_other(type: Any, value: Any) -> Any:
+    if issubclass(type, InferlensError):
+        return type(value["what"], expected=value["expected"], hint=value["hint"])
+    return type(value)
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """What a task is given: here nothing, for tasks that are about no case."""
+    """The input of a task; this one is empty, for tasks that need no case."""
 
     @property
     def place(self) -> str:
-        """The checkout that it is done in; empty: the working directory."""
+        """The checkout in which the task runs; empty: the working directory."""
         return ""
 
     @property
     def interpreter(self) -> str:
-        """The interpreter that does it; empty: the one of this process."""
+        """The interpreter that runs the task; empty: the one of this process."""
         return ""
 
 
 class CaseJob(Job, frozen=True, kw_only=True):
-    """What every task on a case is given."""
+    """The input that all tasks on a case share."""
 
     case: Case
     folder: str  # where artefacts go
@@ -112,28 +133,22 @@ class CaseJob(Job, frozen=True, kw_only=True):
         return self.case.python
 
 
-class PartJob(Job, frozen=True, kw_only=True):
-    """What a task on a part of a plan is given; those parts may run anywhere."""
+class Order(Struct, frozen=True):
+    """The name of a task, and its job as JSON."""
 
-    plan: Plan
-    run: str = ""  # of which its records are
-    live: Mapping[str, str] = {}  # files of live modules, by the full name of each
-    facts: dict[str, str] = {}  # of all its records
+    task: str
+    job: msgspec.Raw
 
-    @property
-    def progress(self) -> int:
-        """How much of it is done; what is lost again and again without any is given up."""
-        return 0
-
-    def again(self, records: Sequence[Record], folders: Mapping[str, Path]) -> PartJob:  # noqa: ARG002 - for others
-        """The job with what is known now, of all records; their ``folders`` are given by their ids."""
-        return self
+    @staticmethod
+    def of(task: str, job: Job) -> Order:
+        """Return the order to run a task on a job."""
+        return Order(task, msgspec.Raw(as_json(job)))
 
 
-class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
+class TaskResult(Struct, Generic[Value], frozen=True, kw_only=True):
     """How a task ended, and what was learned on the way, named as in a record.
 
-    ``found`` is what the task is for; where it ended badly, what of it was known until then. ``problem`` is the error
+    ``value`` is what the task returns; if it ended badly, the part that was known until then. ``problem`` is the error
     in its parts, if it is one that a user can act on.
     """
 
@@ -147,82 +162,86 @@ class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()
     memory: Memory = Memory()
-    found: Found | None = None
+    value: Value | None = None
 
 
-def result_of(task: Task[J, Found], data: bytes) -> TaskResult[Found]:
-    """The result of a task from its JSON."""
-    found: TaskResult[Found] = from_json(data, TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc]
-    return found
+def result_from_json(data: bytes | msgspec.Raw, type: Any) -> TaskResult[Any]:
+    """Return the result of a task whose value has the given type."""
+    result: TaskResult[Any] = from_json(data, TaskResult[type])
+    return result
 
 
-def refused(planned: Planned) -> TaskResult[Any]:
-    """The result of a case that is known not to run here."""
-    why = planned.refusal
-    assert why
-    return TaskResult(status="unsupported", reason=why.sentence, hint=why.hint)
+def refused(planned: PlannedCase) -> TaskResult[Any]:
+    """Return the result of a case that is known not to run here."""
+    refusal = planned.refusal
+    assert refusal
+    return TaskResult(status="unsupported", reason=refusal.sentence, hint=refusal.hint)
 
 
-class Began(Struct, frozen=True, tag="began"):
-    """A phase began."""
+class PhaseStart(Struct, frozen=True, tag="began"):
+    """A phase begins."""
 
     phase: PhaseName
 
 
-class Progressed(Struct, frozen=True, tag="progressed"):
-    """The share of the steady state that is done."""
+class ProgressReport(Struct, frozen=True, tag="progressed"):
+    """The share of the steady state that is over."""
 
     share: float
 
 
-class Waits(Struct, frozen=True, tag="waits"):
-    """The process waits for its turn; ``enough`` says that it has enough samples."""
+class TurnRequest(Struct, frozen=True, tag="waits"):
+    """The process waits for its turn; ``enough``: it has enough samples."""
 
     enough: bool
 
 
-class Answered(Struct, frozen=True, tag="answered"):
-    """The result; nothing comes after it."""
+class TaskAnswer(Struct, frozen=True, tag="answered"):
+    """The result of a task; nothing comes after it."""
 
     result: msgspec.Raw
 
 
-class Told(Struct, frozen=True, tag="told"):
-    """The observer of a part was told something: the name of its method, and the arguments."""
+class RemoteEvent(Struct, frozen=True, tag="told"):
+    """A call of an observer's method on a remote worker."""
 
-    what: str
+    method: str
     arguments: tuple[msgspec.Raw, ...]
 
-    def opened(self) -> list[Any]:
-        """The arguments."""
-        forms = get_type_hints(getattr(Observer, self.what)).values()
-        pairs = zip(self.arguments, forms, strict=False)  # the last form is that of what it returns
-        return [from_json(data, form) for data, form in pairs]
+    def decoded(self) -> list[Any]:
+        """Return the arguments."""
+        types = get_type_hints(getattr(Observer, self.method)).values()
+        pairs = zip(self.arguments, types, strict=False)  # the last type is that of the return value
+        return [from_json(data, type) for data, type in pairs]
+
+    def repeat_for(self, observer: Observer) -> None:
+        """Call the same method of another observer."""
+        getattr(observer, self.method)(*self.decoded())
 
 
-Event = Began | Progressed | Waits | Answered | Told
+Event = PhaseStart | ProgressReport | TurnRequest | TaskAnswer | RemoteEvent
 
 
 class Observer:
-    """Told what happens while a plan runs; this one shows nothing."""
+    """Hears what happens while a plan runs; this one shows nothing."""
 
-    def planned(self, cases: Sequence[Planned]) -> None:
+    def planned(self, cases: Sequence[PlannedCase]) -> None:
         """The cases are known and will run in this order."""
 
     def doing(self, what: str) -> None:
         """Something other than a case is under way, such as the reference."""
 
     def part(self, name: str) -> None:
-        """A part of what is asked for begins, such as one of several models that are tuned."""
+        """A part of the command begins, such as one of several models to tune."""
 
     def began(self, case: Case) -> None:
         """A case begins."""
 
     def phase(self, name: PhaseName) -> None:
-        """The case entered a phase."""
+        """The case enters a phase."""
 
     def progress(self, share: float) -> None:
-        """The share of the case's steady state that is done."""
+        """A share of the case's steady state is over."""
 
     def again(self, case: Case) -> None:
         """A case is measured once more, because something disturbed it for a short time."""
@@ -231,38 +250,137 @@ class Observer:
         """A case is over and its record is on disk."""
 
     def discarded(self, records: Sequence[Record]) -> None:
-        """Records that were told of do not count, and their folders are gone: their cases are measured again."""
+        """Records do not count any more and their folders are gone: their cases are measured again."""
+
+    def unused(self, records: Sequence[Record]) -> None:
+        """Records of an earlier run do not count after all, because a worker differs; they stay on disk."""
 
     def kept(self, path: Path) -> None:
-        """A file or folder below the folder of all records was written that is no record."""
+        """A file or folder that is no record was written below the folder of all records."""
+
+    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:
+        """Records of an earlier run count for this one; their folders are given by record id."""
 
     def remark(self, text: str) -> None:
         """Something about the run as a whole is worth a line."""
 
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
-        """A round is over in which the ``contenders`` met, all of them measured before; ``standing`` says how it is.
+        """A round of the ``contenders`` is over; ``standing`` tells the state of the race in a few words.
 
-        Of the rounds that prove a tuning's winner, ``finals`` says how many there are at least.
+        ``finals`` is the least number of the final rounds of a tuning.
         """
 
     def heard(self, event: Event) -> None:
-        """A case's process said something."""
-        if isinstance(event, Began):
+        """The process of a case sent an event."""
+        if isinstance(event, PhaseStart):
             self.phase(event.phase)
-        elif isinstance(event, Progressed):
+        elif isinstance(event, ProgressReport):
             self.progress(event.share)
 
 
-TELLS = ("doing", "part", "began", "again", "done", "discarded", "kept", "remark", "round")  # of a part, to elsewhere
+class ForwardingObserver(Observer):
+    """Forwards each call to :meth:`forward`."""
+
+    def forward(self, method: str, *arguments: Any) -> None:
+        """Handle a call of a method of an observer."""
+        raise NotImplementedError
+
+    def planned(self, cases: Sequence[PlannedCase]) -> None:
+        self.forward("planned", cases)
+
+    def doing(self, what: str) -> None:
+        self.forward("doing", what)
+
+    def part(self, name: str) -> None:
+        self.forward("part", name)
+
+    def began(self, case: Case) -> None:
+        self.forward("began", case)
+
+    def phase(self, name: PhaseName) -> None:
+        self.forward("phase", name)
+
+    def progress(self, share: float) -> None:
+        self.forward("progress", share)
+
+    def again(self, case: Case) -> None:
+        self.forward("again", case)
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.forward("done", record, folder)
+
+    def discarded(self, records: Sequence[Record]) -> None:
+        self.forward("discarded", records)
+
+    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:
+        self.forward("reused", records, folders)
+
+    def unused(self, records: Sequence[Record]) -> None:
+        self.forward("unused", records)
+
+    def kept(self, path: Path) -> None:
+        self.forward("kept", path)
+
+    def remark(self, text: str) -> None:
+        self.forward("remark", text)
+
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
+        self.forward("round", number, contenders, standing, finals)
 
 
-class Telling(Observer):
-    """The observer of a part that runs elsewhere: passes on what it is told, but for what changes all the time."""
+class ResultCollector(ForwardingObserver):
+    """Keeps the records of a run and their folders, and forwards all calls, one at a time."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.inner, self.lock = observer, threading.RLock()
+        self.records: list[Record] = []
+        self.folders: dict[str, Path] = {}
+
+    def forward(self, method: str, *arguments: Any) -> None:
+        """Call the same method of the inner observer."""
+        with self.lock:
+            getattr(self.inner, method)(*arguments)
+
+    def done(self, record: Record, folder: Path) -> None:
+        with self.lock:
+            self.records.append(record)
+            self.folders[record.id] = folder
+            self.forward("done", record, folder)
+
+    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:
+        with self.lock:
+            self.records += records
+            self.folders |= folders
+            self.forward("reused", records, folders)
+
+    def discarded(self, records: Sequence[Record]) -> None:
+        with self.lock:
+            names = {record.id for record in records}
+            self.records = [record for record in self.records if record.id not in names]
+            for name in names & self.folders.keys():
+                remove_results(self.folders.pop(name))
+            self.forward("discarded", records)
+
+    def unused(self, records: Sequence[Record]) -> None:
+        with self.lock:
+            names = {record.id for record in records}
+            self.records = [record for record in self.records if record.id not in names]
+            self.forward("unused", records)
+
+
+def remove_results(folder: Path) -> None:
+    """Remove the record of a case and its profiles; logs and artefacts stay."""
+    for file in (folder / RECORD, *folder.glob(f"{PROFILE}*")):
+        file.unlink(missing_ok=True)
+
+
+class RemoteObserver(ForwardingObserver):
+    """The observer of a run on a remote worker; it sends each call as an event, but for what changes all the time."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:
         self.send = send
 
-    def __getattribute__(self, name: str) -> Any:
-        if name not in TELLS:
-            return super().__getattribute__(name)
-        return lambda *arguments: self.send(Told(name, tuple(msgspec.Raw(as_json(each)) for each in arguments)))
+    def forward(self, method: str, *arguments: Any) -> None:
+        """Send a call as an event."""
+        if method not in ("planned", "phase", "progress", "reused"):
+            self.send(RemoteEvent(method, tuple(msgspec.Raw(as_json(argument)) for argument in arguments)))

@@ -1,10 +1,12 @@
-"""Cases of a run, each measured in a fresh process, watched, and its record kept before the next one starts.
+"""Measures the cases of a run, each in a fresh process that is watched; each record is on disk before the next case.
 
-Every parent uses the :class:`Scheduler`, which is given case after case, to measure it or do another task with it.
+:class:`Scheduler` measures a case by itself, or several in turns. What differs between commands is an argument: see
+:class:`MeasureOptions`. :class:`Interference` holds the monitor's log of the machine against the samples.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import os
@@ -12,33 +14,33 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
+from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
-from inferlens.execution import child_process
-from inferlens.execution.child_process import Outcome
-from inferlens.execution.expand import Planned
-from inferlens.execution.interference import Attempt, Interference, interference
-from inferlens.execution.interleaver import Interleaver, Slot
-from inferlens.execution.measure_case import (
+from inferlens.execution import child
+from inferlens.execution.cases import environment_by
+from inferlens.execution.child import Interleaver, Outcome, Slot
+from inferlens.execution.protocol import Event, Job, Observer, PhaseStart, PlannedCase, TaskResult, Value, refused
+from inferlens.execution.resume import RunState
+from inferlens.execution.tasks import (
     BenchmarkJob,
-    Measured,
+    BenchmarkResult,
     Reference,
     ReferenceJob,
     ReferenceOrigin,
-    benchmark,
-    reference,
+    ReferenceRun,
 )
-from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, refused
-from inferlens.execution.survey import environment_by
 from inferlens.limits import memory_left
 from inferlens.measure import environment
 from inferlens.measure.accuracy import Evaluation, beside
@@ -48,8 +50,19 @@ from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.measure.monitor.quiet import wait_for_quiet
 from inferlens.models import resolve
-from inferlens.record.machine import Before
-from inferlens.record.record import IN_TURNS, Accuracy, Environment, ModelFacts, PhaseName, Record, Warning
+from inferlens.record.machine import Before, Energy, MachineLog, Marks, peak_device_memory
+from inferlens.record.record import (
+    IN_TURNS,
+    Accuracy,
+    Environment,
+    Measurement,
+    Memory,
+    Metric,
+    ModelFacts,
+    PhaseName,
+    Record,
+    Warning,
+)
 from inferlens.record.store import LOG, Store, cache_in, discarded_if_cut_short
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
@@ -58,108 +71,141 @@ MOST_LOADING = 8  # processes that load side by side before each is measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
 SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
+LEAST_WINDOWS = 5
+NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
+Process = tuple[PlannedCase, int]  # a case, and its repeat or round
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How a process measures a case.
+
+    Attributes:
+        budget: what to measure; ``None``: the budget of the plan.
+        rebuild: whether to build from scratch, whatever the plan asks for.
+        only_right: whether a process in turns ends before it is timed if its first outputs are wrong.
+        kernels: whether to record the kinds of kernels after the timing, on a GPU.
+        accuracy_in_all: whether all records of a case have its accuracy, not only that of the evaluating process.
+        patience: returns the seconds that a process of a case may take, if fewer than the plan's timeout.
+    """
+
+    budget: Budget | None = None
+    rebuild: bool = False
+    only_right: bool = False
+    kernels: bool = False
+    accuracy_in_all: bool = False
+    patience: Callable[[Case], float] = lambda _: math.inf
+
+
+USUAL = MeasureOptions()
 
 
 @dataclass
 class References:
-    """The references of a run's cases, and what they are worth on real data; ``do``, ``given``: of ``Scheduler``."""
+    """The references of a run's cases, and their accuracy on real data."""
 
-    plan: Plan
-    observer: Observer
-    scratch: Path
-    do: Callable[..., Outcome[Any]]
-    given: Callable[[Case, Path], dict[str, Any]]
+    scheduler: Scheduler
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     _known: dict[str, Reference] = field(default_factory=dict)
 
-    def of(self, planned: Planned) -> Reference:
-        """The reference of this case, the same for all cases that share model, inputs and weights.
+    def of(self, planned: PlannedCase) -> Reference:
+        """Return the reference of a case, the same for all cases that share model, inputs and weights.
 
-        By the first of ``--python`` that can, for what is new is compared with what was; else by this interpreter.
+        The first interpreter of ``--python`` that can compute it does, because new versions are compared with old ones;
+        else this interpreter.
         """
-        case = planned.reference
+        case, plan = planned.reference, self.scheduler.plan
         if case is None:
             return Reference(name="", missing="what the file was compiled from is not known")
-        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
+        if planned.model.origin and resolve.runs_code(case.model) and not plan.trust:
             reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
             return Reference(name="", missing=reason)
-        for python in dict.fromkeys((*self.plan.python, "", planned.case.python)):
-            made = self._outputs(planned, msgspec.structs.replace(case, python=python))
-            if not made.missing:
+        for python in dict.fromkeys((*plan.python, "", planned.case.python)):
+            reference = self._computed(planned, replace(case, python=python))
+            if not reference.missing:
                 break
-        return made
+        return reference
 
-    def _outputs(self, planned: Planned, case: Case) -> Reference:
-        """What ``case``, the reference of another, computes; or why nothing."""
-        seed = planned.case.seed
+    def _computed(self, planned: PlannedCase, case: Case) -> Reference:
+        """Return the outputs of ``case``, the reference of a planned case, or the reason why there are none."""
+        seed, scheduler = planned.case.seed, self.scheduler
         key = f"{case.digest}-{seed}"
-        if key not in self._known:
-            self.observer.doing(f"reference outputs: {case.label}")
-            path = str(self.scratch / f"{key}.npz")
-            name = f"{case.backend_label} {case.precision} on {case.device}"
-            with tempfile.TemporaryDirectory() as folder:
-                words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
-                wanted = self.plan.accuracy if planned.evaluated_as not in self.evaluations else ""
-                job = ReferenceJob(**words, path=path, inputs_seed=seed, accuracy=wanted)
-                result = self.do(reference, job, on_event=lambda _: None).result
-            if found := result.found:
-                hashes = {each: getattr(found, each) for each in ReferenceOrigin.__struct_fields__}
-                inputs, memory = result.model.inputs if result.model else (), result.memory.host_peak or 0
-                made = Reference(name=name, path=path, inputs=inputs, memory=memory, **hashes)
-                if found.evaluation:
-                    if found.evaluation.problem:  # it would be every case's
-                        raise found.evaluation.problem.error()
-                    self.evaluations[planned.evaluated_as] = found.evaluation
-            else:
-                made = Reference(name=name, missing=f"the reference failed: {result.reason}")
-            self._known[key] = made
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        scheduler.observer.doing(f"reference outputs: {case.label}")
+        path = str(scheduler.scratch / f"{key}.npz")
+        name = f"{case.backend_label} {case.precision} on {case.device}"
+        with tempfile.TemporaryDirectory() as folder:
+            fields = {**scheduler.job_fields(case, Path(folder)), "cache": folder, "rebuild": False}
+            data = scheduler.plan.accuracy if planned.evaluated_as not in self.evaluations else ""
+            job = ReferenceJob(**fields, path=path, inputs_seed=seed, accuracy=data)
+            result = scheduler.launch("reference", job, ReferenceRun, on_event=lambda _: None).result
+        if value := result.value:
+            hashes = {name: getattr(value, name) for name in ReferenceOrigin.__struct_fields__}
+            inputs, memory = result.model.inputs if result.model else (), result.memory.host_peak or 0
+            reference = Reference(name=name, path=path, inputs=inputs, memory=memory, **hashes)
+            if value.evaluation:
+                if value.evaluation.problem:  # it would be every case's
+                    raise value.evaluation.problem.error()
+                self.evaluations[planned.evaluated_as] = value.evaluation
+        else:
+            reference = Reference(name=name, missing=f"the reference failed: {result.reason}")
+        self._known[key] = reference
+        return reference
+
+
+class Environments:
+    """The machine and its libraries, by the interpreters of cases."""
+
+    def __init__(self) -> None:
+        self._others: dict[str, Environment] = {}
+        self._collected: Future[Environment] | None = None
+
+    def begin(self, pool: ThreadPoolExecutor) -> None:
+        """Collect the environment of this interpreter in another thread."""
+        if not self._collected:
+            self._collected = pool.submit(environment.collect)
+
+    @cached_property
+    def here(self) -> Environment:
+        """The environment of this interpreter."""
+        return self._collected.result() if self._collected else environment.collect()
+
+    def of(self, case: Case) -> Environment:
+        """Return the environment of the case's interpreter, with the revision of the case's checkout."""
+        if case.python and case.python not in self._others:
+            self._others[case.python] = environment_by(case.python)
+        own = self._others.get(case.python) or self.here
+        return replace(own, git_revision=environment.git_revision(case.checkout)) if case.checkout else own
 
 
 @dataclass
 class Scheduler:
-    """One run of a plan: what its cases share."""
+    """Measures the cases of one run of a plan.
+
+    Attributes:
+        scratch: a folder for the run.
+        live: files of live modules, by the full name of each.
+        state: the number of the run, and the facts of its records.
+        accuracies: those of cases, by digest. Each case is evaluated once.
+    """
 
     plan: Plan
     observer: Observer = field(default_factory=Observer)
     scratch: Path = Path()
-    live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
-    collected: Callable[[], Environment] = environment.collect
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    records: list[Record] = field(default_factory=list)  # in the order in which their cases ended
-    kept: dict[str, Path] = field(default_factory=dict)  # the folder of each record, by its id
-    builds_anew: bool = False  # whether processes do, whatever the plan says
-    round_budget: Budget | None = None  # what a process of a round measures, if not what is usual
-    one_at_a_time: bool = False  # whether rounds are: energy, and in containers memory of a GPU, is not known of turns
-    looks_at_kernels: bool = False  # whether the kinds of kernels are looked at after the timing, on a GPU
-    patience: Callable[[Case], float] = lambda _: math.inf  # seconds that a case may take, if less than the plan's
-    accuracies: dict[str, Accuracy] = field(default_factory=dict)  # of cases, by digest: each is evaluated once
-    facts: Mapping[str, str] = field(default_factory=dict)  # of all records
-    tells_all: bool = False  # whether all records of a case have it, not its first alone
-    _told: set[str] = field(default_factory=set)  # cases of which a record has it
-    _built: set[str] = field(default_factory=set)  # cases of which a process has run
+    live: Mapping[str, str] = field(default_factory=dict)
+    environments: Environments = field(default_factory=Environments)
+    state: RunState = field(default_factory=RunState)
+    accuracies: dict[str, Accuracy] = field(default_factory=dict)
+    _folders: dict[str, Path] = field(default_factory=dict)  # of records, by their ids
+    _built: set[str] = field(default_factory=set)  # digests of cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
-    _environments: dict[str, Environment] = field(default_factory=dict)  # of other interpreters
     _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
-    def environment(self) -> Environment:
-        """The machine and its libraries."""
-        return self.collected()
-
-    def environment_for(self, case: Case) -> Environment:
-        """The same, as the case's interpreter tells it, with the revision of the case's checkout."""
-        if case.python and case.python not in self._environments:
-            self._environments[case.python] = environment_by(case.python)
-        found = self._environments.get(case.python) or self.environment
-        if not case.checkout:
-            return found
-        return msgspec.structs.replace(found, git_revision=environment.git_revision(case.checkout))
-
-    @cached_property
     def references(self) -> References:
-        """What outputs are held against."""
-        return References(self.plan, self.observer, self.scratch, self.do, self.given)
+        """The outputs that cases are compared with."""
+        return References(self)
 
     @cached_property
     def cache(self) -> Path:
@@ -167,131 +213,136 @@ class Scheduler:
         return cache_in(Path(self.plan.output))
 
     def _cache_of(self, case: Case) -> Path:
-        """The same; of another interpreter one for its versions: what other libraries made is none of theirs."""
+        """Return the cache of the case's interpreter; other versions of libraries have another one."""
         if not case.python:
             return self.cache
-        here = self.environment_for(case)
-        made_by = msgspec.json.encode([here.python, here.libraries], order="sorted")
-        return self.cache / f"environment-{hashlib.sha256(made_by).hexdigest()[:12]}"
+        own = self.environments.of(case)
+        versions = msgspec.json.encode([own.python, own.libraries], order="sorted")
+        return self.cache / f"environment-{hashlib.sha256(versions).hexdigest()[:12]}"
 
-    def given(self, case: Case, folder: Path) -> dict[str, Any]:
-        """What every job on a case is given: the fields of ``protocol.CaseJob``."""
-        own = {name: getattr(self.plan, name) for name in ("trust", "rebuild")}
+    def job_fields(self, case: Case, folder: Path) -> dict[str, Any]:
+        """Return the fields of a ``CaseJob`` that all jobs on a case share."""
         return {
-            **own,
             "case": case,
             "folder": str(folder.resolve()),
             "cache": str(self._cache_of(case)),
             "live": self.live.get(case.model),
+            "trust": self.plan.trust,
+            "rebuild": self.plan.rebuild,
         }
 
     def exported(self, case: Case) -> list[Path]:
-        """The files that the case's model was exported to by an earlier process of this run."""
+        """Return the files that an earlier process of this run exported the case's model to."""
         folder, _ = self._exports.get(_exported_as(case), ("", None))
         return sorted(Path(folder).glob("model.onnx*")) if folder else []
 
-    def do(self, task: Task[J, Found], job: J, **words: Any) -> Outcome[Found]:
-        """Does a task in a fresh process, with the plan's deadline; ``words`` are those of ``launch``."""
-        words = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **words}
-        return child_process.launch(task, job, **words)
+    def launch(self, task: str, job: Job, returns: type[Value], **options: Any) -> Outcome[Value]:
+        """Run a task in a fresh process, with the plan's deadline; ``options`` are those of ``child.launch``."""
+        options = {"on_event": self.observer.heard, "timeout": self.plan.budget.timeout, **options}
+        return child.launch(task, job, returns, **options)
 
-    def measure(self, planned: Planned, repeat: int = 0, budget: Budget | None = None) -> tuple[Record, Path]:
-        """Measures one case in a fresh process; its record, and the folder that it is kept in.
+    def measure(self, planned: PlannedCase, repeat: int = 0, options: MeasureOptions = USUAL) -> tuple[Record, Path]:
+        """Measure one case in a fresh process; return its record and the folder that it is kept in.
 
-        Where something disturbed it for a short time, it is measured once more, and the second attempt counts.
+        A case that was disturbed for a short time is measured once more, and the second attempt counts.
         """
-        folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
+        folder = Store(Path(self.plan.output)).claim(planned.case, planned.model.name)
         with discarded_if_cut_short(folder):
-            first = self._attempt(planned, repeat, folder, budget=budget)
-        return self._counted(first, budget), folder
+            first = self._attempt(planned, repeat, folder, options)
+        return self._finish(first), folder
 
-    def _counted(self, first: Attempt, budget: Budget | None = None) -> Record:
-        """The record that counts of a first attempt, which is told of."""
-        record = self._keep(first)
-        try:
-            if first.found.repeat and not self._stays_busy:
-                record = self._second_attempt(first, budget) or record
-        finally:  # also where it is interrupted: what was learned first is kept
-            self._done(record, first.folder)
-        return record
-
-    def measure_each(self, processes: Sequence[tuple[Planned, int]], budget: Budget | None = None) -> list[Record]:
+    def measure_each(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
         """Measure cases, with their repeats, one after the other, each by itself; some load and build side by side.
 
-        As many as have two CPUs each, and as much memory as the reference took: loading is most of a short case's time.
+        As many do as have two CPUs each, and as much memory as the reference took: loading is most of the time of a
+        short case.
         """
-        found: list[Record] = []
+        records: list[Record] = []
         left = list(processes)
         while left:
-            few = left[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
-            if len(few) > 1:
-                peaks = [self.references.of(planned).memory for planned, _ in few if not planned.refusal]
-                few = few[: max(1, int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))))]
-            left = left[len(few) :]
-            found += self._measure_loaded(few, budget) if len(few) > 1 else [self.measure(*few[0], budget)[0]]
-        return found
+            group = left[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
+            if len(group) > 1:
+                peaks = [self.references.of(planned).memory for planned, _ in group if not planned.refusal]
+                group = group[: max(1, int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))))]
+            left = left[len(group) :]
+            records += self._measure_loaded(group, options) if len(group) > 1 else [self.measure(*group[0], options)[0]]
+        return records
 
-    def _measure_loaded(self, processes: Sequence[tuple[Planned, int]], budget: Budget | None) -> list[Record]:
-        """Measure cases one after the other that have loaded and built side by side."""
-        before = self._before(*(planned.case for planned, _ in processes))
-        with self._claimed(processes) as attempts:
+    def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
+        """Measure cases that can run, with their repeats, each in a fresh process, all at once, in turns.
 
-            def measured(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
-                first = attempt(slot=slot, before=before, budget=budget)
-                return first if slot.stopped or first.found.repeat else self._counted(first, budget)
-
-            every = [partial(measured, attempt) for attempt in attempts]
-            ended = Interleaver(len(every), one_turn=True).run(every)
-            return [self._counted(one, budget) if isinstance(one, Attempt) else one for one in ended]
-
-    @contextmanager
-    def _claimed(self, processes: Sequence[tuple[Planned, int]]) -> Iterator[list[Callable[..., Attempt]]]:
-        """What makes the attempt of each, in a folder that is claimed here; they count as begun in this order."""
-        store, begun = Store(Path(self.plan.output)), datetime.now(timezone.utc)
-        folders = [store.claim(planned.case, planned.found.name) for planned, _ in processes]
-
-        def attempt(place: int, **words: Any) -> Attempt:
-            made = self._attempt(*processes[place], folders[place], **words)
-            return replace(made, created=begun + timedelta(milliseconds=place))
-
-        with discarded_if_cut_short(*folders):
-            yield [partial(attempt, place) for place in range(len(processes))]
-
-    def measure_interleaved(
-        self, processes: Sequence[tuple[Planned, int]], budget: Budget, *, only_right: bool = True
-    ) -> list[Record]:
-        """Measures cases that can run, with their repeats, each in a fresh process, all at once, in turns; keeps them.
-
-        There are no second attempts: what disturbs one of them disturbs the others as well. With ``only_right`` a
-        process whose first outputs are wrong ends before it is timed.
+        There are no second attempts: what disturbs one of them disturbs the others as well.
         """
         cases = [planned for planned, _ in processes]
         for planned in cases:
             self.references.of(planned)  # not while one of them is measured
-        before = self._before(*(planned.case for planned in cases))  # before one of them is on the GPU
+        before = self._before(cases)  # before one of them is on the GPU
         labels = [planned.case.label for planned in cases]
-        with self._claimed(processes) as attempts:
+        with self._claimed(processes, options) as attempts:
 
-            def measured(place: int, slot: Slot) -> Attempt:
-                beside = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
-                return attempts[place](slot=slot, budget=budget, before=before, beside=beside, only_right=only_right)
+            def attempt(place: int, slot: Slot) -> Attempt:
+                others = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
+                return attempts[place](slot=slot, before=before, others=others)
 
             turns = Interleaver(len(attempts))
             with self._monitor(cases, turns.pids, before) as monitor:
-                ended = turns.run([partial(measured, place) for place in range(len(attempts))])
+                ended = turns.run([partial(attempt, place) for place in range(len(attempts))])
             logs = [monitor.log_of(slot.pid) for slot in turns.slots]
         records = []
         for one, log in zip(ended, logs, strict=True):
-            records.append(self._keep(one.watched(log)))
+            records.append(self._keep(one.with_log(log)))
             self._done(records[-1], one.folder)
         return records
 
-    def _monitor(self, cases: Sequence[Planned], started: Callable[[], Sequence[int]], before: Before) -> Monitor:
-        return Monitor(started, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
+    def discard(self, records: Iterable[Record]) -> None:
+        """Forget records and remove their folders, except for exported models that other processes may need."""
+        records, needed = list(records), {folder for folder, _ in self._exports.values()}
+        self.observer.discarded(records)
+        for folder in (self._folders[record.id].resolve() for record in records):
+            if str(folder) not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _finish(self, first: Attempt) -> Record:
+        """Return the record that counts of a first attempt, and report it."""
+        record = self._keep(first)
+        try:
+            if first.interference.repeat and not self._stays_busy:
+                record = self._second_attempt(first) or record
+        finally:  # also where it is interrupted: what was learned first is kept
+            self._done(record, first.folder)
+        return record
+
+    def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
+        """Measure cases one after the other that have loaded and built side by side."""
+        before = self._before([planned for planned, _ in processes])
+        with self._claimed(processes, options) as attempts:
+
+            def finish(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
+                first = attempt(slot=slot, before=before)
+                return first if slot.stopped or first.interference.repeat else self._finish(first)
+
+            functions = [partial(finish, attempt) for attempt in attempts]
+            ended = Interleaver(len(functions), one_turn=True).run(functions)
+            return [self._finish(one) if isinstance(one, Attempt) else one for one in ended]
+
+    @contextmanager
+    def _claimed(self, processes: Sequence[Process], options: MeasureOptions) -> Iterator[list[Callable[..., Attempt]]]:
+        """Yield functions that make the attempts, in folders that are claimed here; they begin in this order."""
+        store, begin = Store(Path(self.plan.output)), datetime.now(timezone.utc)
+        folders = [store.claim(planned.case, planned.model.name) for planned, _ in processes]
+
+        def attempt(place: int, **words: Any) -> Attempt:
+            made = self._attempt(*processes[place], folders[place], options, **words)
+            return dataclasses.replace(made, created=begin + timedelta(milliseconds=place))
+
+        with discarded_if_cut_short(*folders):
+            yield [partial(attempt, place) for place in range(len(processes))]
+
+    def _monitor(self, cases: Sequence[PlannedCase], pids: Callable[[], Sequence[int]], before: Before) -> Monitor:
+        return Monitor(pids, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
 
     def _done(self, record: Record, folder: Path) -> None:
-        self.records.append(record)
-        self.kept[record.id] = folder
+        self._folders[record.id] = folder
         if record.status == "ok":
             self._built.add(record.case.digest)
             if any(artefact.kind == "onnx" for artefact in record.artefacts):
@@ -299,137 +350,145 @@ class Scheduler:
                 self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), known))
         self.observer.done(record, folder)
 
-    def discard(self, records: Iterable[Record]) -> None:
-        """Forgets records and removes their folders, but for what other processes may want: exported models."""
-        records, wanted = list(records), {folder for folder, _ in self._exports.values()}
-        self.records = [record for record in self.records if record not in records]
-        self.observer.discarded(records)
-        for folder in (self.kept[record.id].resolve() for record in records):
-            if str(folder) not in wanted:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _second_attempt(self, first: Attempt, budget: Budget | None) -> Record | None:
+    def _second_attempt(self, first: Attempt) -> Record | None:
         """Return the record of a second attempt; ``None`` if it did not run."""
         planned = first.planned
         self.observer.again(planned.case)
-        second = self._attempt(planned, first.repeat, first.folder, budget=budget)
-        result, marks = second.outcome.result, second.found.marks
+        second = self._attempt(planned, first.repeat, first.folder, first.options)
+        result, marks = second.outcome.result, second.interference.marks
         ran = result.status == "ok"
         self._stays_busy = not ran or (marks is not None and not marks.clean)
         # With the first one's preparation: the second may have found things in the cache.
         prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
         phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
-        measured = msgspec.structs.replace(result.found or Measured(), evaluation=None)
-        if first.outcome.result.found:  # the accuracy, which nothing disturbed
-            measured = msgspec.structs.replace(measured, evaluation=first.outcome.result.found.evaluation)
-        outcome = replace(second.outcome, result=msgspec.structs.replace(result, phases=phases, found=measured))
-        return self._keep(replace(second, outcome=outcome)) if ran else None
+        value = replace(result.value or BenchmarkResult(), evaluation=None)
+        if first.outcome.result.value:  # the accuracy, which nothing disturbed
+            value = replace(value, evaluation=first.outcome.result.value.evaluation)
+        outcome = dataclasses.replace(second.outcome, result=replace(result, phases=phases, value=value))
+        return self._keep(dataclasses.replace(second, outcome=outcome)) if ran else None
 
     def _attempt(
         self,
-        planned: Planned,
+        planned: PlannedCase,
         repeat: int,
         folder: Path,
+        options: MeasureOptions,
         *,
-        budget: Budget | None = None,
         slot: Slot | None = None,
-        beside: str = "",
+        others: str = "",
         before: Before | None = None,
-        only_right: bool = False,
     ) -> Attempt:
-        """One process of the case, and what the machine did to it; of a case that cannot run here, why."""
+        """Run one process of the case; a case that cannot run here gets its reason."""
         case, created = planned.case, datetime.now(timezone.utc)
         if planned.refusal:
-            outcome: Outcome[Measured] = Outcome(refused(planned))
-            return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
-        rebuild = self.builds_anew or self.plan.rebuild
-        given = {**self.given(case, folder), "rebuild": rebuild}
-        if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
-            exported, known = self._exports.get(_exported_as(case), ("", None))
-            given |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
-        if slot and not rebuild:
-            given["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
-        job = BenchmarkJob(
-            **given, budget=budget or self.plan.budget, reference=self.references.of(planned),
-            only_right=only_right and not by_accuracy(case, self.accuracies.get(case.digest), self.plan.accuracy),
-            one_turn=bool(slot and slot.one_turn),
-            accuracy="" if case.digest in self.accuracies else self.plan.accuracy,
-            kernels=self.looks_at_kernels and case.device == "cuda",
-        )  # fmt: skip
-        before = before or self._before(case)
+            outcome: Outcome[BenchmarkResult] = Outcome(refused(planned))
+            none = Interference(memory=outcome.result.memory)
+            return Attempt(planned, repeat, folder, created, outcome, none, options)
+        job = self._benchmark_job(planned, repeat, folder, options, slot, in_turns=bool(others))
+        before = before or self._before([planned])
         if not slot:
             self.observer.began(case)
-        outcome = self.do(
-            benchmark,
+        outcome = self.launch(
+            "benchmark",
             job,
+            BenchmarkResult,
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             # All that take turns have one in common.
             monitor=None if slot and not slot.one_turn else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
             variables=loading_threads(case, slot.processes) if slot else {},
-            timeout=min(self.patience(case), self.plan.budget.timeout),
+            timeout=min(options.patience(case), self.plan.budget.timeout),
         )
-        found = interference(case, outcome.result, outcome.machine, interleaved=bool(beside))
-        return Attempt(planned, repeat, folder, created, outcome, found, beside, budget)
+        interference = interference_of(case, outcome.result, outcome.machine, interleaved=bool(others))
+        return Attempt(planned, repeat, folder, created, outcome, interference, options, others)
+
+    def _benchmark_job(
+        self,
+        planned: PlannedCase,
+        repeat: int,
+        folder: Path,
+        options: MeasureOptions,
+        slot: Slot | None,
+        *,
+        in_turns: bool,
+    ) -> BenchmarkJob:
+        case, rebuild = planned.case, options.rebuild or self.plan.rebuild
+        fields = {**self.job_fields(case, folder), "rebuild": rebuild}
+        if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
+            exported, known = self._exports.get(_exported_as(case), ("", None))
+            fields |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
+        if slot and not rebuild:
+            fields["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
+        ends_if_wrong = in_turns and options.only_right
+        known_accuracy = self.accuracies.get(case.digest)
+        return BenchmarkJob(
+            **fields, budget=options.budget or self.plan.budget, reference=self.references.of(planned),
+            only_right=ends_if_wrong and not by_accuracy(case, known_accuracy, self.plan.accuracy),
+            one_turn=bool(slot and slot.one_turn), accuracy="" if known_accuracy else self.plan.accuracy,
+            kernels=options.kernels and case.device == "cuda",
+        )  # fmt: skip
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
-        """Of cases in turns, the one that entered a phase last has begun last."""
-        if isinstance(event, Began):
+        """Report an event of cases in turns: the case that entered a phase last is shown."""
+        if isinstance(event, PhaseStart):
             self.observer.began(case)
         self.observer.heard(event)
 
     def _keep(self, attempt: Attempt) -> Record:
-        planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
-        measured = result.found or Measured()
-        accuracy = self._accuracy(planned, measured, result.model)
+        """Write the record of an attempt."""
+        planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
+        value = result.value or BenchmarkResult()
+        accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
         fault = f"After its last sample {outcome.fault}."
         plain = [Warning("plain-way", planned.note)] if planned.note else []
-        ending = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
+        bad_exit = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
+        interference = attempt.interference
         record = Record(
             id=uuid.uuid4().hex,
-            run=self.id,
+            run=self.state.run_of(planned.case),
             repeat=attempt.repeat,
-            repeats=min(self.plan.repeats, 1) if planned.refusal else self.plan.repeats,  # what cannot run is said once
+            repeats=min(self.plan.repeats, 1) if planned.refusal else self.plan.repeats,  # a refusal has one record
             created=attempt.created.isoformat(timespec="milliseconds"),
             ended=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             case=planned.case,
-            budget=attempt.budget or self.plan.budget,
+            budget=attempt.options.budget or self.plan.budget,
             status=result.status,
             reason=result.reason,
             hint=result.hint,
             output_tail=outcome.tail,
-            model=msgspec.structs.replace(result.model or ModelFacts(name=""), name=planned.found.name),
-            environment=self.environment_for(planned.case),
+            model=replace(result.model or ModelFacts(name=""), name=planned.model.name),
+            environment=self.environments.of(planned.case),
             phases=result.phases,
-            measurements=measured.measurements,
-            agreement=judged(measured.agreement, planned.case, self.accuracies.get(planned.case.digest)),
+            measurements=value.measurements,
+            agreement=judged(value.agreement, planned.case, self.accuracies.get(planned.case.digest)),
             accuracy=accuracy,
-            facts=result.facts | {**self.facts} | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
+            facts=result.facts
+            | self.state.facts_of(planned.case)
+            | ({IN_TURNS: attempt.others} if attempt.others else {}),
             artefacts=result.artefacts,
-            warnings=(*result.warnings, *plain, *(ending if outcome.fault else ())),
-            **{name: getattr(found, name) for name in found.__struct_fields__},
+            warnings=(*result.warnings, *plain, *(bad_exit if outcome.fault else ())),
+            **{name: getattr(interference, name) for name in interference.__struct_fields__},
         )
         Store.save(attempt.folder, record)
         return record
 
-    def _accuracy(self, planned: Planned, measured: Measured, model: ModelFacts | None) -> Accuracy | None:
-        """The accuracy of a case's first process that has it; of another one none, as the case has one record of it."""
+    def _accuracy(
+        self, planned: PlannedCase, value: BenchmarkResult, model: ModelFacts | None, *, in_all: bool
+    ) -> Accuracy | None:
+        """Return the accuracy of a case for the record of the process that evaluated it, or ``in_all`` records."""
         digest = planned.case.digest
-        if own := measured.evaluation:
+        if own := value.evaluation:
             reference, case = self.references.of(planned), planned.reference
             fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
             theirs = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
             self.accuracies[digest] = beside(self.plan.accuracy, own, reference.name, theirs)
-        elif digest in self._told and not self.tells_all:
-            return None
-        self._told.add(digest)
-        return self.accuracies.get(digest)
+        return self.accuracies.get(digest) if own or in_all else None
 
-    def _before(self, *cases: Case) -> Before:
-        """Return the GPU as it is now; nothing where no case uses it."""
-        return gpu_before() if any(case.device == "cuda" for case in cases) else Before()
+    def _before(self, cases: Sequence[PlannedCase]) -> Before:
+        """Return the state of the GPU now; nothing if no case uses it."""
+        return gpu_before() if any(planned.case.device == "cuda" for planned in cases) else Before()
 
 
 def loading_threads(case: Case, processes: int) -> dict[str, str]:
@@ -443,24 +502,125 @@ def loading_threads(case: Case, processes: int) -> dict[str, str]:
 
 
 def _exported_as(case: Case) -> str:
-    """Cases that share this are exported to the same file, by whatever backend."""
-    plain = msgspec.structs.replace(case, options={}, threads=None)
+    """Return a key that cases share if their models are exported to the same file, by whatever backend."""
+    plain = replace(case, options={}, threads=None)
     if precision := BACKENDS.get(case.backend)().exports(case):
-        plain = msgspec.structs.replace(plain, backend="onnx", variant="", device="", precision=precision)
+        plain = replace(plain, backend="onnx", variant="", device="", precision=precision)
     return plain.digest
 
 
 @contextmanager
-def scheduled(
-    plan: Plan, observer: Observer, cases: Sequence[Planned], live: Mapping[str, str] | None = None, **more: Any
+def open_scheduler(
+    plan: Plan,
+    observer: Observer,
+    cases: Sequence[PlannedCase],
+    live: Mapping[str, str] | None = None,
+    state: RunState | None = None,
+    accuracies: Mapping[str, Accuracy] | None = None,
+    environments: Environments | None = None,
 ) -> Iterator[Scheduler]:
-    """What measures ``cases``, once the machine is quiet or the plan's time to wait for that is over.
-
-    Files of ``live`` modules are given by the full name of each; ``more`` are other fields of it.
-    """
+    """Yield a scheduler for ``cases``, once the machine is quiet or the plan's time to wait for that is over."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     if plan.wait:
         wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as aside:
-        known = aside.submit(environment.collect)
-        yield Scheduler(plan, observer, Path(scratch), live or {}, known.result, **more)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as pool:
+        environments = environments or Environments()
+        environments.begin(pool)
+        state = state or RunState()
+        known = {record.case.digest: record.accuracy for record in state.known if record.accuracy}
+        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, {**known, **(accuracies or {})})
+
+
+# What the machine did to a case: the monitor's log, held against the samples.
+
+
+class Interference(Struct, frozen=True, kw_only=True):
+    """The part of a record that the case's own process cannot know; names as in the record."""
+
+    memory: Memory
+    machine: MachineLog | None = None
+    marks: Marks | None = None
+    window_marks: Marks | None = None
+    energy: Energy | None = None
+    cpu_energy: Energy | None = None
+
+    @property
+    def repeat(self) -> bool:
+        """Whether to measure the case again, because a disturbance was short."""
+        decisive = self.marks or self.window_marks
+        return decisive is not None and decisive.short
+
+
+def interference_of(
+    case: Case, result: TaskResult[BenchmarkResult], log: MachineLog | None, *, interleaved: bool = False
+) -> Interference:
+    """Return the interference by the ``log`` of the machine; without a log, the memory alone.
+
+    With ``interleaved`` cases, memory of the whole GPU and energy belong to several.
+    """
+    memory = result.memory
+    device = peak_device_memory(log, shared=interleaved) if log and case.device == "cuda" else None
+    if device:
+        memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
+    calls, windows = _timed(result, "latency"), _timed(result, "throughput")
+    if log is None or not (calls or windows):
+        return Interference(memory=memory)
+    marks = mark_samples(calls.begins, calls.values, log) if calls else None
+    window_marks = None
+    if windows:
+        seconds = [windows.calls / rate for rate in windows.values]
+        window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
+    spans = [one for one in (calls, windows) if one]
+    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
+    return Interference(
+        memory=memory,
+        machine=log.between(spans[0].begins[0], _end(spans[-1])),
+        marks=marks,
+        window_marks=window_marks,
+        energy=energy if case.device == "cuda" else None,
+        cpu_energy=energy if case.device == "cpu" else None,
+    )
+
+
+def _timed(result: TaskResult[BenchmarkResult], metric: Metric) -> Measurement | None:
+    """Return the measurement of a metric, if the times of its samples are known."""
+    measurements = result.value.measurements if result.value else ()
+    one = next((one for one in measurements if one.metric == metric), None)
+    return one if one and one.samples and len(one.begins) == len(one.samples) else None
+
+
+def _end(measurement: Measurement) -> float:
+    last = measurement.values[-1]
+    return measurement.begins[-1] + (measurement.calls / last if measurement.unit == "calls/s" else last)
+
+
+def _energy(
+    case: Case, result: TaskResult[BenchmarkResult], measurement: Measurement | None, log: MachineLog
+) -> Energy:
+    if case.cold:
+        return Energy(reason="the caches were flushed between calls, which takes energy of its own")
+    if measurement is None:
+        return Energy(reason="nothing was measured")
+    inputs = result.model.inputs if result.model else ()
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
+    energy = energy_per_item if case.device == "cuda" else cpu_energy_per_item
+    return energy(log, measurement.begins[0], _end(measurement), batch * measurement.calls * len(measurement.samples))
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process of a case: how it ended, and the interference of the machine."""
+
+    planned: PlannedCase
+    repeat: int
+    folder: Path
+    created: datetime
+    outcome: Outcome[BenchmarkResult]
+    interference: Interference
+    options: MeasureOptions
+    others: str = ""  # the cases that it took turns with
+
+    def with_log(self, log: MachineLog) -> Attempt:
+        """Return the attempt with the log that cases in turns have in common."""
+        interference = interference_of(self.planned.case, self.outcome.result, log, interleaved=bool(self.others))
+        return dataclasses.replace(self, interference=interference)

@@ -54,7 +54,7 @@ def observe(runner: Runner, model: Model, arrays: Inputs, call: Callable[[Any], 
     fresh, changed = runner.place(arrays), list[str]()
     if model.module is not None:  # a graph of ONNX writes to nothing that others read
         changed = [name for name, value in model.module.named_buffers() if not _equal(value, state.get(name))]
-        pairs = zip(model.inputs, runner.read_by(feed), runner.read_by(fresh), strict=False)
+        pairs = zip(model.inputs, runner.tensors_read(feed), runner.tensors_read(fresh), strict=False)
         if written := [f"'{spec.name}'" for spec, used, unused in pairs if not _equal(used, unused)]:
             behavior[WRITES_INPUTS] = f"the model writes into its input {listing(written)}"
     second = runner.collect(runner.infer(fresh))

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 import inferlens
-from inferlens.backends import importable
-from inferlens.backends.availability import nvml_open
+from inferlens.backends import importable_backends
+from inferlens.backends.availability import open_nvml
 from inferlens.measure.monitor.cpu import text_of, usable_cpus
 from inferlens.measure.monitor.gpu import visible
 from inferlens.record.record import Environment, Gpu
@@ -43,7 +43,7 @@ def collect() -> Environment:
     gpus, driver, cuda_driver = _gpus()
     names = re.findall(r"^model name\s*: (.*)$", text_of(Path("/proc/cpuinfo")), re.M)
     libraries = {}
-    for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable())):
+    for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable_backends())):
         with suppress(metadata.PackageNotFoundError):
             libraries[name] = metadata.version(name)
     told = (name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name)))
@@ -68,7 +68,7 @@ def collect() -> Environment:
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
     """The GPUs that CUDA may use, the driver's version and that of its CUDA, from NVML; nothing without a driver."""
-    with suppress(Exception), nvml_open() as nvml:  # a missing library and a missing or broken driver mean the same
+    with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing or broken driver mean the same
         gpus = tuple(_gpu(nvml, handle) for handle in visible(nvml))
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
         return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"

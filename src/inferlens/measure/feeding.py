@@ -74,7 +74,7 @@ class Feeding:
             return []
         if any(self._copies):  # a copy for each thread would be needed, too
             return []
-        calls = [self._runner.caller() for _ in range(depth or 1)]
+        calls = [self._runner.thread_caller() for _ in range(depth or 1)]
         return [(call, self._runner.place(self._arrays)) for call in calls if call is not None]
 
     def renewed(self, feed: Any) -> Any:

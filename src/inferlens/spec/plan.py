@@ -291,6 +291,9 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             ("bench", "profile", "export", "quantize"),
         ),
     ] = False
+    rerun: Annotated[
+        bool, OptionSpec("Measure again what an earlier run in the output folder has measured.", RUNNING)
+    ] = False
     seed: Annotated[int, OptionSpec("Seed of weights and inputs.", EVERY, least=0)] = 0
     budget: Budget = Budget()
     repeats: Annotated[

@@ -17,22 +17,21 @@ if TYPE_CHECKING:
 
 
 class View(ABC):
-    """A way of looking at records. Subclasses are found through the entry-point group ``inferlens.views``."""
+    """A view draws records. Entry points of the group ``inferlens.views`` add subclasses."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     printable: ClassVar[bool] = True  # text that a terminal or a pipe can take
 
     def __init__(self, *, reference: str | None = None) -> None:
-        """
-        Args:
-            reference: words that name the row others are compared with; ``None`` is the usual one.
+        """Args:
+        reference: words that name the row that speed-ups refer to; ``None`` is the usual one.
         """
         self.reference = reference
 
     @abstractmethod
     def render(self, records: Sequence[Record]) -> str | bytes:
-        """Draws ``records``.
+        """Draw ``records``.
 
         Raises:
             InferlensError: if they cannot be drawn, or the reference names no row.

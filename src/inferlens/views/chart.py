@@ -1,51 +1,56 @@
-"""Latency and throughput of the ways side by side, and against the batch size, as SVG, PNG or one HTML file.
+"""Charts of records: latency and throughput by way and by size, and latency against error, accuracy or memory.
 
-Rows come in, a Vega-Lite document goes out. The title is the answer, one line beneath it says of what. Bars start at
-zero; every value is written beside its mark, by ``units``; what did not run has a word in place of a bar.
+Rows become a Vega-Lite document. Its title is the answer, and the subtitle names the work. Bars start at zero, every
+mark has its value as text, and ways that did not run have a word in place of a bar.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.spec.case import bare
+from inferlens.spec.case import PRECISIONS, QUANTIZED, bare
 from inferlens.spec.plan import command
-from inferlens.units import listing, milliseconds, ratio
-from inferlens.views import View, picture
+from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, plural, ratio, score
+from inferlens.views import View
 from inferlens.views.answer import answers
 from inferlens.views.picture import (
     DASHES,
     SHAPES,
+    Ends,
     Part,
     Theme,
+    check_picture,
     colours_of,
+    draw_chart,
     field,
     fields,
-    finished,
-    layered,
     marks,
-    stacked,
+    overlay,
+    place_labels,
+    stack_charts,
     title,
+    vega_document,
 )
-from inferlens.views.plain import plain, without_middle
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.rows import OF_OUTPUTS, Row, at, by, rows, varying
-from inferlens.views.table import Column
+from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, rows, sizes_text, varying_sizes
+from inferlens.views.table import Column, cut_middle, plain
 
-WIDTH = 736  # of all panels beside each other, in pixels
-MOST, MOST_OF_EACH = 30, 8  # ways that are drawn of one batch size, and of several
-MOST_BARS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
-LETTER, LETTER_OF_TITLE = 6.3, 9.6  # pixels that a letter takes on average
+CHART_WIDTH = 736  # of all panels beside each other, in pixels
+MAX_WAYS, MAX_WAYS_PER_SIZE = 30, 8  # ways that are drawn of one batch size, and of several
+MAX_BAR_PANELS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
+LETTER, TITLE_LETTER = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
-# The right panel of lines has an axis of its own; with it, both right panels stand in line.
+# The right panel of lines has its own axis, which aligns both right panels.
 _BETWEEN = 76
 _BETWEEN_LINES = 12
 _SCALES = {"ms": 1e3}  # of what is kept in seconds
@@ -53,7 +58,7 @@ CHARTED = tuple(column for column in COLUMNS if column.chart)
 
 
 class Chart(View):
-    """Panels of latency and throughput, one block for each model and machine."""
+    """Draw latency and throughput, one block per model and machine."""
 
     name: ClassVar[str] = "chart"
     summary: ClassVar[str] = "latency and throughput side by side, as SVG, PNG or HTML"
@@ -62,9 +67,9 @@ class Chart(View):
     def __init__(
         self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None
     ) -> None:
-        """``format`` and ``theme`` as of :func:`inferlens.views.picture.drawn`; ``top``: ways that are drawn."""
+        """Take ``format`` and ``theme`` as :func:`.draw_chart` does; ``top`` limits the ways that are drawn."""
         super().__init__(reference=reference)
-        picture.check(format, theme=theme)
+        check_picture(format, theme=theme)
         self.format = format
         self.theme = theme
         self.top = top
@@ -72,72 +77,71 @@ class Chart(View):
     def render(self, records: Sequence[Record]) -> str | bytes:
         """See :class:`View`. Text for SVG and HTML, bytes for PNG."""
         shown = rows(records, self.reference)
-        if not any(drawn(row) for row in shown):
+        if not any(has_mark(row) for row in shown):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
-            what = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
-            raise InferlensError(what, hint="inferlens show")
-        return picture.drawn(lambda theme: chart_of(shown, theme, self.top), self.format, shown[0].model, self.theme)
+            problem = f"There is nothing to draw: no case has right outputs and a latency or a rate.{reason}"
+            raise InferlensError(problem, hint="inferlens show")
+        return draw_chart(lambda theme: records_chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
-def lacking(records: Sequence[Record]) -> Iterator[str]:
+def missing_rate_note(records: Sequence[Record]) -> Iterator[str]:
     """Say that a picture has no throughput, and how to measure it, where none of the records has a rate."""
     if not any(record.measurement("throughput") for record in records):
         how = plain(command("bench", [bare(records[0].case.model), "--mode", "both"]))
         yield f"The picture has no throughput, for none was measured. To measure it: {how}"
 
 
-def chart_of(
+def records_chart(
     shown: Sequence[Row], theme: Theme, top: int | None = None, colours: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The Vega-Lite document; ``colours`` are those of backends, by their names."""
+    """Return the Vega-Lite document; ``colours`` maps backend names to colours."""
     shades = colours or colours_by_backend(shown)
-    blocks = [_block(table, top, shades) for table in by(shown, "table") if any(drawn(row) for row in table)]
-    return finished(stacked(blocks, apart=("color", "shape", "strokeDash"), spacing=44), theme)
+    blocks = [_block(table, top, shades) for table in group_rows(shown, "table") if any(has_mark(row) for row in table)]
+    return vega_document(stack_charts(blocks, own_scales=("color", "shape", "strokeDash"), spacing=44), theme)
 
 
 def colours_by_backend(shown: Sequence[Row]) -> dict[str, str]:
-    """The colour of each backend, in all charts of these rows."""
+    """Return one colour per backend for all charts of these rows."""
     return colours_of(sorted({plain(row.backend) for row in shown}))
 
 
-def drawn(row: Row) -> bool:
-    """Whether a row has marks; the others have a word instead."""
+def has_mark(row: Row) -> bool:
+    """Return whether a row has marks; other rows get a word."""
     return row.ranked and row.seconds_per_call is not None
 
 
 def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
-    """One model on one machine: lines over each dimension of several sizes, bars for each of them."""
-    names = names_of(table)
-    comparisons = by(table, "comparison")
+    """Draw one model on one machine: lines over each dimension of several sizes, and bars per size."""
+    names = chart_names(table)
+    comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
     keys = {row.id: names[row.id] if several else plain(row.backend) for row in table}
-    if varying(table) and len({row.io for row in table}) > 1:  # each is a line of its own
+    if varying_sizes(table) and len({row.io for row in table}) > 1:  # each is a line of its own
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
-    first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
+    first = _first(comparisons, names, top or (MAX_WAYS_PER_SIZE if several else MAX_WAYS))
     chosen = [row for row in table if names[row.id] in first]
-    able = [row for row in chosen if drawn(row)]
+    drawable_rows = [row for row in chosen if has_mark(row)]
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
-    panels = [_lines(able, keys, shades, name) for name in varying(able)]
-    few = comparisons if len(comparisons) <= MOST_BARS or not panels else [comparisons[0], comparisons[-1]]
+    panels = [_lines(drawable_rows, keys, shades, name) for name in varying_sizes(drawable_rows)]
+    few = comparisons if len(comparisons) <= MAX_BAR_PANELS or not panels else [comparisons[0], comparisons[-1]]
     for item in few:
-        where = where_of(item, comparisons)
-        said = wrap(f"{where} · {answered(item)}", int(WIDTH / LETTER)) if several else []
-        mine = [row for row in item if names[row.id] in first]
-        panels += [_bars(mine, names, keys, shades, said)] if mine else []
-    width = WIDTH + LETTER * max(len(label) for item in by(chosen, "comparison") for label in labels(item, names))
-    answer = title_of(comparisons, names, width / LETTER_OF_TITLE)
+        where = comparison_place(item, comparisons)
+        heading = wrap(f"{where} · {answer_text(item)}", int(CHART_WIDTH / LETTER)) if several else []
+        drawn_rows = [row for row in item if names[row.id] in first]
+        panels += [_bars(drawn_rows, names, keys, shades, heading)] if drawn_rows else []
+    width = CHART_WIDTH + LETTER * max(
+        len(label) for item in group_rows(chosen, "comparison") for label in labels(item, names)
+    )
+    answer = title_of(comparisons, names, width / TITLE_LETTER)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
-    subtitle = without_middle(about, int(width / LETTER))
+    subtitle = cut_middle(about, int(width / LETTER))
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
-    return stacked(panels, apart=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
+    return stack_charts(panels, own_scales=("color", "shape", "strokeDash"), spacing=30, title=title(answer, subtitle))
 
 
-# Words
-
-
-def names_of(table: Sequence[Row]) -> dict[str, str]:
-    """The names of a table's rows by their ids, without a precision that all share, nor what stands above the bars."""
+def chart_names(table: Sequence[Row]) -> dict[str, str]:
+    """Return row names by id, without a shared precision and without the ``io`` that stands above the bars."""
     shared = len({row.precision for row in table}) == 1
     names = {row.id: row.way if shared else plain(row.name) for row in table}
     if len({row.io for row in table}) > 1:
@@ -146,8 +150,8 @@ def names_of(table: Sequence[Row]) -> dict[str, str]:
 
 
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
-    """Names of the rows of one comparison with their roles."""
-    several = sum(map(drawn, rows)) > 1
+    """Return the row names of one comparison with their roles."""
+    several = sum(map(has_mark, rows)) > 1
     words = {"fastest": "fastest", "equal": "as fast", "likeliest": "likely fastest"}
     roles = [
         ["reference"] * row.is_reference + ([words[row.standing]] if several and row.standing in words else [])
@@ -157,13 +161,13 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
 
 
 def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
-    """The title: the model, and the answer; of several comparisons, which way is the fastest in each."""
+    """Return the title: the model and its answer, or the fastest way of each comparison."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
     if len(comparisons) == 1:
-        return wrap(f"{model}: {answered(comparisons[0])}", int(room))
+        return wrap(f"{model}: {answer_text(comparisons[0])}", int(room))
     leads = []
-    for name, item in sorted(leading(comparisons, names).items(), key=lambda lead: -len(lead[1])):
-        name += next((f" ({row.outputs})" for _, row in item if row.outputs in OF_OUTPUTS.values()), "")
+    for name, item in sorted(fastest_places(comparisons, names).items(), key=lambda lead: -len(lead[1])):
+        name += next((f" ({row.outputs})" for _, row in item if row.outputs in OUTPUT_WORDS.values()), "")
         sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in item]
         leads.append(f"{name} at {listing(sure)}")
         if len(item) == len(comparisons):
@@ -171,37 +175,37 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
     return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
 
 
-def answered(comparison: Sequence[Row]) -> str:
-    """The answer of one comparison, without the next one."""
+def answer_text(comparison: Sequence[Row]) -> str:
+    """Return the answer of one comparison without the next case."""
     answer = answers(comparison)[0]
-    return plain(replace(answer, rival=answer.least).lines[0].replace("  ", " · "))
+    return plain(structs.replace(answer, rival=answer.short_rival).lines[0].replace("  ", " · "))
 
 
-def leading(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
-    """The ways that are the fastest somewhere: where, and their rows."""
+def fastest_places(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
+    """Return the ways that are fastest somewhere, with the places and rows."""
     fastest = [[row for row in rows if row.fastest] for rows in comparisons]
-    known = [{names[row.id] for row in best} for best in fastest]
+    fastest_names = [{names[row.id] for row in best} for best in fastest]
     leads: dict[str, list[tuple[str, Row]]] = {}
     for item, best in zip(comparisons, fastest, strict=True):
         if best:  # of those that are equally fast, one that leads elsewhere too
-            row = max(best, key=lambda row: sum(names[row.id] in others for others in known))
-            leads.setdefault(names[row.id], []).append((where_of(item, comparisons), row))
+            row = max(best, key=lambda row: sum(names[row.id] in others for others in fastest_names))
+            leads.setdefault(names[row.id], []).append((comparison_place(item, comparisons), row))
     return leads
 
 
-def where_of(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
-    """What tells one comparison from the others."""
-    told = {"io": f"{rows[0].io} io", "call_mode": rows[0].call_mode or "repeated"}
-    words = [told[name] for name in told if len({getattr(comparison[0], name) for comparison in comparisons}) > 1]
-    return plain(", ".join(filter(None, [at(rows[0], varying(comparison[0] for comparison in comparisons)), *words])))
+def comparison_place(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
+    """Return what distinguishes one comparison from the others."""
+    texts = {"io": f"{rows[0].io} io", "call_mode": rows[0].call_mode or "repeated"}
+    words = [texts[name] for name in texts if len({getattr(comparison[0], name) for comparison in comparisons}) > 1]
+    return plain(
+        ", ".join(
+            filter(None, [sizes_text(rows[0], varying_sizes(comparison[0] for comparison in comparisons)), *words])
+        )
+    )
 
 
-def _word(row: Row) -> str:
-    """Why a row has no bar."""
+def _missing_word(row: Row) -> str:
     return "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
-
-
-# Which rows, and their order
 
 
 def _seconds(row: Row) -> float:
@@ -209,37 +213,39 @@ def _seconds(row: Row) -> float:
 
 
 def _order(row: Row) -> tuple[bool, float]:
-    """The fastest first, what has no bar last."""
-    return not drawn(row), _seconds(row)
+    """Sort by speed; rows without a bar come last."""
+    return not has_mark(row), _seconds(row)
 
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
-    """The names of ``most`` ways: the references, and those that are among the fastest somewhere."""
+    """Return the names of ``most`` ways: references, and ways that are among the fastest somewhere."""
     places = sorted(
-        (not (row.is_reference or row.fastest), place if drawn(row) else len(comparison), _seconds(row), names[row.id])
+        (
+            not (row.is_reference or row.fastest),
+            place if has_mark(row) else len(comparison),
+            _seconds(row),
+            names[row.id],
+        )
         for comparison in comparisons
         for place, row in enumerate(sorted(comparison, key=_order))
     )
     return set(list(dict.fromkeys(name for *_, name in places))[:most])
 
 
-# Panels
-
-
-def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
+def _charted_columns(values: Sequence[dict[str, Any]]) -> list[Column]:
     return [column for column in CHARTED if any(value[column.key] for value in values)]
 
 
 def _bars(
     rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], said: list[str]
 ) -> dict[str, Any]:
-    """What was measured in one comparison side by side, fastest on top; whiskers at the latency; ``said`` above."""
+    """Draw the measurements of one comparison side by side, the fastest on top, with whiskers at the latency."""
     ordered = sorted(rows, key=_order)
     shown = labels(ordered, names)
     values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
     colour = field("colour:N", scale={"domain": [*shades], "range": [*shades.values()]}, legend=None)
-    panels, columns = list[Any](), _measured(values) or CHARTED[:1]
-    width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    panels, columns = list[Any](), _charted_columns(values) or CHARTED[:1]
+    width = (CHART_WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
         first = not panels
         text = f"{column.key}_{'said' if first else 'text'}"
@@ -265,17 +271,17 @@ def _bars(
             low, high = ({**base, "x": field(f"{end}:Q")} for end in ("low", "high"))
             ticks = [marks("tick", item, size=9, thickness=1.5) for item in (low, high)]
             layers[1:1] = [marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5), *ticks]
-        panels.append(layered(layers, width=width, height={"step": _STEP}))
-    heading: Part = {"title": {"text": said, "frame": "group"}} if said else {}
-    return stacked(panels, across=True, of=values, spacing=_BETWEEN, **heading)
+        panels.append(overlay(layers, width=width, height={"step": _STEP}))
+    title_part: Part = {"title": {"text": said, "frame": "group"}} if said else {}
+    return stack_charts(panels, across=True, values=values, spacing=_BETWEEN, **title_part)
 
 
 def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str], name: str) -> dict[str, Any]:
-    """What was measured against a dimension, one line for each series; those of one colour are dashed otherwise."""
-    others = [item for item in varying(rows) if item != name]
+    """Draw the measurements against a dimension, one line per series. Lines of one colour differ in their dashes."""
+    others = [item for item in varying_sizes(rows) if item != name]
     sized = [row for row in rows if row.dimensions.get(name)]
     largest_first = sorted(sized, key=lambda row: (-(row.dimensions[name] or 0), _seconds(row)))
-    named = {row.id: ", ".join(filter(None, [keys[row.id], at(row, others)])) for row in sized}
+    named = {row.id: ", ".join(filter(None, [keys[row.id], sizes_text(row, others)])) for row in sized}
     shades = {named[row.id]: colours[keys[row.id]] for row in largest_first}
     values = [{**_values(row, named), "size": row.dimensions[name]} for row in sized]
     axis: Part = {"values": sorted({value["size"] for value in values}), "format": "d", "labelOverlap": True}
@@ -284,21 +290,21 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
     x = field("size:Q", title=title, scale=scale, axis=axis)
     columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
     legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
-    domain, alike = [*shades], Counter[str]()
+    domain, repeats = [*shades], Counter[str]()
     dashes = []
     for shade in shades.values():
-        dashes.append(DASHES[alike[shade] % len(DASHES)])
-        alike[shade] += 1
+        dashes.append(DASHES[repeats[shade] % len(DASHES)])
+        repeats[shade] += 1
     colour, shape, dash = (
         field("colour:N", scale={"domain": domain, "range": item}, legend=legend)
         for item in ([*shades.values()], SHAPES, dashes)
     )
-    panels, columns = list[Any](), _measured(values)
-    width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    panels, columns = list[Any](), _charted_columns(values)
+    width = (CHART_WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
     for column in columns:
-        known = [value[column.key] for value in values if value[column.key]]
+        positive = [value[column.key] for value in values if value[column.key]]
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
-        low, high = min(known) / 1.2, max(known) * 1.2
+        low, high = min(positive) / 1.2, max(positive) * 1.2
         axis = {"tickCount": 6, "labelOverlap": True, "format": ",~r", "minExtent": 44}
         scale = {"type": "log", "domain": [low, high], "nice": False}
         y = field(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
@@ -308,33 +314,290 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
             marks("line", {**base, "strokeDash": dash}, where=known_here, strokeWidth=2),
             marks("point", point, where=known_here, filled=True, size=60, opacity=1),
         ]
-        panels.append(layered(layers, width=width, height=260))
-    return stacked(panels, across=True, of=values, spacing=_BETWEEN_LINES)
+        panels.append(overlay(layers, width=width, height=260))
+    return stack_charts(panels, across=True, values=values, spacing=_BETWEEN_LINES)
 
 
 def _tooltip() -> list[Any]:
-    every = (
+    channels = (
         ("case", "case"),
         ("spread", "p5 to p95 (ms)"),
         *((f"{column.key}_text", column.chart) for column in CHARTED),
     )
-    return fields(*every)
+    return fields(*channels)
 
 
 def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
-    """What the panels draw of a row: numbers in the unit of their column, and texts."""
+    """Return the values of a row that the panels draw, in the unit of their column, and as text."""
     values: dict[str, Any] = {
         "case": plain(row.name),
         "colour": keys[row.id],
-        "low": None if row.p5 is None or not drawn(row) else 1e3 * row.p5,
-        "high": None if row.p95 is None or not drawn(row) else 1e3 * row.p95,
-        "opacity": 1.0 if drawn(row) else 0.65,
+        "low": None if row.p5 is None or not has_mark(row) else 1e3 * row.p5,
+        "high": None if row.p95 is None or not has_mark(row) else 1e3 * row.p95,
+        "opacity": 1.0 if has_mark(row) else 0.65,
         "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
     }
     for place, column in enumerate(CHARTED):
-        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if drawn(row) else 0.0
-        text = column.text(row) if value else "not measured" if drawn(row) else "" if place else _word(row)
+        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if has_mark(row) else 0.0
+        text = column.text(row) if value else "not measured" if has_mark(row) else "" if place else _missing_word(row)
         faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
         values |= {column.key: value, f"{column.key}_text": text, f"{column.key}_said": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
+    return values
+
+
+# Points by two measures in a panel. The dashed line is the Pareto front of the filled points; wrong ones are crossed
+# out. Tooltips have the names that do not fit.
+
+WIDE_RANGE = 4.0  # times the least, from which on an axis has a logarithmic scale
+WRONG = "#C62828"
+_CROSS = "M-1,-1L1,1M1,-1L-1,1"
+
+
+@dataclass(frozen=True)
+class PanelAxis:
+    """A measure as an axis.
+
+    ``less`` says whether smaller is better. ``scale`` is ``near`` (around the values, logarithmic for a wide range),
+    ``decades`` or ``zero``.
+    """
+
+    key: str
+    title: str
+    less: bool = True
+    scale: str = "near"
+    format: str = ",~r"
+
+    def domain(self, values: Sequence[float]) -> Ends:
+        """Return both ends, and whether the axis is logarithmic."""
+        least, most = min(values), max(values)
+        if self.scale == "decades":
+            return 10.0 ** math.floor(math.log10(least) - 0.3), 10.0 ** math.ceil(math.log10(most) + 0.3), True
+        if self.scale == "zero":
+            return 0.0, 1.15 * most or 1.0, False
+        if most > WIDE_RANGE * least > 0:
+            return least / 1.3, most * 1.3, True
+        room = 0.12 * (most - least) or 0.1 * most
+        return max(least - room, 0.0), most + room, False
+
+
+ERROR = PanelAxis("error", "error of the outputs (relative L2)", scale="decades", format="~e")
+ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
+ENERGY = PanelAxis("energy", "energy of an item (mJ)")
+MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
+
+
+def accuracy_axis(metrics: Iterable[tuple[str, bool]]) -> PanelAxis:
+    """Return the accuracy axis under its metric's name if all share one; pairs hold the metric and whether it is a
+    share.
+    """
+    titles = {plain(name) + " (%)" * share for name, share in metrics}
+    return replace(ACCURACY, title=titles.pop()) if len(titles) == 1 else ACCURACY
+
+
+def least_error(errors: Sequence[float | None]) -> float:
+    """Return the value that replaces an error of 0 on a logarithmic scale."""
+    return min((error for error in errors if error), default=3e-7) / 3
+
+
+def point_measures(
+    error: float | None, least: float, metric: str, accuracy: float | None, is_share: bool, memory: float | None
+) -> dict[str, Any]:
+    """Return the measures of a point in the units of their axes, and as text; ``least`` replaces smaller errors."""
+    return {
+        "error": None if error is None else max(error, least), "error_said": error_size(error),
+        "accuracy": accuracy and accuracy * (100 if is_share else 1),
+        "accuracy_said": f"{metric} {score(accuracy, share=is_share)}" if metric else "",
+        "memory": memory and memory * _MIB, "memory_said": mebibytes(memory),
+    }  # fmt: skip
+
+
+def pareto_front(
+    values: Sequence[dict[str, Any]], key: str, *, less: bool, up_less: bool = True
+) -> list[dict[str, Any]]:
+    """Return the Pareto front of filled points from the best ``x`` to the worst.
+
+    ``less`` and ``up_less`` say whether smaller values are better.
+    """
+    points = [value for value in values if value[key] is not None and value["filled"]]
+    across, up = (1 if less else -1), (1 if up_less else -1)
+    best: list[dict[str, Any]] = []
+    for point in sorted(points, key=lambda item: (across * item["x"], up * item[key])):
+        if not best or up * point[key] < up * best[-1][key]:
+            best.append(point)
+    return best
+
+
+def scatter_panel(
+    values: Sequence[dict[str, Any]],
+    across: PanelAxis,
+    up: PanelAxis,
+    theme: Theme,
+    size: tuple[float, float],
+    tooltip: Sequence[tuple[str, str]],
+    colours: Mapping[str, str],
+) -> dict[str, Any]:
+    """Draw points by two measures in a panel.
+
+    ``tooltip`` pairs keys with titles; ``colours`` maps the points' ``colour``.
+    """
+    points = [value for value in values if value[up.key] is not None]
+    ends = {
+        panel_axis.key: panel_axis.domain([point_value[panel_axis.key] for point_value in points])
+        for panel_axis in (across, up)
+    }
+    best = pareto_front(points, up.key, less=across.less, up_less=up.less)
+    order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
+    points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
+    x, y = (
+        field(
+            f"{panel_axis.key}:Q",
+            title=_axis_title(panel_axis, ends[panel_axis.key]),
+            axis=axis,
+            scale=_scale(ends[panel_axis.key]),
+        )
+        for panel_axis, axis in (
+            (across, {"format": across.format, "tickCount": 6, "labelOverlap": True}),
+            (up, _axis(up, ends[up.key])),
+        )
+    )
+    base = {"x": x, "y": y, "detail": [field("colour:N"), field("precision:N")]}  # by which a page hides them
+    point, text = {**base, "tooltip": fields(*tooltip), **_point_channels(values, theme, colours)}, field("label:N")
+    line: Part = {
+        "interpolate": "step-after" if across.less else "step-before",
+        "strokeWidth": 1.5,
+        "strokeDash": [4, 3],
+    }
+    ring: Part = {"filled": False, "size": 230, "strokeWidth": 1.8, "color": theme.text, "shape": "circle"}
+    layers = [
+        marks("line", {"x": x, "y": y}, values=best, color=theme.faint, **line),
+        marks("point", point, where="datum.filled", filled=True, size=75, opacity=0.85),
+        marks("point", point, where="!datum.filled", filled=False, size=75, opacity=0.85),
+        marks("point", base, where="datum.role != ''", **ring),
+        marks("point", base, where="datum.wrong", shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG),
+    ]
+    for side in ("left", "right"):
+        for bold in (True, False):
+            some = f"datum.side == '{side}' && datum.role {'!=' if bold else '=='} ''"
+            look: Part = {"align": side, "dy": -17, "baseline": "middle", "fontWeight": "bold" if bold else "normal"}
+            layers.append(marks("text", {**base, "text": text}, where=some, **look))
+    return overlay(layers, points, width=size[0], height=size[1])
+
+
+def _axis_title(panel_axis: PanelAxis, ends: Ends) -> str:
+    return f"{panel_axis.title[:-1]}, log scale)" if ends[2] and panel_axis.title.endswith(")") else panel_axis.title
+
+
+def _scale(ends: Ends) -> dict[str, Any]:
+    return {"type": "log" if ends[2] else "linear", "domain": ends[:2], "nice": False}
+
+
+def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:
+    if up.scale != "decades":
+        return {"format": up.format, "tickCount": 6}
+    powers = range(round(math.log10(ends[0])), round(math.log10(ends[1])) + 1)
+    return {"values": [10.0**power for power in powers], "format": up.format}
+
+
+def _point_channels(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
+    """Return colours by backend and shapes by precision, equal in all panels."""
+    backends = sorted({value["colour"] for value in values})
+    precisions = [item for item in (*PRECISIONS, *QUANTIZED) if item in {point["precision"] for point in values}]
+    legend = {"title": None, "orient": "top"}
+    grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
+    shades = {"domain": backends, "range": [colours[backend] for backend in backends]}
+    shapes = {"domain": precisions, "range": SHAPES}
+    return {
+        "color": field("colour:N", scale=shades, legend={**legend, "columns": 4}),
+        "shape": field("precision:N", scale=shapes, legend={**legend, **grey} if len(precisions) > 1 else None),
+    }
+
+
+# Latency against error, accuracy, memory or energy: a panel per comparison, with wrong ways crossed out.
+
+POINTS_HEIGHT = 340
+MAX_PANELS = 6  # comparisons of a table that are drawn, the first
+AGAINST = {"error": ERROR, "accuracy": ACCURACY, "memory": MEMORY, "energy": ENERGY}
+LATENCY = PanelAxis("x", "median latency (ms)")
+_MIB = 2.0**-20
+_POINT_TOOLTIP = (
+    ("name", "way"), ("said", "latency (ms)"), ("speedup", "speed-up"), ("error_said", "error"),
+    ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("energy_said", "energy (mJ)"),
+    ("outputs", "outputs"),
+)  # fmt: skip
+
+
+def render_points(
+    records: Sequence[Record], measure: str, format: str, *, reference: str | None = None, theme: str = "auto"
+) -> str | bytes:
+    """Return the picture as :func:`.draw_chart`. Raise InferlensError if there is nothing to draw."""
+    check_choice("measure", measure, AGAINST)
+    check_picture(format, theme=theme)
+    shown = rows(records, reference)
+    if not any(drawable(row, measure) for row in shown):
+        problem = f"There is nothing to draw: no case has both a latency and its {AGAINST[measure].title}."
+        raise InferlensError(problem, hint="inferlens show --wide")
+    return draw_chart(lambda look: points_chart(shown, measure, look), format, shown[0].model, theme)
+
+
+def points_chart(
+    shown: Sequence[Row], measure: str, theme: Theme, colours: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the Vega-Lite document; ``colours`` maps backend names to colours."""
+    colours = colours or colours_by_backend(shown)
+    tables = [table for table in group_rows(shown, "table") if any(drawable(row, measure) for row in table)]
+    blocks = [_points_block(table, measure, theme, colours) for table in tables]
+    return vega_document(stack_charts(blocks, own_scales=("color", "shape"), spacing=44), theme)
+
+
+def drawable(row: Row, measure: str) -> bool:
+    """Return whether a row is a point; wrong rows are, too."""
+    values = {"error": row.error, "accuracy": row.accuracy, "memory": _memory_bytes(row), "energy": row.energy}
+    return row.ok and row.median is not None and values[measure] is not None
+
+
+def _memory_bytes(row: Row) -> int | None:
+    return row.host_peak if row.device == "cpu" else row.device_peak
+
+
+def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
+    """Draw one model on one machine, with a panel per comparison."""
+    comparisons = group_rows(table, "comparison")
+    names = chart_names(table)
+    metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
+    axis = accuracy_axis(metrics) if measure == "accuracy" else AGAINST[measure]
+    panels = []
+    counts = [sum(drawable(row, measure) for row in comparison) for comparison in comparisons]
+    panels_rows = [item for item, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
+    for item in panels_rows[:MAX_PANELS]:
+        points = [row for row in item if drawable(row, measure)]
+        drawn = scatter_panel(
+            _point_values(points, names), LATENCY, axis, theme, (CHART_WIDTH, POINTS_HEIGHT), _POINT_TOOLTIP, colours
+        )
+        panels.append({**drawn, "title": comparison_place(item, comparisons)} if len(panels_rows) > 1 else drawn)
+    missing = sum(not drawable(row, measure) for row in table)
+    words = ["dashed: nothing is better in both"]
+    wrong = any(row.agrees is False for row in table if drawable(row, measure))
+    words += ["crossed out: wrong"] * wrong
+    codes = {note.code for row in table for note in row.notes}
+    words += ["calibrated with noise, so errors mean little"] * (measure == "error" and "random-calibration" in codes)
+    words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
+    words += headline(table).split(" · ")[1:-1]  # the model is in the title
+    room = CHART_WIDTH + 90  # with what stands beside the axis
+    answer, about = title_of(comparisons, names, room / TITLE_LETTER), wrap(" · ".join(words), int(room / LETTER))
+    return stack_charts(panels, spacing=30, title=title(answer, about))
+
+
+def _point_values(points: Sequence[Row], names: dict[str, str]) -> list[dict[str, Any]]:
+    least, values = least_error([row.error for row in points]), []
+    for row, label in zip(points, labels(points, names), strict=True):
+        right, role = row.agrees is not False, label.removeprefix(names[row.id]).strip(" ()")
+        values.append({
+            **point_measures(row.error, least, row.metric, row.accuracy, row.accuracy_share, _memory_bytes(row)),
+            "name": plain(row.name), "x": 1e3 * (row.median or 0.0), "said": milliseconds(row.median),
+            "energy": row.energy and 1e3 * row.energy, "energy_said": millijoules(row.energy),
+            "speedup": ratio(row.speedup), "outputs": row.outputs, "colour": plain(row.backend),
+            "precision": row.precision, "role": role, "label": label + " (wrong)" * (not right),
+            "filled": right, "wrong": not right,
+        })  # fmt: skip
     return values

@@ -1,7 +1,6 @@
-"""Graphs as pictures: nodes coloured by time, marked by precision, in frames of modules; SVG, PNG, HTML or JSON.
+"""Graphs of executed layers as pictures, and partitions of a graph between TensorRT and PyTorch.
 
-Graphviz places and draws, in a process of its own: it is C code that may crash or take for ever on a graph that nobody
-has seen yet, and a process has a deadline and leaves this one alive.
+Graphviz draws in its own process, because its C code may crash or hang on an unusual graph.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,17 +21,17 @@ from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
 from inferlens.analysis.modules import Path, path_of
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.layer_profile import Tensor
-from inferlens.units import duration, percent, plural
+from inferlens.record.partition import Break, Choice, Partition, Segment
+from inferlens.record.record import Warning
+from inferlens.spec.case import Case, bare
+from inferlens.spec.plan import command
+from inferlens.units import duration, listing, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
-from inferlens.views.plain import plain, without_middle
-from inferlens.views.renderers.html import pictured
-from inferlens.views.report.blocks import Picture
+from inferlens.views.renderers.html import picture_page
+from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, plain
 
-# Graphs in Graphviz's language: what stands in a node, what its colours mean, and what is said above the drawing.
-#
-# The fill is the time, the band at the left the precision; both stand there in letters too. Times go from white to dark
-# red (OrRd of C. Brewer's palettes): lightness falls all the way, so the order is seen in grey and by people who see
-# colours differently. Names come from files: each is cleaned and escaped where it is written.
+# The fill is the time, the band at the left the precision, and both are text, too. Times range from white to dark red
+# (C. Brewer's OrRd): falling lightness keeps the order in grey and for colour-blind people.
 
 HEAT = ("#FFFFFF", "#FEF0D9", "#FDD49E", "#FDBB84", "#FC8D59", "#E34A33", "#B30000")
 BANDS = {
@@ -48,7 +48,7 @@ _FRAME, _DARK = "#57606A", "#24292F"
 
 
 def dot(graphs: Sequence[Graph], title: str, *, fused: bool) -> str:
-    """All graphs side by side, with title, legend and notes above them; what is in their names is only text here."""
+    """Return all graphs side by side with title, legend and notes. Names become escaped text."""
     most = max((node.share or 0.0 for graph in graphs for node in graph.nodes), default=0.0)
     font = FONT.replace("'", "")
     lines = [
@@ -59,14 +59,14 @@ def dot(graphs: Sequence[Graph], title: str, *, fused: bool) -> str:
     ]
     for number, graph in enumerate(graphs):
         if len(graphs) > 1:
-            label = _table([_words(_short(graph.title, 60), 14, _THEME.text, bold=True), _words(_account(graph), 11)])
+            label = _table([_font(_short(graph.title, 60), 14, _THEME.text, bold=True), _font(_account(graph), 11)])
             lines.append(f'subgraph cluster_{number} {{ color="#FFFFFF" label=<{label}>')
-        lines += [*_drawn(graph, f"g{number}", most, fused), "}" if len(graphs) > 1 else ""]
+        lines += [*_graph_lines(graph, f"g{number}", most, fused), "}" if len(graphs) > 1 else ""]
     return "\n".join([*lines, "}"])
 
 
 def heat(share: float | None, most: float) -> str:
-    """The fill for a share of the run, from none to ``most``."""
+    """Return the fill for a share of the run."""
     at = min(max((share or 0.0) / most, 0.0), 1.0) * (len(HEAT) - 1) if most > 0 else 0.0
     index = min(int(at), len(HEAT) - 2)
     ends = zip(bytes.fromhex(HEAT[index][1:]), bytes.fromhex(HEAT[index + 1][1:]), strict=True)
@@ -74,45 +74,44 @@ def heat(share: float | None, most: float) -> str:
 
 
 def ink(fill: str) -> str:
-    """What is written with on a fill: white from the one on that dark letters have less contrast on."""
+    """Return the text colour on a fill: white where dark letters have less contrast."""
     red, green, blue = bytes.fromhex(fill[1:])
     return "#FFFFFF" if 0.299 * red + 0.587 * green + 0.114 * blue < 110 else _THEME.text
 
 
-def clean(text: str) -> str:
-    """A name on one line, without what no XML may contain, and no longer than anybody reads."""
-    found = plain(text[: LONGEST + 1])
-    return f"{found[: LONGEST - 1]}…" if len(text) > LONGEST else found
+def clean_name(text: str) -> str:
+    """Return a name on one line without characters that XML forbids, cut to a readable length."""
+    name = plain(text[: LONGEST + 1])
+    return f"{name[: LONGEST - 1]}…" if len(text) > LONGEST else name
 
 
 def _head(graphs: Sequence[Graph], title: str, most: float) -> Iterator[str]:
-    """Title, legend and notes."""
-    alone = graphs[:1] if len(graphs) == 1 else ()
-    names = dict.fromkeys([title, *(graph.title for graph in alone)])
-    yield _words(_short(" · ".join(names), 60), 18, _THEME.text, bold=True)
+    single = graphs[:1] if len(graphs) == 1 else ()
+    names = dict.fromkeys([title, *(graph.title for graph in single)])
+    yield _font(_short(" · ".join(names), 60), 18, _THEME.text, bold=True)
     about = dict.fromkeys(graph.about for graph in graphs if graph.about)
-    yield from (_words(_short(words, _NOTE), 12) for words in [*about, *map(_account, alone)])
+    yield from (_font(_short(words, _NOTE), 12) for words in [*about, *map(_account, single)])
     if most > 0:
-        squares = "".join(_words("■", 15, colour) for colour in HEAT[1:])
-        yield squares + _words(f"  up to {percent(most)}: share of a run", 10.5, _THEME.text)
+        squares = "".join(_font("■", 15, colour) for colour in HEAT[1:])
+        yield squares + _font(f"  up to {percent(most)}: share of a run", 10.5, _THEME.text)
     for note in dict.fromkeys(note for graph in graphs for note in graph.notes):
-        yield from (_words(line, 11) for line in textwrap.wrap(clean(note), _NOTE))
-    yield _words("", 11)  # room above the first node
+        yield from (_font(line, 11) for line in textwrap.wrap(clean_name(note), _NOTE))
+    yield _font("", 11)  # room above the first node
 
 
 def _account(graph: Graph) -> str:
     return plural(graph.layers, "layer") + (f" · whole run {duration(graph.whole)}" if graph.whole else "")
 
 
-def _drawn(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
-    """Regions, nodes and edges of one graph, whose names all begin with ``name``."""
+def _graph_lines(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
+    """Return regions, nodes and edges of one graph; all identifiers start with ``name``."""
     inside: dict[int, Path] = {}
     yield from _clusters(graph.regions, name, inside)
     for index, node in enumerate(graph.nodes):
         if node.role in ("input", "output"):
             (tensor,) = node.outputs or node.inputs
-            said = f"{_short(node.name) or '(no name)'}  {_shape(tensor)}"
-            label = f'label={_quoted(said)} shape=box style="rounded,filled" fillcolor="{_DARK}"'
+            text = f"{_short(node.name) or '(no name)'}  {_shape(tensor)}"
+            label = f'label={_quoted(text)} shape=box style="rounded,filled" fillcolor="{_DARK}"'
             label += ' fontcolor="#FFFFFF" height=0.3'
             tip = [f"{node.role} of the model", node.name, f"{_shape(tensor)} {tensor.dtype}"]
         else:
@@ -125,12 +124,12 @@ def _drawn(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
 
 
 def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], level: int = 0) -> Iterator[str]:
-    """Regions as clusters; ``inside`` becomes the deepest region of each node."""
+    """Return regions as clusters, and store the deepest region of each node in ``inside``."""
     for region in regions:
         inside.update(dict.fromkeys(region.nodes, region.path))
         above = region.path[: -region.label.count(".") - 1]
-        name_of = _words(_short(_numbered(region.label, above), 50), 12, bold=True)
-        label = _table([name_of, *([_words(_time(region), 11)] if _time(region) else [])])
+        name_of = _font(_short(_with_parent(region.label, above), 50), 12, bold=True)
+        label = _table([name_of, *([_font(_time(region), 11)] if _time(region) else [])])
         yield f'subgraph cluster_{name}_{level}_{region.nodes[0]} {{ margin=10 style="rounded,filled" color="#D0D7DE"'
         yield f'fillcolor="{("#F6F8FA", "#EEF1F4")[level % 2]}" tooltip={_quoted(".".join(region.path))}'
         yield f"label=<{label}>"
@@ -140,28 +139,28 @@ def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], lev
 
 
 def _box(node: Node, inside: Path, most: float, fused: bool) -> str:
-    """A layer: what it is, what it came from, its time, what it writes; of folded layers, what they are."""
+    """Return the label of a layer: kind, origin, time and output sizes."""
     folded = node.role == "folded"
     fill = heat(node.share, most)
     colour = ink(fill)
     name = _short(
-        (_numbered(named([".".join(node.module or ())], inside), inside) or "several layers")
+        (_with_parent(module_label([".".join(node.module or ())], inside), inside) or "several layers")
         if folded
         else node.kind or node.name
     )
     sizes = list(dict.fromkeys(filter(None, map(_shape, node.outputs))))
     size = f"{sizes[0]} +{len(sizes) - 1}" if sizes[1:] else "".join(sizes)
     rows = [
-        _words(name or "(no name)", 12, colour, bold=True) + _words(f"  {node.precision}", 10, colour, bold=True),
-        *(_words(_short(row), 10.5, colour) for row in _rows(node, inside, fused)),
-        *([_words("   ".join(filter(None, (_time(node), _short(size)))), 11, colour)] if _time(node) or size else []),
+        _font(name or "(no name)", 12, colour, bold=True) + _font(f"  {node.precision}", 10, colour, bold=True),
+        *(_font(_short(row), 10.5, colour) for row in _node_rows(node, inside, fused)),
+        *([_font("   ".join(filter(None, (_time(node), _short(size)))), 11, colour)] if _time(node) or size else []),
     ]
     band = f'<TD WIDTH="8" ROWSPAN="{len(rows)}" BGCOLOR="{BANDS.get(node.precision, fill)}"></TD>'
     return _table(rows, band, border=3 if folded else 1, cellpadding=3, color=_FRAME, bgcolor=fill)
 
 
-def _rows(node: Node, inside: Path, fused: bool) -> list[str]:
-    """Beneath a layer's kind: what it was fused from, and the modules, or its own name where these are not known."""
+def _node_rows(node: Node, inside: Path, fused: bool) -> list[str]:
+    """Return the rows beneath a layer's kind: what it was fused from, its modules, or its own name."""
     if node.role == "folded":
         most = ", ".join(f"{count} {kind}" for kind, count in Counter(node.operators).most_common(3))
         return [f"{plural(len(node.places), 'layer')}{f' from {most}' if most else ''}"]
@@ -170,22 +169,24 @@ def _rows(node: Node, inside: Path, fused: bool) -> list[str]:
         more = [f"and {len(parts) - _PARTS} more"] * (len(parts) > _PARTS)
         return [f"fused from {len(parts)}", *(part or "the model itself" for part in parts[:_PARTS]), *more]
     operators = "= " + " + ".join(node.operators) if len(node.operators) > 1 else ""
-    return [row for row in (operators, named(node.modules, inside) or node.name) if row]
+    return [row for row in (operators, module_label(node.modules, inside) or node.name) if row]
 
 
-def named(paths: Sequence[str], inside: Path = ()) -> str:
-    """Modules seen from the one they are drawn in: ``conv1 + bn1``."""
-    known = [path_of(path) for path in paths]
-    return " + ".join(filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in known)))
+def module_label(paths: Sequence[str], inside: Path = ()) -> str:
+    """Return module paths relative to the frame: ``conv1 + bn1``."""
+    split_paths = [path_of(path) for path in paths]
+    return " + ".join(
+        filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in split_paths))
+    )
 
 
-def _numbered(name: str, inside: Path) -> str:
-    """A number alone says nothing: ``layer1.0``."""
+def _with_parent(name: str, inside: Path) -> str:
+    """Return a number with its parent module: ``layer1.0``."""
     return f"{inside[-1]}.{name}" if inside and name[:1].isdigit() else name
 
 
 def _tooltip(node: Node) -> list[str]:
-    """Everything that is known of a node, a line each, nothing cut."""
+    """Return all data of a node, one line each."""
     first, last = node.places[0], node.places[-1]
     order = f"#{first}" if first == last else f"#{first} to #{last}"
     return [
@@ -199,34 +200,30 @@ def _tooltip(node: Node) -> list[str]:
     ]
 
 
-# Text
-
-
 def _short(text: str, most: int = _ROW) -> str:
-    return without_middle(clean(text), most)
+    return cut_middle(clean_name(text), most)
 
 
-def _words(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = False) -> str:
-    """Text of an HTML-like label; Graphviz takes no empty one."""
-    said = _escaped(text) or " "
-    return f'<FONT POINT-SIZE="{size:g}" COLOR="{colour}">{f"<B>{said}</B>" if bold else said}</FONT>'
+def _font(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = False) -> str:
+    """Return text of an HTML-like label. Graphviz rejects an empty one."""
+    content = _escaped(text) or " "
+    return f'<FONT POINT-SIZE="{size:g}" COLOR="{colour}">{f"<B>{content}</B>" if bold else content}</FONT>'
 
 
 def _table(rows: Sequence[str] | Iterator[str], first: str = "", **attributes: object) -> str:
-    """A table of an HTML-like label, a cell in each row, after the cell ``first`` in the first."""
-    given = {"border": 0, "cellborder": 0, "cellspacing": 0, "cellpadding": 0, **attributes}
+    """Return a table of an HTML-like label with one cell per row; ``first`` precedes the first cell."""
+    values = {"border": 0, "cellborder": 0, "cellspacing": 0, "cellpadding": 0, **attributes}
     cells = "".join(f'<TR>{"" if at else first}<TD ALIGN="LEFT">{row}</TD></TR>' for at, row in enumerate(rows))
-    chosen = "".join(f' {name.upper()}="{value}"' for name, value in given.items())
+    chosen = "".join(f' {name.upper()}="{value}"' for name, value in values.items())
     return f"<TABLE{chosen}>{cells}</TABLE>"
 
 
 def _quoted(*lines: str) -> str:
-    """Lines as an attribute."""
-    return f'"{_escaped(chr(10).join(filter(None, map(clean, lines)))[:TOOLTIP]).replace(chr(10), "&#10;")}"'
+    return f'"{_escaped(chr(10).join(filter(None, map(clean_name, lines)))[:TOOLTIP]).replace(chr(10), "&#10;")}"'
 
 
 def _escaped(text: str) -> str:
-    """Text as text; a backslash, which begins words of Graphviz's own, becomes a sign that looks like it."""
+    """Escape text. Backslashes start Graphviz escapes, so a similar sign replaces them."""
     return html.escape(text).replace("\\", "\N{SET MINUS}")
 
 
@@ -236,7 +233,7 @@ def _time(of: Node | Region) -> str:
 
 
 def _shape(tensor: Tensor) -> str:
-    """``1x64x56x56``; a free dimension is ``?``."""
+    """Return ``1x64x56x56``; a free dimension is ``?``."""
     return "x".join("?" if size < 0 else str(size) for size in tensor.shape)
 
 
@@ -249,7 +246,7 @@ MOST_GRAPHS = 6
 TALLEST = 30_000  # pixels of a PNG: what most programs open
 DEADLINE = 240.0  # seconds
 HINT = "a smaller --depth, or --regions none"
-# The current folder goes from the path: what lies there is no library.
+# The current folder must not shadow libraries.
 _CHILD = """
 import sys
 del sys.path[0]
@@ -304,12 +301,12 @@ fit(false);
 """
 
 
-def render(
+def render_graphs(
     graphs: Sequence[Graph], format: str, *, title: str, fused: bool = False, deadline: float = DEADLINE
 ) -> str | bytes:
-    """Graphs side by side: text for SVG, HTML and JSON, bytes for PNG.
+    """Draw graphs side by side: text for SVG, HTML and JSON, bytes for PNG.
 
-    ``title`` is what all of them are of; ``fused``: whether layers show what they were fused from, a row each.
+    ``fused`` lists the parts of fused layers, one row each.
 
     Raises:
         InferlensError: for another format, for too many graphs, or if a library is missing.
@@ -327,13 +324,13 @@ def render(
     drawn = _svg(graphs, title, fused, deadline)
     if format == "html":
         about = "Drag to move, wheel to zoom, double click to see all."
-        picture = Picture("graph", "", lambda _: drawn, white=True)
-        return pictured(clean(title), picture, about, style=_STYLE, scripts=[_SCRIPT])
+        picture = Picture("graph", "", lambda _: drawn, light_only=True)
+        return picture_page(clean_name(title), picture, about, style=_STYLE, scripts=[_SCRIPT])
     return _png(drawn) if format == "png" else drawn
 
 
 def _svg(graphs: Sequence[Graph], title: str, fused: bool, deadline: float) -> str:
-    """What Graphviz draws.
+    """Run Graphviz.
 
     Raises:
         MissingLibrary: if Graphviz is not there.
@@ -342,22 +339,22 @@ def _svg(graphs: Sequence[Graph], title: str, fused: bool, deadline: float) -> s
     if importlib.util.find_spec("pygraphviz") is None:
         raise MissingLibrary("pygraphviz, which lays graphs out,", extra="graphs")
     nodes, edges = sum(len(graph.nodes) for graph in graphs), sum(len(graph.edges) for graph in graphs)
-    what = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
-    child, given = [sys.executable, "-c", _CHILD], dot(graphs, title, fused=fused).encode()
+    problem = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
+    child, source = [sys.executable, "-c", _CHILD], dot(graphs, title, fused=fused).encode()
     try:
-        done = subprocess.run(child, input=given, capture_output=True, timeout=deadline, check=False)
+        process = subprocess.run(child, input=source, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InferlensError(f"{what} within {deadline:.0f} seconds.", hint=HINT) from error
-    drawn = _DRAWING.search(done.stdout.decode(errors="replace"))
+        raise InferlensError(f"{problem} within {deadline:.0f} seconds.", hint=HINT) from error
+    drawn = _DRAWING.search(process.stdout.decode(errors="replace"))
     if drawn is None:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        why = last[0][:200] if last else f"it ended with {done.returncode}"
-        raise InferlensError(f"{what}: {why}.", hint=HINT)
+        last = process.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        why = last[0][:200] if last else f"it ended with {process.returncode}"
+        raise InferlensError(f"{problem}: {why}.", hint=HINT)
     return f'<svg width="{drawn[1]}" height="{drawn[2]}" {_NAMES.sub("", drawn[3])}'
 
 
 def _png(svg: str) -> bytes:
-    """The drawing in pixels, twice as many as units where that is not too many."""
+    """Return the drawing in pixels, at up to two per unit."""
     try:
         import vl_convert
     except ImportError as error:
@@ -371,3 +368,352 @@ def _png(svg: str) -> bytes:
         )
     image: bytes = vl_convert.svg_to_png(svg, scale=scale)
     return image
+
+
+# Torch-TensorRT partitions: how much of a model is in TensorRT, where the graph leaves it and why, and other options.
+
+T = TypeVar("T")
+PARTITION_SCHEMA = "inferlens.partitions/1"
+NAMED = 3  # modules and kinds of operators that a row names
+UNKNOWN = "unknown"
+MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 10  # rows and sentences that fit on a screen
+_PLACES = (("modules", 22), ("operators", 26), ("why", 22))
+CHOICES = tuple(
+    Column("", title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
+    for keep, title in enumerate(("engines", "operators per engine", "in TensorRT", "segments", ""))
+)
+BREAKS = "graph breaks (Python)"
+COUNTS: dict[str, Callable[[Partition], Any]] = {
+    "operators": lambda part: part.operators,
+    "in TensorRT": lambda part: part.in_tensorrt,
+    "in PyTorch": lambda part: len(_names(part, "PyTorch")),
+    "engines": lambda part: len(part.engines),
+    "segments": lambda part: len(part.segments),
+    BREAKS: lambda part: len(part.graph_breaks),
+    "operators per engine": lambda part: _sizes(part.engines),
+}
+
+
+class PartitionResult(NamedTuple):
+    """A case, its partition or the error, and the backend's warnings."""
+
+    case: Case
+    result: Partition | InferlensError
+    warnings: Sequence[Warning] = ()
+
+
+Known = dict[str, Partition]  # partitions, by what tells their cases apart
+
+
+def partition_document(
+    answers: Sequence[PartitionResult], *, wide: bool = False, defaults: Mapping[str, str] | None = None
+) -> Document:
+    """Return tables of partitions, with ``wide`` all of them; ``defaults`` are the backend's option defaults."""
+    return Document(
+        lambda: list(partition_blocks(answers, wide, defaults or {})),
+        lambda: partition_data(answers),
+        lambda: _csv(answers),
+    )
+
+
+def partition_data(answers: Sequence[PartitionResult]) -> Any:
+    parts = []
+    for case, result, warnings in answers:
+        partition, failure = (result, "") if isinstance(result, Partition) else (None, str(result))
+        parts.append({"case": case, "partition": partition, "failure": failure, "warnings": warnings})
+    return {"schema": PARTITION_SCHEMA, "partitions": parts}
+
+
+def _csv(answers: Sequence[PartitionResult]) -> tuple[list[str], list[list[Any]]]:
+    rows = []
+    for case, result, _ in answers:
+        partition = result if isinstance(result, Partition) else None
+        numbers = [count(partition) if partition else None for count in COUNTS.values()]
+        rows.append([case.model, case.label, *numbers, "" if partition else str(result)])
+    return ["model", "case", *COUNTS, "failure"], rows
+
+
+def partition_blocks(
+    answers: Sequence[PartitionResult], wide: bool, defaults: Mapping[str, str]
+) -> Iterator[Table | str]:
+    """Yield the answer, the places and choices of one case or a row for each of several, and notes."""
+    shared, labels = distinguish_cases([answer.case for answer in answers])
+    partitions = {
+        label: item.result for label, item in zip(labels, answers, strict=True) if isinstance(item.result, Partition)
+    }
+    flavours = {partition.flavour: None for partition in partitions.values() if partition.flavour}
+    title = " · ".join([answers[0].case.model, *shared, *flavours])
+    yield Table(title, "", (), (), sentences=_partition_answer(partitions, defaults))
+    left = {}
+    if len(answers) > 1 or wide:
+        yield _counts_table(labels, answers, None if wide else MOST_CASES)
+        left["case"] = len(answers) - MOST_CASES
+    if wide:
+        columns = tuple(Column("", label, keep=place, max_width=40) for place, label in enumerate(partitions))
+        lines = operators(list(partitions.values()))
+        yield Table("Operators in TensorRT / in PyTorch", "operator", columns, lines, fold=True)
+    if len(answers) == 1 or wide:
+        yield from _places(partitions, wide)
+        yield from _choices(partitions, wide)
+        for part in partitions.values():
+            left["place"] = len(part.breaks) + len(part.interruptions) - MOST_PLACES
+            left["value"] = len(part.choices) - MOST_CHOICES
+    sentences = list(_partition_notes(labels, answers))
+    left["note"] = len(sentences) - MOST_NOTES
+    yield from sentences if wide else sentences[:MOST_NOTES]
+    more = [plural(count, f"more {noun}") for noun, count in left.items() if count > 0]
+    if more and not wide:
+        yield f"({', '.join(more)}: --wide)"
+    yield Table("", "", (), (), sentences=[_next_command(answers, partitions)])
+
+
+def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
+    """Return the words that all cases share, and a distinct label per case."""
+    case_words = []
+    for case in cases:
+        batch, weights = f"batch {case.batch}" if case.batch else "", f"weights={case.weights}" if case.weights else ""
+        words = [case.backend_label, case.precision, batch, *map(str, case.inputs), weights]
+        case_words.append([word for word in (*words, *case.options_label.split()) if word])
+    shared = [word for word in case_words[0] if all(word in words for words in case_words)]
+    labels = [" ".join(word for word in words if word not in shared) or "default" for words in case_words]
+    return shared, labels if len(cases) > 1 else ["the model"]
+
+
+def _partition_answer(partitions: Known, defaults: Mapping[str, str]) -> list[str]:
+    """Return how much runs in TensorRT, and the best options."""
+    if not partitions:
+        return ["Nothing could be partitioned."]
+    if len(partitions) == 1:
+        ((_, part),) = partitions.items()
+        left = COUNTS["in PyTorch"](part)
+        rest = f"; PyTorch runs {left}, in {plural(len(part.breaks), 'place')}" if left else ""
+        rest += f"; Python runs between graphs {plural(len(part.graph_breaks), 'time')}" if part.graph_breaks else ""
+        amount = _amount(part)
+        return [f"{amount[0].upper()}{amount[1:]}{rest}."]
+    most = max(partitions, key=lambda label: (partitions[label].in_tensorrt or 0, -len(partitions[label].segments)))
+    same = _group_equal(partitions, lambda part: (part.in_tensorrt, part.engines, len(part.segments)))
+    equal = next(list(members) for members in same.values() if most in members)
+    if len(equal) == len(partitions):
+        return [f"The same with each: {_amount(partitions[most])}."]
+    return [f"Most is in TensorRT with {_options_text(equal, defaults)}: {_amount(partitions[most])}."]
+
+
+def _options_text(labels: Sequence[str], defaults: Mapping[str, str]) -> str:
+    """Return option values under one option name: ``min_block_size=1 and 5 (default)``."""
+    pairs = [label.partition("=") for label in labels[:NAMED]]
+    names = {name for name, _, _ in pairs}
+    values = [value + " (default)" * (defaults.get(name) == value) for name, _, value in pairs]
+    more = [plural(len(labels) - NAMED, "other")] if len(labels) > NAMED else []
+    if len(names) == 1 and all(value and " " not in value for _, _, value in pairs):
+        return f"{names.pop()}={listing([*values, *more])}"
+    return listing([*labels[:NAMED], *more])
+
+
+def _amount(part: Partition) -> str:
+    inside, total = part.in_tensorrt, part.operators
+    engines = plural(len(part.engines), "engine")
+    if inside is None or total is None or (part.engines and not inside):
+        return f"{engines}; how many operators are in them is {UNKNOWN}"
+    subject = f"all {total:,}" if inside == total else f"{inside:,} of {total:,}"
+    return (
+        f"{subject} operators run in TensorRT, in {engines}"
+        if inside
+        else f"none of {total:,} operators runs in TensorRT"
+    )
+
+
+def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top: int | None) -> Table:
+    """Return a row per case with numbers of operators and engines, or its failure."""
+    parts = [answer.result for answer in answers if isinstance(answer.result, Partition)]
+    names = [name for name in COUNTS if name != BREAKS or any(part.graph_breaks for part in parts)]
+    lines = []
+    for label, item in zip(labels[:top], answers[:top], strict=True):
+        counts = [COUNTS[name](item.result) for name in names] if isinstance(item.result, Partition) else []
+        cells = [UNKNOWN if value is None else str(value) for value in counts] or ["failed", *[""] * (len(names) - 1)]
+        lines.append(Line(label, cells))
+    return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
+
+
+def _places(partitions: Known, wide: bool) -> Iterator[Table]:
+    columns = tuple(
+        Column("", title, numeric=False, fold=wide, max_width=100 if wide else most) for title, most in _PLACES
+    )
+    for rows, members in _group_equal(partitions, lambda part: tuple(places(part, wide))).items():
+        shown = rows if wide else rows[:MOST_PLACES]
+        title = f"What PyTorch runs{_with(members, partitions)}" if wide else ""
+        lines = [Line(where, cells) for where, *cells in shown]
+        yield Table(title, "PyTorch runs", columns, lines, fold=wide)
+
+
+def _choices(partitions: Known, wide: bool) -> Iterator[Table]:
+    """Yield results of other values of ``min_block_size``; by default the main ones."""
+    for members in _group_equal(
+        partitions, lambda part: tuple(choice for choice in part.choices if choice.engines)
+    ).values():
+        in_use = {member.min_block_size for member in members.values()}
+        part = max(members.values(), key=lambda part: len(part.choices))
+        if len(part.choices) == 1 and not wide:
+            continue
+        shown = part.choices if wide else _main_choices(part, in_use)
+        lines = [_choice(choice, in_use) for choice in shown]
+        some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
+        title = f"What min_block_size changes{_with(members, partitions)}" if wide else ""
+        yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
+
+
+def _main_choices(part: Partition, own: set[int]) -> list[Choice]:
+    """Return the case's own choice, the one with fewest segments, and those with most in TensorRT."""
+    matter = sorted(part.choices, key=lambda choice: (not _holds(choice, own), choice != part.fewest, choice.least))
+    return sorted(matter[:MOST_CHOICES], key=lambda choice: choice.least)
+
+
+def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) -> Iterator[str]:
+    """Yield failures, backend warnings and notes, each text once."""
+    yield from (f"{label}: {item.result}" for label, item in zip(labels, answers, strict=True) if _failed(item))
+    labels_by_text: dict[str, list[str]] = {}
+    for label, item in zip(labels, answers, strict=True):
+        if isinstance(item.result, Partition):
+            for text in (
+                *(f"{warning.message} {warning.advice}".strip() for warning in item.warnings),
+                *notes(item.result),
+            ):
+                labels_by_text.setdefault(text, []).append(label)
+    total = sum(not _failed(answer) for answer in answers)
+    for text, text_labels in labels_by_text.items():
+        yield text if len(text_labels) == total else f"With {listing(text_labels)}: {text}"
+
+
+def _failed(answer: PartitionResult) -> bool:
+    return isinstance(answer.result, InferlensError)
+
+
+def _next_command(answers: Sequence[PartitionResult], partitions: Known) -> str:
+    """Return the bench command that compares the options."""
+    case = answers[0].case
+    words = [bare(case.model), "-b", case.backend_label]
+    for name, usual in (("precision", "fp32"), ("batch", 1)):
+        requested = [
+            value for value in dict.fromkeys(getattr(answer.case, name) for answer in answers) if value is not None
+        ]
+        words += [f"--{name}", ",".join(map(str, requested))] if requested not in ([], [usual]) else []
+    words += [word for spec in case.inputs for word in ("--input", spec.asked)]
+    words += ["--weights", case.weights] if case.weights else []
+    options = [
+        option
+        for option in case.options_label.split()
+        if all(option in answer.case.options_label for answer in answers)
+    ]
+    parts = list(partitions.values())
+    values = list(dict.fromkeys(part.min_block_size for part in parts))
+    if len(parts) == 1 and parts[0].fewest and not _holds(parts[0].fewest, values):
+        values.append(parts[0].fewest.least)
+    if len(values) > 1:
+        options = [option for option in options if not option.startswith("min_block_size=")]
+        options.append(f"min_block_size={','.join(map(str, values[:MOST_CHOICES]))}")
+    for option in options:
+        words += ["--option", f"{case.backend}.{option}"]
+    return f"{'Which is faster?' if len(values) > 1 else 'How fast is it?'} {command('bench', words)}"
+
+
+def operators(parts: Sequence[Partition]) -> list[Line]:
+    """Count each operator in TensorRT and in PyTorch, one cell per partition."""
+    sides = [[Counter(_names(part, side)) for side in ("TensorRT", "PyTorch")] for part in parts]
+    names = dict.fromkeys(name for counts in sides for side in counts for name in side)
+    return [Line(name, ["/".join(str(side[name]) for side in counts) for counts in sides]) for name in names]
+
+
+def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of each place that leaves TensorRT and of each graph break, in order."""
+    rows: list[tuple[int, bool, tuple[str, ...]]] = []
+    for item in part.breaks:
+        segment = part.segments[item.segment]
+        where = place(part.segments, item.segment)
+        cells = (where, _modules(item.modules, details), _operators(item, details), _reasons(segment, details))
+        rows.append((segment.graph, False, cells))
+    for interruption in part.interruptions:
+        where = place(part.segments, sum(segment.graph <= interruption.graph for segment in part.segments))
+        python = f"Python, {interruption.place}" if interruption.place else "Python"
+        rows.append(
+            (
+                interruption.graph,
+                True,
+                (where, _modules((interruption.module,), details), python, f"graph break: {interruption.reason}"),
+            )
+        )
+    return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
+
+
+def place(segments: Sequence[Segment], number: int) -> str:
+    """Return the position of a segment among the engines."""
+    before = sum(segment.runs_in == "TensorRT" for segment in segments[:number])
+    after = sum(segment.runs_in == "TensorRT" for segment in segments[number:])
+    if before and after:
+        return f"between engines {before} and {before + 1}"
+    return f"after engine {before}" if before else "before engine 1" if after else "the whole graph"
+
+
+def notes(part: Partition) -> list[str]:
+    sentences = [part.note] if part.note else []
+    if part.graph_breaks:
+        sentences.append("What Python runs between the captured graphs is not counted.")
+    if part.assumed_gpu:
+        sentences.append(f"There is no GPU here: one of compute capability {part.assumed_gpu} was assumed.")
+    return sentences
+
+
+def _group_equal(partitions: Known, what: Callable[[Partition], T]) -> dict[T, Known]:
+    """Group partitions by a value; drop those without one."""
+    groups: dict[T, Known] = {}
+    for label, part in partitions.items():
+        if value := what(part):
+            groups.setdefault(value, {})[label] = part
+    return groups
+
+
+def _with(members: Known, partitions: Known) -> str:
+    """Return the names of the cases, unless a row holds for all."""
+    return f" with {', '.join(members)}" if len(members) < len(partitions) else ""
+
+
+def _holds(choice: Choice, values: Iterable[int]) -> bool:
+    return any(choice.least <= value <= choice.most for value in values)
+
+
+def _choice(choice: Choice, own: set[int]) -> Line:
+    """Return the result of a ``min_block_size`` range; ``own`` are the values in use."""
+    sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
+    used = _holds(choice, own)
+    cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments)]
+    return Line(sizes, [*cells, "in use" * used], style="bold" * used)
+
+
+def _names(part: Partition, side: str) -> list[str]:
+    return [operator.name for segment in part.segments if segment.runs_in == side for operator in segment.operators]
+
+
+def _modules(modules: Sequence[str | None], details: bool) -> str:
+    paths = [UNKNOWN if path is None else path or "the model itself" for path in modules]
+    if not details and len(paths) > 1:
+        return f"{paths[0]} and {len(paths) - 1} more"
+    return ", ".join(paths) if len(paths) <= NAMED else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
+
+
+def _operators(graph_break: Break, details: bool) -> str:
+    most = sorted(graph_break.operators.items(), key=lambda pair: -pair[1])
+    named = NAMED if details else 1
+    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:named]]
+    return ", ".join(words) + (f" and {len(most) - named} more kinds" if len(most) > named else "")
+
+
+def _reasons(segment: Segment, details: bool) -> str:
+    words = dict.fromkeys(
+        f"{operator.why} ({operator.detail})"
+        if details and operator.why == "unsupported" and operator.detail
+        else operator.why
+        for operator in segment.operators
+    )
+    return ", ".join(filter(None, words)) or "–"
+
+
+def _sizes(engines: Sequence[int | None]) -> str:
+    return ", ".join("?" if size is None else str(size) for size in engines) or "–"

@@ -1,8 +1,7 @@
-"""Pictures: a Vega-Lite document as SVG, PNG, PDF or a page; colours of all charts.
+"""Drawing: Vega-Lite documents as SVG, PNG, PDF or page, boxes as SVG, and the colours of all charts.
 
-The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more; the first five are those that people who see no green tell apart best, and
-shapes, dashes or names say the same as colours.
+The palette follows M. Okabe and K. Ito, "Color Universal Design" (2008). Yellow and black, which vanish on white or
+dark, are replaced, and four colours are added. Shapes, dashes or names repeat what colours say.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
-from inferlens.views.plain import plain, without_middle
-from inferlens.views.renderers.html import pictured
+from inferlens.views.renderers.html import picture_page
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.report.blocks import Picture
+from inferlens.views.table import Picture, cut_middle, plain
 
 Part = dict[str, Any]  # of a Vega-Lite document, or all of it
 Rows = Sequence[dict[str, Any]]  # what is drawn, row by row
@@ -36,14 +34,18 @@ GREY = PALETTE[6]
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-LETTER, LINE, GAP = 6.6, 13.0, 13.0  # pixels: a letter and a line of a point's name, and how far it is from the point
+POINT_LETTER, LINE, GAP = (
+    6.6,
+    13.0,
+    13.0,
+)  # pixels: a letter and a line of a point's name, and how far it is from the point
 PHONE, NAMES_ON_PHONE = 364, 110  # pixels: of a chart on a phone, and of names beside it
-# Of one width: charts are laid out with the third, and drawn with what the reader has.
+# Fonts of the same width: the layout uses the third.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 
 
 def colours_of(series: Iterable[str], palette: Sequence[str] = PALETTE) -> dict[str, str]:
-    """The colour of each, by their order; what comes after the last colour begins anew."""
+    """Assign colours by order. The palette repeats after its last colour."""
     return dict(zip(series, cycle(palette), strict=False))
 
 
@@ -64,7 +66,6 @@ THEMES = {
 
 
 def config(theme: Theme) -> dict[str, Any]:
-    """Vega-Lite configuration for ``theme``."""
     small = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8}
     lines = {"gridColor": theme.grid, "domainColor": theme.grid, "tickColor": theme.grid}
     colours = {"labelColor": theme.text, "titleColor": theme.faint}
@@ -100,23 +101,23 @@ _PLACES = re.compile(r' (?:d|transform|[xy][12]?|width|height)="[^"]*"')
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 
 
-def check(format: str, hint: str = "--output compare.svg", theme: str = "auto") -> None:
-    """Refuses a format that is none of :data:`FORMATS`, and a theme that there is not, with an InferlensError."""
+def check_picture(format: str, hint: str = "--output compare.svg", theme: str = "auto") -> None:
+    """Raise InferlensError for an unknown format or theme."""
     if format not in FORMATS:
-        what = f"A picture cannot be written as '{format}'."
-        raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)
+        problem = f"A picture cannot be written as '{format}'."
+        raise InferlensError(problem, expected=", ".join(FORMATS), hint=hint)
     check_choice("theme", theme, ("auto", *THEMES))
 
 
-def drawn(document: Callable[[Theme], Part], format: str, title: str, theme: str = "auto") -> str | bytes:
-    """A chart as text, or bytes of a PNG or a PDF; ``document`` makes the Vega-Lite document for a theme.
+def draw_chart(document: Callable[[Theme], Part], format: str, title: str, theme: str = "auto") -> str | bytes:
+    """Return a chart as text, or as bytes of a PNG or PDF; ``document`` makes the Vega-Lite document for a theme.
 
-    The theme ``auto`` is light, and in HTML whatever the reader's system is set to. Raises :class:`MissingLibrary` if
-    the converter is not there.
+    The theme ``auto`` is light, except in HTML, where it follows the system. Raises :class:`MissingLibrary`
+    without the converter.
     """
     library = converter()
     if format == "html":
-        return pictured(title, picture("chart", "", document), theme="" if theme == "auto" else theme)
+        return picture_page(title, picture("chart", "", document), theme="" if theme == "auto" else theme)
     chart = document(THEMES["light" if theme == "auto" else theme])
     if format == "png":
         image: bytes = library.vegalite_to_png(chart, scale=2)
@@ -124,11 +125,11 @@ def drawn(document: Callable[[Theme], Part], format: str, title: str, theme: str
     if format == "pdf":
         sheet: bytes = library.vegalite_to_pdf(chart)
         return sheet
-    return _tidied(library.vegalite_to_svg(chart))
+    return _tidy(library.vegalite_to_svg(chart))
 
 
 def converter() -> Any:
-    """The library that draws, if it is there."""
+    """Import the drawing library. Raise MissingLibrary if it is absent."""
     try:
         import vl_convert
     except ImportError as error:
@@ -137,71 +138,76 @@ def converter() -> Any:
 
 
 def field(name: str, **more: Any) -> dict[str, Any]:
-    """A channel by a field of the data, such as ``latency:Q``: Q is for quantities, N for names."""
+    """Return a channel for a data field such as ``latency:Q``: Q for quantities, N for names."""
     column, _, kind = name.rpartition(":")
     return {"field": column, "type": {"Q": "quantitative", "N": "nominal"}[kind], **more}
 
 
 def fields(*names: tuple[str, str]) -> list[dict[str, Any]]:
-    """What a tooltip says: names of fields and their titles."""
+    """Return the tooltip channels for pairs of field and title."""
     return [field(f"{name}:N", title=item) for name, item in names]
 
 
-def marks(kind: str, channels: Mapping[str, Any], of: Rows | None = None, where: str = "", **look: Any) -> Part:
-    """A chart of marks of one kind, such as ``bar``; ``of`` are its data, ``where`` is which of them are drawn."""
+def marks(kind: str, channels: Mapping[str, Any], values: Rows | None = None, where: str = "", **look: Any) -> Part:
+    """Return a chart of marks of one kind, such as ``bar``; ``where`` filters the data."""
     some = {"transform": [{"filter": where}]} if where else {}
-    return {"mark": {"type": kind, **look}, **_data(of), **some, "encoding": dict(channels)}
+    return {"mark": {"type": kind, **look}, **_data(values), **some, "encoding": dict(channels)}
 
 
-def layered(layers: Sequence[Part], of: Rows | None = None, **more: Any) -> Part:
-    """Charts on top of each other; ``of`` are the data of those that have none of their own."""
-    return {**_data(of), "layer": list(layers), **more}
+def overlay(layers: Sequence[Part], values: Rows | None = None, **more: Any) -> Part:
+    """Draw charts on top of each other with shared ``values``."""
+    return {**_data(values), "layer": list(layers), **more}
 
 
-def stacked(
-    parts: Sequence[Part], across: bool = False, of: Rows | None = None, *, apart: Sequence[str] = (), **more: Any
+def stack_charts(
+    parts: Sequence[Part],
+    across: bool = False,
+    values: Rows | None = None,
+    *,
+    own_scales: Sequence[str] = (),
+    **more: Any,
 ) -> Part:
-    """Charts beneath each other, or ``across``, beside each other; of the channels ``apart`` each has its own scale."""
-    resolve = {"resolve": {"scale": dict.fromkeys(apart, "independent")}} if apart else {}
-    return {**_data(of), "hconcat" if across else "vconcat": list(parts), **resolve, **more}
+    """Place charts beneath each other, or ``across``. The channels ``own_scales`` are not shared."""
+    resolve = {"resolve": {"scale": dict.fromkeys(own_scales, "independent")}} if own_scales else {}
+    return {**_data(values), "hconcat" if across else "vconcat": list(parts), **resolve, **more}
 
 
-def _data(of: Rows | None) -> Part:
-    return {} if of is None else {"data": {"values": of}}
+def _data(values: Rows | None) -> Part:
+    return {} if values is None else {"data": {"values": values}}
 
 
 Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
 
 
-def beside(
+def place_labels(
     points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float], lines: Sequence[Rows] = ()
 ) -> list[dict[str, Any]]:
-    """The points with the ``side`` that their names stand on; empty where each would lie on another name or a line.
+    """Return points with the ``side`` of their label, empty where it would overlap another label or a line.
 
-    ``name`` is the key of the names, ``axes`` are the keys of both measures; the first points have the right of way.
-    ``lines`` are points from left to right, never falling.
+    ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority. ``lines``
+    are points from left to right that never fall.
     """
 
-    def pixels(each: Mapping[str, Any]) -> tuple[float, ...]:
-        return tuple(_share(each[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
+    def pixels(point: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
 
     barred = [tuple(zip(*map(pixels, line), strict=True)) for line in lines]
-    taken: list[tuple[float, float, float]] = []
-    found = []
-    for each in points:
-        across, up = pixels(each)
-        reach, inwards = LETTER * len(each[name]) + GAP, "left" if across < size[0] / 2 else "right"
+    occupied: list[tuple[float, float, float]] = []
+    placed = []
+    for point in points:
+        across, up = pixels(point)
+        reach, inwards = POINT_LETTER * len(point[name]) + GAP, "left" if across < size[0] / 2 else "right"
         side = ""
-        for item in sorted(("left", "right"), key=lambda side: side != inwards) if each[name] else ():
+        for item in sorted(("left", "right"), key=lambda side: side != inwards) if point[name] else ():
             begin, end = (across, across + reach) if item == "left" else (across - reach, across)
-            free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in taken)
+            free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in occupied)
             free = free and (item == inwards or (begin >= 0 and end <= size[0]))
             if free and not any(_crosses(line, begin, end, up) for line in barred):
                 side = item
-                taken.append((up, begin, end))
+                occupied.append((up, begin, end))
                 break
-        found.append({**each, "side": side})
-    return found
+        placed.append({**point, "side": side})
+    return placed
 
 
 def _crosses(line: Sequence[tuple[float, ...]], begin: float, end: float, up: float) -> bool:
@@ -211,7 +217,7 @@ def _crosses(line: Sequence[tuple[float, ...]], begin: float, end: float, up: fl
 
 
 def _share(value: float, low: float, high: float, log: bool) -> float:
-    """Where a value lies between both ends of its axis."""
+    """Return the position of a value between both ends of its axis."""
     if log:
         value, low, high = (math.log(max(item, 1e-300)) for item in (value, low, high))
     return (value - low) / (high - low)
@@ -224,20 +230,19 @@ def title(
     offset: int = 18,
     frame: str = "bounds",
 ) -> Part:
-    """The title of a document: its answer, and beneath it of what it is."""
+    """Return a document title with an optional subtitle."""
     beneath = {"subtitle": subtitle} if subtitle else {}
     return {"text": text, **beneath, "fontSize": size, "anchor": "start", "offset": offset, "frame": frame}
 
 
-def finished(chart: Part, theme: Theme) -> Part:
-    """The Vega-Lite document of a chart."""
+def vega_document(chart: Part, theme: Theme) -> Part:
     return {"$schema": SCHEMA, **chart, "config": config(theme)}
 
 
-def _tidied(svg: str) -> str:
-    """``svg`` without what draws nothing, its numbers of two decimals and its font named once, which is half of it.
+def _tidy(svg: str) -> str:
+    """Remove invisible elements, keep two decimals, and name the font once. This halves the size.
 
-    Its clip paths are numbered from 1: the converter counts on from its last chart.
+    Number clip paths from 1, because the converter continues from its last chart.
     """
     numbers: dict[str, int] = {}
     font = f' font-family="{FONT}"'
@@ -248,78 +253,76 @@ def _tidied(svg: str) -> str:
     )
 
 
-def picture(name: str, how: str, document: Callable[[Theme], Part]) -> Picture:
-    """A chart as a part of a page: as SVG for light paper, with the values that are drawn beside it."""
+def picture(name: str, caption: str, document: Callable[[Theme], Part]) -> Picture:
+    """Return a chart for a page: SVG for light paper, and its values."""
     chart = document(THEMES["light"])
 
     @cache
     def svg(phone: bool) -> str:
-        return _tidied(converter().vegalite_to_svg(_for_phone(chart) if phone else chart))
+        return _tidy(converter().vegalite_to_svg(_for_phone(chart) if phone else chart))
 
-    return Picture(name, how, svg, _values(chart))
+    return Picture(name, caption, svg, _values(chart))
 
 
 def _for_phone(part: Part) -> Part:
-    """A chart as wide as a phone: its panels beneath each other, its long names cut and its texts folded."""
-    found = {"vconcat" if name == "hconcat" else name: value for name, value in part.items()}
-    for name in {"layer", "vconcat"} & found.keys():
-        found[name] = [_for_phone(item) for item in found[name]]
-    if "width" in found:
-        found["width"] = PHONE - NAMES_ON_PHONE
-    if "title" in found:
-        words = found["title"]
+    """Adapt a chart to the width of a phone: stack panels, cut long names and fold texts."""
+    chart = {"vconcat" if name == "hconcat" else name: value for name, value in part.items()}
+    for name in {"layer", "vconcat"} & chart.keys():
+        chart[name] = [_for_phone(item) for item in chart[name]]
+    if "width" in chart:
+        chart["width"] = PHONE - NAMES_ON_PHONE
+    if "title" in chart:
+        words = chart["title"]
         texts = words if isinstance(words, dict) else {"text": words}
-        folded = {name: _folded(texts[name]) for name in ("text", "subtitle") if name in texts}
-        found["title"] = {**texts, **folded, "fontSize": min(texts.get("fontSize", 13), 14), "frame": "bounds"}
-    if found.get("mark", {}).get("type") == "text":
-        found["mark"] = {**found["mark"], "limit": NAMES_ON_PHONE * 1.2}
-    if "encoding" in found:
-        found["encoding"] = {name: _channel_for_phone(item) for name, item in found["encoding"].items()}
-    if "config" in found:
-        axis, legend = ({**found["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
-        found["config"] = {
-            **found["config"],
+        folded = {name: _fold(texts[name]) for name in ("text", "subtitle") if name in texts}
+        chart["title"] = {**texts, **folded, "fontSize": min(texts.get("fontSize", 13), 14), "frame": "bounds"}
+    if chart.get("mark", {}).get("type") == "text":
+        chart["mark"] = {**chart["mark"], "limit": NAMES_ON_PHONE * 1.2}
+    if "encoding" in chart:
+        chart["encoding"] = {name: _channel_for_phone(item) for name, item in chart["encoding"].items()}
+    if "config" in chart:
+        axis, legend = ({**chart["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
+        chart["config"] = {
+            **chart["config"],
             "padding": 2,
             "axis": axis,
             "legend": {**legend, "labelLimit": PHONE - 40},
         }
-    return found
+    return chart
 
 
 def _channel_for_phone(channel: Any) -> Any:
     if not isinstance(channel, dict):
         return channel
     title, legend = channel.get("title"), channel.get("legend")
-    folded = {"title": _folded(title)} if title else {}
+    folded = {"title": _fold(title)} if title else {}
     return {**channel, **folded, **({"legend": {**legend, "columns": 1}} if legend else {})}
 
 
-def _folded(text: str | Sequence[str]) -> list[str]:
-    """A text on lines that a phone has room for."""
+def _fold(text: str | Sequence[str]) -> list[str]:
     return wrap(text if isinstance(text, str) else " ".join(text), PHONE // 9)
 
 
-def data_of(part: Part) -> Iterator[Rows]:
-    """All data of a chart, from its first mark to its last."""
+def chart_data(part: Part) -> Iterator[Rows]:
     if part.get("data"):
         yield part["data"]["values"]
     for name in ("layer", "hconcat", "vconcat"):
         for item in part.get(name, ()):
-            yield from data_of(item)
+            yield from chart_data(item)
 
 
 def _values(chart: Part) -> Rows:
-    """The largest of a chart's data, with those of other panels that have the same columns."""
-    found = [values for values in data_of(chart) if values]
-    columns = max(found, key=len)[0].keys() if found else ()
-    return [row for values in found if values[0].keys() == columns for row in values]
+    """Return the largest data set, with those of other panels that have the same columns."""
+    datasets = [values for values in chart_data(chart) if values]
+    columns = max(datasets, key=len)[0].keys() if datasets else ()
+    return [row for values in datasets if values[0].keys() == columns for row in values]
 
 
-# Boxes in rows as SVG: panels beneath each other, in which a box is as wide as its share and its name stands in it.
+# Boxes in rows as SVG. A box is as wide as its share and contains its name.
 
 # Pixels: of a panel, a row of boxes, a title, between panels.
 BOXES_WIDTH, BOX_TALL, BOX_HEAD, BOX_GAP = 1100, 21, 26, 14
-BOX_LETTER, LETTER_OF_TITLE, NARROWEST = 6.1, 8.0, 0.35  # pixels: letters; a box that is narrower is not drawn
+BOX_LETTER, BOX_TITLE_LETTER, MIN_BOX = 6.1, 8.0, 0.35  # pixels: letters; a box that is narrower is not drawn
 
 
 @dataclass(frozen=True)
@@ -327,11 +330,11 @@ class Box:
     """One box.
 
     Attributes:
-        left: where it begins; ``wide``: how much it takes, both as shares of the panel.
-        row: from the top.
-        names: what may stand in it; the first for which there is room does.
-        about: what the page says of it where the pointer is, with ``; `` between lines.
-        colour: as in ``picture.PALETTE``.
+        left: begin; ``wide``: width; both are shares of the panel.
+        row: index from the top.
+        names: candidates for its label; the first that fits is used.
+        about: tooltip, with ``; `` between lines.
+        colour: as in ``PALETTE``.
     """
 
     left: float
@@ -342,15 +345,15 @@ class Box:
     colour: str
 
 
-def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], phone: bool) -> str:
-    """The panels under their names; ``title`` is for screen readers."""
+def boxes_svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], phone: bool) -> str:
+    """Draw panels of boxes under their names; screen readers get ``title``."""
     wide = PHONE if phone else BOXES_WIDTH
     top, parts = 0.0, []
     for name, boxes in panels:
-        said = escape(without_middle(name, int(wide / LETTER_OF_TITLE)))
-        parts.append(f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{said}</text>')
+        heading = escape(cut_middle(name, int(wide / BOX_TITLE_LETTER)))
+        parts.append(f'<text x="0" y="{top + 15:g}" font-size="13" font-weight="bold">{heading}</text>')
         top += BOX_HEAD
-        parts += [_drawn(box, top, wide) for box in boxes if box.wide * wide >= NARROWEST]
+        parts += [_box_svg(box, top, wide) for box in boxes if box.wide * wide >= MIN_BOX]
         top += BOX_TALL * (1 + max((box.row for box in boxes), default=0)) + BOX_GAP
     size = f'viewBox="0 0 {wide} {top - BOX_GAP:g}" width="{wide}" height="{top - BOX_GAP:g}"'
     return (
@@ -359,7 +362,7 @@ def svg(title: str, panels: Sequence[tuple[str, Sequence[Box]]], phone: bool) ->
     )
 
 
-def _drawn(box: Box, top: float, room: float) -> str:
+def _box_svg(box: Box, top: float, room: float) -> str:
     x, y, wide = box.left * room, top + box.row * BOX_TALL, box.wide * room
     label = next((name for name in box.names if len(name) * BOX_LETTER <= wide - 6), "")
     text = f'<text x="{x + 4:.6g}" y="{y + 14:g}" pointer-events="none">{escape(label)}</text>' if label else ""

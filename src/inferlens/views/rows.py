@@ -1,7 +1,7 @@
-"""Records become rows: one :class:`Row` per case, with all that a table or a chart can show of it, computed once.
+"""Rows: one :class:`Row` per case with everything that tables and charts show, computed once.
 
-Rows hold numbers, never text made from numbers, and only what was measured: rates come from windows of back-to-back
-calls, never from 1 / latency. Speed-ups are between rows of one *comparison*: model, inputs, batch and machine.
+Rows hold measured numbers, never text. Rates come from windows of back-to-back calls, never from 1 / latency.
+Speed-ups relate rows of one *comparison*: model, inputs, batch and machine.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from inferlens.spec.dimensions import with_names
 from inferlens.spec.plan import ab_words, command, plainness, unknown, words
 from inferlens.stats.intervals import ends
 from inferlens.units import duration, moment, plural
-from inferlens.views.plain import plain, profile_command
+from inferlens.views.table import plain, profile_command
 
-SAID_PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
-# Words for outputs that are not wrong and yet not what they should be, by the codes of notes.
-OF_OUTPUTS = {
+PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
+# Words for outputs that are not wrong, but deficient, by note code.
+OUTPUT_WORDS = {
     "at-chance": "accuracy meaningless", "random-calibration": "accuracy meaningless", "less-accurate": "less accurate",
     "random-outputs": "random", "keeps-state": "keeps state",
 }  # fmt: skip
@@ -39,50 +39,48 @@ RowStanding = Literal["", "fastest", "equal", "likeliest", "open", "slower", "no
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One case as it is shown; times in seconds, sizes in bytes, ``None`` for what was not measured or is not certain.
+    """One case as shown; times in seconds, sizes in bytes, ``None`` for unknown or uncertain values.
 
-    ``NAME_low`` and ``NAME_high`` are the 95 % interval of what stands before them, over processes where there are
-    several.
+    ``NAME_low`` and ``NAME_high`` are the 95 % interval of the value before them, over processes if there are several.
 
     Attributes:
-        name: the case within its table: backend, precision and what else tells it from the other rows.
-        machine: what tells the machine from another; rows of two machines are never compared.
-        device_name: name of the GPU, or of the CPU for cases on the CPU; with more where machines share it.
-        hint: what may help one that did not run; of the likeliest, the command that decides between it and the next.
-        inputs: the actual inputs; ``batch`` is the number of items in one call, ``sizes`` are those of the other named
-            dimensions, and ``form`` is the inputs with names in place of these, such as ``x={batch}x{width}:int64``.
-        runs: how many runs of the case there are, of which this is the newest.
-        run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
-        prepared: the range of sizes it was prepared for, if for more than the measured ones.
-        io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
-        card: the beginning of the GPU's own name (UUID), of cases on a GPU.
-        processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
-        samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
-        median: of several processes the geometric mean of their medians.
-        h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
-        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
-        separate_rate: whether throughput was measured in other processes than latency.
-        in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
+        name: distinct name within the table: backend, precision and further differences.
+        machine: key of the machine; rows of two machines are never compared.
+        device_name: the GPU, or the CPU for cases on it; longer if machines share the name.
+        hint: help for a failed case; for the likeliest, the command that compares it with the next.
+        inputs: the actual inputs; ``batch`` is the number of items per call, ``sizes`` are other named dimensions, and
+            ``form`` has their names in place of sizes, such as ``x={batch}x{width}:int64``.
+        runs: number of runs of the case; this is the newest.
+        run: begin of the run in tables per run; rows of two runs are not compared.
+        prepared: the range of sizes, if the case was prepared for more than the measured ones.
+        io: where a call begins and ends; ``call_mode``: further conditions, ``cold``, ``rotating``.
+        card: the first characters of the GPU's UUID.
+        processes: number of processes; ``between``: whether intervals cover their differences.
+        samples: number of latency samples in use; ``left_out`` were disturbed or not steady.
+        median: with several processes, the geometric mean of their medians.
+        h2d, compute, d2h: medians of the parts of the GPU time, if a call begins and ends on the host.
+        iterations_per_second: calls per second, the median of the throughput windows; items are calls x batch.
+        separate_rate: whether throughput comes from other processes than latency.
+        in_flight: calls in flight during throughput; ``None``: limited by the queue alone.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
-        speedup: reference's median latency over this one's; of rates where no latency was measured.
-        sure: whether the speed-up's interval covers how far processes differ.
-        metric: what ``accuracy`` is: ``top-1``, ``agreement``, the name of the user's function; ``accuracy_share``:
-            whether it is a share of the samples. ``drop``: how far it is below fp32, of no share relative to that.
-        error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
-        build: seconds of export and build together; ``cached`` if what was built before was used.
-        host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
-        ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
-        place: its place among those of its comparison that may win, by speed.
-        standing: how it stands there: it is the ``fastest``; or ``equal``: it may be as fast; or the ``likeliest``,
-            beside others that are ``open``: they may be faster; or ``slower``.
-        fastest: whether it is the fastest, or may be as fast; of an open race, whether it is the likeliest.
-        chance: of the first, the probability that no other one is faster by more than the threshold.
-        behind: its time over that of the first one.
-        ended: when the last of its records was kept; ``command``: what those of one command share.
-        rounds: in how many rounds its comparison took turns; ``threshold``: smaller differences do not matter.
-        cpus: threads of the CPU that were used, or could be; ``profile``: the command that shows where its time goes.
-        machine_load: what other programs used meanwhile.
-        notes: what has to be known of it, the most important first.
+        speedup: the reference's median latency over this one's, or the ratio of rates without latencies.
+        sure: whether the speed-up's interval covers differences between processes.
+        metric: ``top-1``, ``agreement`` or the user's function; ``accuracy_share``: whether ``accuracy`` is a share of
+            the samples. ``drop``: distance below fp32, relative unless the metric is a share.
+        error: relative L2 error of the outputs; ``agrees`` is ``None`` if they could not be checked.
+        build: seconds of export and build; ``cached`` if an earlier build was used.
+        host_peak, device_peak: maximum over its processes; ``energy``: joules per item.
+        ranked: whether the row may win: it ran, and its outputs are not wrong.
+        place: rank by speed within the comparison.
+        standing: ``fastest``; ``equal``: as fast; ``likeliest`` among ``open`` ones, which may be faster; ``slower``.
+        fastest: whether it is fastest or equal, or likeliest in an open race.
+        chance: for the first, the probability that no other is faster by more than the threshold.
+        behind: its time over that of the first.
+        ended: end of its last record; ``command``: key of the command that measured it.
+        rounds: number of interleaved rounds; ``threshold``: differences below it do not matter.
+        cpus: CPU threads; ``profile``: the command that profiles the case.
+        machine_load: load by other programs.
+        notes: notes on the row, the most important first.
     """
 
     id: str
@@ -194,81 +192,82 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the case ran to its end."""
         return self.status == "ok"
 
     @property
     def outputs(self) -> str:
-        """What its outputs are worth, in a word or two."""
+        """Return the state of the outputs in a word or two."""
         codes = {note.code for note in self.notes}
-        if self.agrees is not False and (said := next((OF_OUTPUTS[code] for code in OF_OUTPUTS if code in codes), "")):
-            return said
+        if self.agrees is not False and (
+            word := next((OUTPUT_WORDS[code] for code in OUTPUT_WORDS if code in codes), "")
+        ):
+            return word
         return (
             "state lost" if "state-lost" in codes else {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
         )
 
     @property
     def way(self) -> str:
-        """The name without its precision, where that stands elsewhere."""
+        """Return the name without its precision."""
         return plain(self.name.replace(f"{self.backend} {self.precision}", self.backend, 1))
 
     @property
     def table(self) -> tuple[str, str, str, str]:
-        """Rows that share this go into one table: model, machine, inputs but for sizes with names, and the run."""
+        """Return the key of a table: model, machine, inputs without named sizes, and run."""
         return self.model, self.machine, self.form, self.run
 
     @property
     def comparison(self) -> tuple[str, str, str, int | None, str, str, str]:
-        """Rows that share this are compared with each other."""
+        """Return the key of a comparison."""
         return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode, self.run
 
     @property
     def dimensions(self) -> dict[str, int | None]:
-        """The batch and all sizes, by name."""
+        """Return the batch and all sizes by name."""
         return {"batch": self.batch, **self.sizes}
 
-    def inputs_but(self, names: Collection[str]) -> str:
-        """The inputs with these names in the place of sizes; ``N`` for the batch."""
+    def inputs_without(self, names: Collection[str]) -> str:
+        """Return the inputs with names in place of sizes; ``N`` for the batch."""
         sizes = {name: str(size) for name, size in self.dimensions.items() if name not in names}
         return re.sub(r"\{(.+?)\}", lambda name: {"batch": "N", **sizes}.get(name[1], name[1]), self.form)
 
     @property
     def seconds_per_call(self) -> float | None:
-        """Seconds for one call, by which rows are sort_notes: the median latency, or one over a rate alone."""
-        alone = self.median is None and self.iterations_per_second
-        return 1 / alone if alone else self.median
+        """Return the median latency, or one over the rate. Rows are sorted by it."""
+        rate_only = self.median is None and self.iterations_per_second
+        return 1 / rate_only if rate_only else self.median
 
 
-def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
-    """The rows of each ``table`` or ``comparison``, in their order."""
+def group_rows(rows: Sequence[Row], key: str) -> list[list[Row]]:
+    """Group rows by ``table`` or ``comparison`` in order."""
     groups: dict[object, list[Row]] = {}
     for row in rows:
-        groups.setdefault(getattr(row, name), []).append(row)
+        groups.setdefault(getattr(row, key), []).append(row)
     return list(groups.values())
 
 
-def varying(rows: Iterable[Row]) -> list[str]:
+def varying_sizes(rows: Iterable[Row]) -> list[str]:
     """Return the names of the dimensions in which rows differ, the batch first."""
-    every = [row.dimensions for row in rows]
-    names = dict.fromkeys(name for item in every for name in item)
-    return [name for name in names if len({item.get(name) for item in every}) > 1]
+    dimensions = [row.dimensions for row in rows]
+    names = dict.fromkeys(name for item in dimensions for name in item)
+    return [name for name in names if len({item.get(name) for item in dimensions}) > 1]
 
 
-def at(row: Row, names: Iterable[str]) -> str:
+def sizes_text(row: Row, names: Iterable[str]) -> str:
     """Return the sizes of a row in words, such as ``batch 8, sequence_length 128``."""
     sizes = row.dimensions
     return plain(", ".join(f"{name} {sizes[name]}" for name in names if sizes.get(name) is not None))
 
 
-def seconds_of(table: Sequence[Row]) -> float | None:
-    """How long the command of all of them took, from when the first began until the last was kept."""
+def command_seconds(table: Sequence[Row]) -> float | None:
+    """Return the duration of a common command, from the first start to the last record."""
     first, last = [moment(row.created) for row in table], [moment(row.ended) for row in table]
     if len({row.command for row in table}) > 1 or None in (*first, *last):
         return None
     return max(filter(None, last)) - min(filter(None, first))
 
 
-def ways(table: Sequence[Row]) -> dict[str, str]:
+def row_names(table: Sequence[Row]) -> dict[str, str]:
     """Return the name of each row by its id: without the precision where all share it."""
     shared = len({row.precision for row in table}) == 1
     return {row.id: row.way if shared else plain(row.name) for row in table}
@@ -277,75 +276,75 @@ def ways(table: Sequence[Row]) -> dict[str, str]:
 def rows(
     records: Sequence[Record], reference: str | None = None, aim: FinalsAim | None = None, *, notes: bool = True
 ) -> list[Row]:
-    """Rows of the latest run of each case, comparison by comparison: the fastest first, failures last.
+    """Return rows of the latest run of each case, by comparison: the fastest first, failures last.
 
     Args:
         records: in any order; of the runs of one case on one machine the last counts, with all its processes.
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
-        notes: whether all get their notes, which take longer than the rest; else :func:`noted` gives them to some.
+        notes: whether all get their notes, which take longer than the rest; else :func:`with_notes` adds them.
 
     Raises:
         InferlensError: if ``reference`` names no row.
     """
     runs = latest(records)
-    named = _named(runs)
-    of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
+    named = _bare_rows(runs)
+    runs_by_row = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
     comparisons = sorted(
-        by(named, "comparison"),
+        group_rows(named, "comparison"),
         key=lambda item: (
             models.index(item[0].model),
             tables.index(item[0].table),
             [size or 0 for size in item[0].dimensions.values()],
         ),
     )
-    check_named(reference, named)
-    found: list[Row] = []
+    check_reference(reference, named)
+    result: list[Row] = []
     for (
         comparison
     ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
-        measured = [replace(row, **case_numbers(of[row.id, row.machine], row.batch)) for row in comparison]
-        mine = ranked(measured, of, reference, aim)
-        found += noted(mine, of) if notes else mine
-    return found
+        measured = [replace(row, **case_numbers(runs_by_row[row.id, row.machine], row.batch)) for row in comparison]
+        ranked = rank_rows(measured, runs_by_row, reference, aim)
+        result += with_notes(ranked, runs_by_row) if notes else ranked
+    return result
 
 
-def noted(shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
-    """The rows, with what has to be known of them; ``runs`` by id and machine of the row."""
-    return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in shown]
+def with_notes(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
+    """Return the rows with their notes; ``runs`` are by id and machine."""
+    return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in rows]
 
 
-def _named(runs: Sequence[CaseRuns]) -> list[Row]:
-    """A row for each run, with what tells it from others in its name: device, range of sizes, or a number.
+def _bare_rows(runs: Sequence[CaseRuns]) -> list[Row]:
+    """Return a row for each run with a distinct name: device, range of sizes, or a number.
 
-    Those that failed before they knew their inputs take them from another of the same model, or as they were asked for.
+    Cases that failed early take their inputs from another case of the model, or from the request.
     """
-    known: dict[object, tuple[TensorSpec, ...]] = {}
+    inputs_by_case: dict[object, tuple[TensorSpec, ...]] = {}
     devices: dict[object, set[str]] = {}
     for run in runs:
         case = run.first.case
         if run.first.model.inputs:
-            known[case.model, case.batch, case.inputs] = run.first.model.inputs
+            inputs_by_case[case.model, case.batch, case.inputs] = run.first.model.inputs
         if run.ran:
             devices.setdefault((case.model, machine_name(run.first.environment)), set()).add(case.device)
-    found = []
+    result = []
     for run, shown in zip(runs, shown_together([run.first.case for run in runs]), strict=True):
         case = run.first.case
         only = devices.get((case.model, machine_name(run.first.environment))) == {case.device}
-        said = only or case.device in (case.backend, case.variant)
-        inputs = run.first.model.inputs or known.get((case.model, case.batch, case.inputs))
+        omitted = only or case.device in (case.backend, case.variant)
+        inputs = run.first.model.inputs or inputs_by_case.get((case.model, case.batch, case.inputs))
         if not inputs:
             fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
             inputs = with_batch(tuple(fixed), case.batch)
         inputs, _ = with_names(inputs)
-        found.append(_row(run, inputs, shown.words("batch", *case.sizes, *["device"] * said)))
-    return _told_apart(_machines_told_apart(found, runs))
+        result.append(_row(run, inputs, shown.words("batch", *case.sizes, *["device"] * omitted)))
+    return _distinguish_names(_distinguish_machines(result, runs))
 
 
-def _machines_told_apart(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
-    """The rows, and beside the device's name what tells its machine from others that have one of that name."""
+def _distinguish_machines(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
+    """Add to equal device names what distinguishes their machines."""
     choices: dict[str, dict[str, list[str]]] = {}
     for row, run in zip(rows, runs, strict=True):
         where, device = run.first.environment, row.device_name
@@ -359,29 +358,29 @@ def _machines_told_apart(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[
             row.machine,
         ]
         choices.setdefault(device, {}).setdefault(row.machine, names)
-    told: dict[tuple[str, str], str] = {}
+    unique: dict[tuple[str, str], str] = {}
     for device, machines in choices.items():
-        unlike = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
-        told |= {(device, machine): name for machine, name in zip(machines, next(unlike), strict=True)}
-    return [replace(row, device_name=told[row.device_name, row.machine]) for row in rows]
+        distinct = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
+        unique |= {(device, machine): name for machine, name in zip(machines, next(distinct), strict=True)}
+    return [replace(row, device_name=unique[row.device_name, row.machine]) for row in rows]
 
 
-def _told_apart(rows: Sequence[Row]) -> list[Row]:
-    """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
+def _distinguish_names(rows: Sequence[Row]) -> list[Row]:
+    """Add ranges of sizes and numbers to names that would be equal."""
     ranges: dict[object, set[str]] = {}
     for row in rows:
         ranges.setdefault(row.comparison, set()).add(row.prepared)
-    seen: dict[object, int] = {}
+    counts: dict[object, int] = {}
     named = []
     for row in rows:
         name = f"{row.name} {row.prepared}".strip() if len(ranges[row.comparison]) > 1 else row.name
-        number = seen[row.comparison, name] = seen.get((row.comparison, name), 0) + 1
+        number = counts[row.comparison, name] = counts.get((row.comparison, name), 0) + 1
         named.append(replace(row, name=f"{name} ({number})" if number > 1 else name))
     return named
 
 
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row:
-    """What one run says by itself; ``words`` are those of its name."""
+    """Return the row of one run; ``words`` form its name."""
     record = run.first
     case, agreement = record.case, run.worst_agreement
     lowered = any(warning.code == "lower-precision" for record in run.records for warning in record.warnings)
@@ -393,7 +392,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
         ended=max(record.ended for record in run.records) if all(record.ended for record in run.records) else "",
         command=record.run,
         model=case.model,
-        name=" ".join([*words[:2], *["(TF32)"] * lowered, *[SAID_PARTLY] * partly, *words[2:]]),
+        name=" ".join([*words[:2], *["(TF32)"] * lowered, *[PARTLY] * partly, *words[2:]]),
         label=case.label,
         backend=case.backend_label,
         precision=case.precision,
@@ -433,73 +432,69 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> Row
 
 
 def _form(spec: TensorSpec, batch: int | None) -> str:
-    """An input with names in the place of sizes, such as ``x={batch}x3x{image_size}x{image_size}:float32``."""
+    """Return an input with names for sizes, such as ``x={batch}x3x{image_size}x{image_size}:float32``."""
     named = [f"{{{name}}}" if name else str(size) for name, size in zip(spec.names, spec.shape, strict=True)]
     named[:1] = ["{batch}" if size == batch else str(size) for size in spec.shape[:1]]
     return f"{spec.name}={'x'.join(named)}{str(spec)[len(spec.name) + len('x'.join(map(str, spec.shape))) + 1 :]}"
 
 
 def _range(spec: TensorSpec) -> str:
-    """The sizes that a model was prepared for, such as ``x=1..16x3x224x224 opt 2x3x224x224``."""
+    """Return the sizes that a model was prepared for, such as ``x=1..16x3x224x224 opt 2x3x224x224``."""
     least, _, most = spec.profile
     sizes = "x".join(str(low) if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
-# Which row is the fastest of its comparison, which one the others are compared with, and how much faster they are.
-#
 # The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's
-# own number of threads. Each device has its own, or else takes another device's. Words may name another one: of several
-# that they fit it is the plainest.
+# number of threads. A device without one takes another device's. Words may select another row.
 
 
-def check_named(named: str | None, rows: Sequence[Row]) -> None:
-    """Raises InferlensError for words that are to name the reference, and fit no row."""
-    if named and rows and not any(fits(row, named) for row in rows):
-        raise unknown(named, [row.label for row in rows])
+def check_reference(reference: str | None, rows: Sequence[Row]) -> None:
+    """Raise InferlensError if ``reference`` matches no row.
+
+    Raises InferlensError for words that are to name the reference, and fit no row.
+    """
+    if reference and rows and not any(matches_words(row, reference) for row in rows):
+        raise unknown(reference, [row.label for row in rows])
 
 
-def ranked(
-    rows: Sequence[Row],
-    runs: Mapping[tuple[str, str], CaseRuns],
-    named: str | None,
-    aim: FinalsAim | None = None,
+def rank_rows(
+    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], reference: str | None, aim: FinalsAim | None = None
 ) -> list[Row]:
-    """The rows of a comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
+    """Return the rows of a comparison with speed-ups: the reference, ranked rows, wrong ones, failures.
 
-    ``runs`` are what was measured, by id and machine of its row; words that are ``named`` name the reference, if they
-    fit a row.
+    ``runs`` are by id and machine; ``reference`` selects the reference if it matches a row.
     """
     among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
     metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
-    able = [
+    eligible = [
         replace(row, ranked=row.ranked and runs[row.id, row.machine].ranked and getattr(row, metric) is not None)
         for row in rows
     ]
-    chosen = _references(able, runs, named)
-    done = [_against(row, chosen[row.device], among) if row.device in chosen else row for row in able]
-    placed = _placed(done, among)
+    chosen = _references(eligible, runs, reference)
+    compared = [_with_speedup(row, chosen[row.device], among) if row.device in chosen else row for row in eligible]
+    placed = _order_rows(compared, among)
     return [_with_hint(row, runs, placed) for row in placed]
 
 
 def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
-    """A row that is the likeliest beside others: with the command that decides between it and the next of them."""
+    """Add the command that decides between the likeliest row and the next."""
     rivals = [row for row in rows if row.standing == "open"]
     if row.standing != "likeliest":
         return row
-    one, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
-    budget = replace(one.budget, max_time=None) if IN_TURNS in one.facts else one.budget
-    words = ab_words(one.case, record.case, budget, device="cuda" if one.environment.gpus else "cpu")
+    winner, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
+    budget = replace(winner.budget, max_time=None) if IN_TURNS in winner.facts else winner.budget
+    words = ab_words(winner.case, record.case, budget, device="cuda" if winner.environment.gpus else "cpu")
     return replace(row, hint=command("ab", [bare(row.model), *words]))
 
 
-def _against(row: Row, base: Row, among: Race) -> Row:
+def _with_speedup(row: Row, base: Row, race_result: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    log_ratio = among.difference(base.id, row.id) if row.ranked else None
+    log_ratio = race_result.difference(base.id, row.id) if row.ranked else None
     if log_ratio is None:
         return replace(row, reference=base.name)
-    interval = log_ratio.interval(among.level) if log_ratio.replicated else None
+    interval = log_ratio.interval(race_result.level) if log_ratio.replicated else None
     return replace(
         row,
         reference=base.name,
@@ -511,10 +506,10 @@ def _against(row: Row, base: Row, among: Race) -> Row:
     )
 
 
-def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
-    """The rows in order: ranked ones by speed, the fastest first, wrong ones by speed, what did not run."""
-    answer = among.answer
-    rivals = among.state.rivals if among.state else {}
+def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
+    """Sort rows: ranked ones by speed, then wrong ones, then failures."""
+    answer = race_result.answer
+    rivals = race_result.state.rivals if race_result.state else {}
     order = [answer.best, *rivals]
 
     def place(row: Row) -> tuple[int, bool, float]:
@@ -528,7 +523,7 @@ def _placed(rows: Sequence[Row], among: Race) -> list[Row]:
         standing: RowStanding = answer.kind
         if row.id in rivals:
             rival = rivals[row.id]
-            low, high = ends(rival.interval(among.level) if rival.replicated else None)
+            low, high = ends(rival.interval(race_result.level) if rival.replicated else None)
             row = replace(row, behind=rival.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"
         placed.append(
@@ -549,21 +544,25 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _references(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], named: str | None) -> dict[str, Row]:
-    """The reference of each device, by the one order that there is; of rows that are as plain, the shortest name."""
+def _references(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], reference: str | None) -> dict[str, Row]:
+    """Return the reference of each device: the plainest row, with the shortest name among equals."""
     checked = (record.agreement for row in rows for record in runs[row.id, row.machine].records)
     usual = {agreement.reference.partition(" ")[0] for agreement in checked if agreement}
-    able = [row for row in rows if row.ranked]
-    if named:
-        able = [row for row in rows if row.ok and row.seconds_per_call is not None and fits(row, named)]
+    eligible = [row for row in rows if row.ranked]
+    if reference:
+        eligible = [
+            row for row in rows if row.ok and row.seconds_per_call is not None and matches_words(row, reference)
+        ]
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         case = runs[row.id, row.machine].first.case
-        return named not in (row.label, row.name), *plainness(case, device, usual), len(row.name), row.name
+        return reference not in (row.label, row.name), *plainness(case, device, usual), len(row.name), row.name
 
-    return {device: min(able, key=partial(place, device=device)) for device in {row.device for row in rows} if able}
+    return {
+        device: min(eligible, key=partial(place, device=device)) for device in {row.device for row in rows} if eligible
+    }
 
 
-def fits(row: Row, named: str) -> bool:
-    """Whether every word of ``named`` is a word of the row's label, or its backend without the variant."""
-    return words(named) <= words(row.label) | words(row.name) | {row.backend.partition(":")[0]}
+def matches_words(row: Row, phrase: str) -> bool:
+    """Return whether label, name or backend contain every word of ``phrase``."""
+    return words(phrase) <= words(row.label) | words(row.name) | {row.backend.partition(":")[0]}

@@ -1,59 +1,78 @@
-"""The one table of this tool, what a command shows of it, and the formats it is written in.
+"""Tables, documents and the blocks of a report, before any format.
 
-A command makes a :class:`Document`; :func:`render` writes it. Nothing else in the tool knows a format::
+A command makes a :class:`Document`, and :func:`inferlens.views.renderers.render` writes it::
 
     COLUMNS = (
         Column("calls", "calls", write=count, keep=2),                      # key in the row, title
         Column("time.median", "p50", "ms", milliseconds),
         Column("", "layers", write=layers_of_row, numeric=False),           # no key: written from the whole row
     )
-    lines = [Line.of(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
-    table = Table("resnet18", "layer", COLUMNS, ruled(lines, [Line("whole run", ("", "12.3", ""), style="bold")]))
+    lines = [Line.from_row(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
+    table = Table("resnet18", "layer", COLUMNS, lines_and_sums(lines, [Line("whole run", ("", "12.3", ""))]))
     document = Document(lambda: [table, "A sentence."], data=lambda: {"schema": "inferlens.layers/1", "rows": rows})
     render(document, format, width=console.width, color=color)
 
-Cells are text: a column turns a value into it, numbers through ``units`` alone. ``–`` and empty cells are not there: a
-column without any other is left out, and so are, on a narrow screen, those with the highest ``keep``. Names and cells
-are shortened in the middle where they do not fit, or run on over several lines with ``fold``.
-
-A new format is a file in ``renderers`` with ``render(document, width, color)`` and a line in :data:`FORMATS`.
+A column turns a value into text, numbers through ``units`` alone. Columns with only ``–`` or empty cells are left out.
+A narrow screen drops the columns with the highest ``keep``, and cuts the middle of long cells unless they ``fold``.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Literal, NamedTuple
 
-from inferlens.errors import check_choice
-from inferlens.units import ABSENT, percent
-from inferlens.views.plain import plain
+from msgspec import structs
 
-# Names of formats, and the modules that write them.
-FORMATS = {
-    "table": "inferlens.views.renderers.terminal",
-    "markdown": "inferlens.views.renderers.markdown",
-    "csv": "inferlens.views.renderers.csv",
-    "json": "inferlens.views.renderers.json",
-    "html": "inferlens.views.renderers.html",
-}
-FOR_PROGRAMS = ("csv", "json")  # these get all rows where people get the first
+from inferlens.errors import check_choice
+from inferlens.spec.case import CALL_MODE, Case
+from inferlens.spec.plan import bench_words, command
+from inferlens.units import ABSENT, percent
+
+FORMATS = ("table", "markdown", "csv", "json", "html")
+DATA_FORMATS = ("csv", "json")  # these have all rows; people get the first
+
+
+def plain(text: str) -> str:
+    """Return ``text`` on one line without control and direction characters."""
+    if not text.isprintable():
+        text = "".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join(text.split())
+
+
+def cut_middle(text: str, length: int) -> str:
+    """Cut the middle of a text that is longer than ``length``."""
+    half = length // 2
+    return text if len(text) <= length else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def cut_end(text: str, length: int) -> str:
+    """Cut the end of a text that is longer than ``length``."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def profile_command(case: Case, *, gpu: bool) -> str:
+    """Return the command that profiles a case; ``gpu`` is the default device there."""
+    called = {axis.name: axis.default for axis in CALL_MODE}
+    words = bench_words(structs.replace(case, **called), "cuda" if gpu else "cpu")
+    return plain(command("profile", words, case.checkout))
 
 
 def text(value: Any) -> str:
-    """A name or a word; what is not there is a dash."""
+    """Return a text; a missing one is a dash."""
     return plain(str(value)) if value not in (None, "") else ABSENT
 
 
 def count(value: float | None) -> str:
-    """A whole number."""
     return ABSENT if value is None else f"{value:,.0f}"
 
 
 def share(value: float | None) -> str:
-    """A share; below zero where parts overlap."""
+    """Return a share; it is negative where parts overlap."""
     return ABSENT if value is None else f"{'-' if value < 0 else ''}{percent(value)}"
 
 
@@ -62,16 +81,16 @@ class Column:
     """One column after the names.
 
     Attributes:
-        key: the attribute or item of a row that it shows, dots between steps; empty: the whole row.
-        write: makes text of that; it has to take ``None`` where a row may lack it.
-        keep: orders what stays on a narrow screen, lowest first.
+        key: attribute or item of a row, with dots between steps; empty: the whole row.
+        write: makes text of the value; it must take ``None`` if a row may lack it.
+        keep: order in which a narrow screen keeps columns, lowest first.
         numeric: whether cells are flush right.
-        most: characters of a cell that a terminal shows at most.
-        fold: whether long cells run on over several lines rather than being shortened.
-        chart: title of its axis where charts draw it.
-        bars: whether it is drawn as bars where they are asked for, or stands beside them.
-        wide: whether it is shown only where all columns are asked for, or this one by name.
-        tells_apart: whether rows may differ by it alone, so that it stays whichever columns are chosen.
+        max_width: characters of a cell on a terminal.
+        fold: whether long cells wrap instead of losing their middle.
+        chart: axis title, if charts draw it.
+        bars: whether it is drawn as bars, or shown next to them.
+        wide: whether it appears only on request.
+        identifies: whether rows may differ in it alone, so that it always stays.
     """
 
     key: str
@@ -80,20 +99,19 @@ class Column:
     write: Callable[[Any], str] = text
     keep: int = 0
     numeric: bool = True
-    most: int = 28
+    max_width: int = 28
     fold: bool = False
     chart: str = ""
     bars: Literal["", "drawn", "beside"] = ""
     wide: bool = False
-    tells_apart: bool = False
+    identifies: bool = False
 
     @property
     def heading(self) -> str:
-        """Title and unit on one line."""
         return f"{self.title} ({self.unit})" if self.title and self.unit else self.title or self.unit
 
     def text(self, row: Any) -> str:
-        """The cell of a row."""
+        """Return the cell of a row."""
         for name in self.key.split(".") if self.key else ():
             if row is not None:
                 row = row[name] if isinstance(row, Mapping) else getattr(row, name)
@@ -102,13 +120,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One row as text: a name, and a cell for each column.
+    """One row as text: a name and a cell per column.
 
     Attributes:
-        full: the whole name of a row in a tree, for pages.
-        style: one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
-        ends: whether a line is ruled beneath it.
-        sums: whether it is what others add up to, and so no bar among theirs.
+        full: the whole name in a tree, for pages.
+        style: a style such as ``bold``, ``dim`` or ``red``; Markdown and HTML have bold, too.
+        ends: whether a rule follows.
+        sums: whether it is a sum of other lines, and so has no bar.
     """
 
     name: str
@@ -120,20 +138,20 @@ class Line:
     sums: bool = False
 
     @classmethod
-    def of(cls, name: str, columns: Sequence[Column], row: Any, **more: Any) -> Line:
-        """A row's line; ``more`` are fields of it."""
-        return cls(name, tuple(column.text(row) for column in columns), **more)
+    def from_row(cls, name: str, columns: Sequence[Column], row: Any, **fields: Any) -> Line:
+        """Return the line of a row; ``fields`` are those of the line."""
+        return cls(name, tuple(column.text(row) for column in columns), **fields)
 
 
 @dataclass(frozen=True)
 class Table:
-    """Lines under a title; notes beneath them, and what they come to in sentences.
+    """Lines under a title, with notes and sentences.
 
     Attributes:
         first: heading of the names.
-        fold: whether names run on over several lines rather than being shortened.
-        answer: lines above the table that say what it comes to.
-        whole: whether columns that do not fit stand in further tables beneath, rather than nowhere.
+        fold: whether names wrap instead of losing their middle.
+        answer: lines above the table.
+        all_columns: whether columns that do not fit form further tables.
     """
 
     title: str
@@ -145,19 +163,18 @@ class Table:
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()
     fold: bool = False
-    whole: bool = False
+    all_columns: bool = False
 
     def cells(self, place: int) -> list[str]:
-        """The cells of a column."""
         return [line.cells[place] for line in self.lines]
 
     def used(self) -> list[int]:
-        """Places of the columns in which at least one line has something to say."""
+        """Return the indices of columns with content."""
         return [place for place in range(len(self.columns)) if {*self.cells(place)} - {ABSENT, ""}]
 
 
 class Screen(NamedTuple):
-    """The size of what people look at; by default as much as everybody has."""
+    """The size of a screen; the default fits most terminals."""
 
     lines: int = 24
     width: int = 100
@@ -168,14 +185,14 @@ SCREEN = Screen()
 
 @dataclass(frozen=True)
 class Document:
-    """What a command shows, for every format; each part is made when a format asks for it.
+    """The output of a command in every format; each part is computed on demand.
 
     Attributes:
-        blocks: tables and sentences, in their order.
-        data: what JSON has: seconds and bytes, and a schema's name.
-        csv: names, and lines of values; ``None`` where there are none.
-        title: of a page.
-        screen: what a terminal of some size shows instead of all blocks, so that it fits.
+        blocks: tables and sentences in order.
+        data: the JSON, in seconds and bytes, with the name of its schema.
+        csv: names and lines of values, if any.
+        title: title of a page.
+        screen: blocks that fit on a terminal of some size.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
@@ -184,19 +201,19 @@ class Document:
     title: str = "Inferlens"
     screen: Callable[[Screen], Sequence[Table | str]] | None = None
 
-    def fitted(self, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
+    def fit(self, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
         """Return what fits on a screen; with ``tables`` all blocks, where a screen has room for sentences alone."""
         blocks = self.screen(screen) if self.screen else self.blocks()
         return self.blocks() if tables and all(isinstance(block, str) for block in blocks) else blocks
 
 
-def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
-    """The lines, and beneath a rule what they add up to."""
+def lines_and_sums(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the lines, a rule, and their sums."""
     return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
 
 
-def longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
-    """For each line the greatest number between the same rules: batch sizes have scales of their own."""
+def group_maxima(table: Table, numbers: Sequence[float | None]) -> list[float]:
+    """Return the greatest number between two rules for each line, because batch sizes have their own scales."""
     groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
     most: dict[int, float] = {}
     for group, item in zip(groups, numbers, strict=True):
@@ -204,80 +221,117 @@ def longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
     return [most[group] or 1.0 for group in groups]
 
 
-def render(
-    document: Document,
-    format: str = "table",
-    *,
-    width: int = SCREEN.width,
-    lines: int = SCREEN.lines,
-    color: bool = False,
-    wide: bool = False,
-    columns: str | None = None,
-) -> str:
-    """``document`` as text.
-
-    Args:
-        document: what is shown.
-        format: one of :data:`FORMATS`.
-        width: columns of the terminal; ``lines``: what it has of these.
-        color: whether to use the terminal's colours.
-        wide: whether to show all columns, also those that are ``Column.wide``.
-        columns: the columns to show instead, by title or key, with commas; ``help`` lists them. Programs' formats
-            have all of them anyway.
-
-    Raises:
-        InferlensError: if there is no such format or column, or the document cannot be written in it.
-    """
-    check_choice("format", format, FORMATS)
-    if columns == "help":
-        return columns_of(document.blocks()) + "\n"
-    if format not in FOR_PROGRAMS:
-        screen = Screen(lines, width)
-        every = document.fitted(screen, tables=bool(columns)) if format == "table" else document.blocks()
-        every_column = wide or format == "html"  # a page hides what is wide until it is asked for
-        blocks = every if every_column and not columns else chosen(every, columns)
-        if wide or columns:
-            blocks = [block if isinstance(block, str) else replace(block, whole=True) for block in blocks]
-        document = replace(document, blocks=lambda: blocks)
-    written: str = import_module(FORMATS[format]).render(document, width, color)
-    return written
-
-
-def columns_of(blocks: Sequence[Table | str]) -> str:
+def column_names(blocks: Sequence[Table | str]) -> str:
     """Return the names of all columns in one sentence."""
     columns = [column for block in blocks if isinstance(block, Table) for column in block.columns]
     return f"Columns: {', '.join(dict.fromkeys(filter(None, (column.heading for column in columns))))}."
 
 
-def chosen(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:
-    """The blocks, their tables with the columns that are named, or else with those that are not ``wide``.
+def select_columns(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:
+    """Return the blocks with the named columns, or without ``wide`` ones.
 
     Raises:
         InferlensError: if no table has a column of that name.
     """
-    names = [_spelled(name) for name in (columns or "").split(",") if name.strip()]
-    known = {
+    names = [_normalize(name) for name in (columns or "").split(",") if name.strip()]
+    available = {
         name for block in blocks if isinstance(block, Table) for column in block.columns for name in _names(column)
     }
-    for place, name in enumerate(names if known else ()):
-        names[place] = min((item for item in known if item.startswith(name)), key=len, default=name)
-        check_choice("column", names[place], sorted(known))
-    return [block if isinstance(block, str) else _with(block, names) for block in blocks]
+    for place, name in enumerate(names if available else ()):
+        names[place] = min((item for item in available if item.startswith(name)), key=len, default=name)
+        check_choice("column", names[place], sorted(available))
+    return [block if isinstance(block, str) else _select(block, names) for block in blocks]
 
 
-def _with(table: Table, names: Sequence[str]) -> Table:
+def _select(table: Table, names: Sequence[str]) -> Table:
     places = [place for place, column in enumerate(table.columns) if not column.wide]
     if names:
-        found = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
-        apart = [place for place in places if table.columns[place].tells_apart]
-        places = list(dict.fromkeys([*apart, *(place for item in found for place in item)]))
+        matches = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
+        identifying = [place for place in places if table.columns[place].identifies]
+        places = list(dict.fromkeys([*identifying, *(place for item in matches for place in item)]))
     lines = [replace(line, cells=[line.cells[place] for place in places]) for line in table.lines]
     return replace(table, columns=[table.columns[place] for place in places], lines=lines)
 
 
 def _names(column: Column) -> set[str]:
-    return {_spelled(name) for name in (column.key, column.title, column.heading) if name}
+    return {_normalize(name) for name in (column.key, column.title, column.heading) if name}
 
 
-def _spelled(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.strip().lower().replace("-", " ").replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart.
+
+    Attributes:
+        name: distinct file name.
+        caption: how to read it, in one line.
+        svg: draws it for light paper; its argument selects the form for phones.
+        values: the drawn rows, if any.
+        light_only: whether dark pages keep a white background.
+    """
+
+    name: str
+    caption: str
+    svg: Callable[[bool], str]
+    values: Sequence[dict[str, Any]] = ()
+    light_only: bool = False
+
+    def numbers(self) -> Download | None:
+        """Return the values as CSV with six digits, if any."""
+        names = list(dict.fromkeys(name for value in self.values for name in value))
+        lines = csv_text(names, ([_six_digits(value.get(name)) for name in names] for value in self.values))
+        return Download(f"{self.name}.csv", self.caption, "text/csv", lines.encode()) if names else None
+
+
+def _six_digits(value: Any) -> Any:
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file inside the page; ``kind`` is its media type."""
+
+    name: str
+    about: str
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a heading; the reader opens ``folded`` ones."""
+
+    name: str
+    title: str
+    blocks: Sequence[Block]
+    folded: bool = False
+
+
+Block = Table | str | Picture | Download | Section
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page with sections."""
+
+    title: str
+    sections: Sequence[Section]
+
+
+def csv_text(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(names)
+    writer.writerows(map(_field, line) for line in lines)
+    return out.getvalue()
+
+
+def _field(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        value = " | ".join(map(str, value))
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value

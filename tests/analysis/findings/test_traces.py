@@ -9,9 +9,9 @@ import pytest
 
 from inferlens.analysis.evidence import Finding
 from inferlens.analysis.trace_findings import TRACE_RULES, trace_findings
-from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.views.traced.trace_views import VIEWS, Selection
+from inferlens.trace.reader import read
+from inferlens.views.trace import VIEWS, Selection
 from tests.commands import inferlens
 from tests.trace.samples import GPU, H100, event, kernel, launch, of_torch, shared, step, text
 
@@ -186,7 +186,7 @@ def test_no_command_leads_to_an_empty_view(trace: str) -> None:
     analysis, gpu = Analysis(read(data)), trace != "cpu"
     for name, view in VIEWS.items():
         for by in ((), ("shapes",), ("operator",)):
-            _, options = view(analysis, Selection(by)).look
+            _, options = view(analysis, Selection(by)).next_step
             assert "shapes" not in options
             assert "modules" not in options
             assert gpu or "kernels" not in options, (name, by)

@@ -15,10 +15,9 @@ from inferlens.execution import profile as profiling
 from inferlens.record.record import encode
 from inferlens.record.store import load_profiles, save_profile
 from inferlens.record.work import Ceilings
-from inferlens.views.profiled import modules
-from inferlens.views.profiled.cases import groups
-from inferlens.views.profiled.findings import document, judged
-from inferlens.views.table import render
+from inferlens.views.profiles import group_profiles, modules
+from inferlens.views.profiles.findings import findings_document, judge_cases
+from inferlens.views.renderers import render
 from tests import commands
 from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, unprofiled
 from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
@@ -27,7 +26,7 @@ from tests.views.samples import CPU_MACHINE, case, record
 
 
 def shown(folder: Path, format: str = "markdown", width: int = 120, *, whole: bool = True) -> str:
-    return render(document(judged(load_profiles([folder])), whole=whole), format, width=width)
+    return render(findings_document(judge_cases(load_profiles([folder])), whole=whole), format, width=width)
 
 
 @pytest.fixture
@@ -70,8 +69,8 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
 
 def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path: Path) -> None:
     loaded = load_profiles([saved(tmp_path / "results", layered(layer("conv", 5.0)), median=5e-3)])
-    (found,) = document(judged(loaded), brief=True).blocks()
-    said, _ = modules.document(groups(loaded), brief=True).blocks()
+    (found,) = findings_document(judge_cases(loaded), brief=True).blocks()
+    said, _ = modules.modules_document(group_profiles(loaded), brief=True).blocks()
     assert (found.lines, found.sentences) == ([], ())
     assert said == "conv has the largest share: 100 %. Host time of layers, scaled to a call without profiling."
 
@@ -99,7 +98,7 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     assert " an unprofiled one (pytorch; 2 other cases too). Shares say where to look" in said
     assert "Not looked at: floors of any case." in said
     assert said.index("batch norm") < said.index("doubtful"), "what can be done first"
-    brief = render(document(judged(load_profiles([results])), lines=3, brief=True))
+    brief = render(findings_document(judge_cases(load_profiles([results])), lines=3, brief=True))
     assert len(brief.splitlines()) <= 6
     assert "batch norm is not folded" in brief
     steady = saved(tmp_path / "steady", layered(*parts), median=8.5e-3)
@@ -159,7 +158,7 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     said = shown(tmp_path)
     assert "a profiled call takes 3.00 ms, 3.00x an unprofiled one" in said
     assert " of the 1.00 ms could be won" in said
-    (one,) = judged(load_profiles([tmp_path]))
+    (one,) = judge_cases(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.findings}
     assert not any(item.startswith(("layers", "kernels")) for item in one.missing)
 
@@ -201,6 +200,6 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Try: " in shown, "findings stand above the table"
     assert len(done.stdout.splitlines()) <= 24
     assert max(map(len, done.stdout.splitlines())) <= 100
-    by_case = {item.case.name: item.found for item in judged(load_profiles([tmp_path / "results"]))}
+    by_case = {item.case.name: item.found for item in judge_cases(load_profiles([tmp_path / "results"]))}
     assert "batch-norm-not-folded" in {finding.code for finding in by_case["pytorch fp32"]}
     assert "batch-norm-not-folded" not in {finding.code for finding in by_case["onnxruntime:cpu fp32"]}

@@ -34,9 +34,9 @@ def layer(name: str, mean: float | None, *modules: str, runs: int = RUNS, **fiel
 
 def profile(of: Case, layers: list[Layer], *, outside: float = 0.2e-3, timed: str = "host", **fields: Any) -> Profile:
     """A profile whose whole is the sum of its layers and ``outside``."""
-    timed_layers = [layer.times for layer in layers if layer.times]
-    runs = len(timed_layers[0]) if timed_layers else RUNS
-    whole = tuple(float(value) + outside for value in np.sum(timed_layers or [np.zeros(runs)], axis=0))
+    time_layers = [layer.times for layer in layers if layer.times]
+    runs = len(time_layers[0]) if time_layers else RUNS
+    whole = tuple(float(value) + outside for value in np.sum(time_layers or [np.zeros(runs)], axis=0))
     defaults: dict[str, Any] = {
         "id": f"profile {of.digest}",
         "record": f"{of.digest}-1",

@@ -17,7 +17,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers, Profile, decode, encode
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
-from inferlens.views.profiled import perfetto
+from inferlens.views.profiles.timeline import render_timeline
 from tests.analysis.profile.samples import profile
 from tests.backends.profiling.samples import Fused, model, prepared, profiled, seconds
 from tests.views.profiled import data
@@ -181,7 +181,7 @@ def test_every_backend_traces_every_name() -> None:
 
 @pytest.mark.parametrize("kind", [Exact, Fused, Named])
 def test_a_trace_has_every_run_and_all_of_every_layer(kind: Any) -> None:
-    trace = checked(perfetto.render(LoadedProfiles(profiles=list(seen(kind))))[0])
+    trace = checked(render_timeline(LoadedProfiles(profiles=list(seen(kind))))[0])
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     for process, (label, layers) in enumerate(of(kind), start=1):
         mine = [event for event in events if event["pid"] == process]

@@ -9,8 +9,7 @@ from inferlens.analysis.findings import findings
 from inferlens.analysis.profile_table import Runs, runs_of
 from inferlens.analysis.work import precisions
 from inferlens.record.layer_profile import Layer, Profile
-from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.findings import precision_line
+from inferlens.views.profiles import ProfiledCase, precision_line
 from tests.analysis.findings.crafted import kernel, launched, layer, layered, the, unprofiled, work
 from tests.views.samples import case
 

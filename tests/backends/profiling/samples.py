@@ -16,10 +16,10 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.base import TOLERANCES, KernelOrigins, Launched, LayerProfiler, Origins, Preparation
-from inferlens.backends.profiling.kernels import kernels_from, origins_by_scope
-from inferlens.backends.profiling.traces import TracedRun, traced_runs
-from inferlens.backends.tensorrt.layers import inspected_layers, kernel_origins
+from inferlens.backends.base import TOLERANCES, GpuLaunch, KernelSources, KernelTracer, LayerProfiler, Preparation
+from inferlens.backends.profiling.kernels import kernels_of_runs, sources_by_scope
+from inferlens.backends.profiling.traces import TracedRun, read_runs
+from inferlens.backends.tensorrt.layers import inspected_layers, kernel_sources
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import GpuLimits, Kernels, Layer, Layers
 from inferlens.spec.case import TensorSpec
@@ -205,27 +205,27 @@ H200 = GpuLimits(
 )
 
 
-class Scoped(KernelOrigins):
+class Scoped(KernelTracer):
     """Tells modules by the scopes of a trace."""
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        return origins_by_scope(launched)
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        return sources_by_scope(launched)
 
 
-class OfEngine(KernelOrigins):
+class OfEngine(KernelTracer):
     """Tells the layers of an engine, as its runner will."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        return kernel_origins(launched, self._layers, {})
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        return kernel_sources(launched, self._layers, {})
 
 
 @cache
 def runs(name: str) -> tuple[TracedRun, ...]:
     """The runs of a trace."""
-    return tuple(traced_runs(read(FOLDER / f"{name}.json.gz")))
+    return tuple(read_runs(read(FOLDER / f"{name}.json.gz")))
 
 
 def engine(name: str) -> list[Layer]:
@@ -237,4 +237,4 @@ def engine(name: str) -> list[Layer]:
 def kernels(name: str) -> Kernels:
     """The kernels of a trace, with all that can be told of them."""
     teller = Scoped() if name == EAGER else OfEngine(engine(name)) if name in ENGINES else None
-    return kernels_from(runs(name), H200, teller, label=name)
+    return kernels_of_runs(runs(name), H200, teller, label=name)

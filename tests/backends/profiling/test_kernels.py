@@ -14,22 +14,22 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from inferlens.backends.base import KernelOrigin, KernelOrigins, Launched, Origins
+from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.profiling import traces as traced_runs
 from inferlens.backends.profiling.kernels import (
     SCOPE,
     MatchedKernels,
     eager_kernels,
-    kernels_beneath,
-    kernels_from,
+    kernels_below,
+    kernels_of_runs,
     layers_of_kernels,
     module_scopes,
-    origins_by_match,
-    origins_by_scope,
+    sources_by_match,
+    sources_by_scope,
 )
-from inferlens.backends.profiling.traces import TracedEvent, TracedOperator, one_run
-from inferlens.backends.tensorrt.layers import aligned, kernel_origins, only_orders, tactic
+from inferlens.backends.profiling.traces import TracedEvent, TracedOperator, trace_single_run
+from inferlens.backends.tensorrt.layers import align_kernels, is_synchronization, kernel_sources, tactic
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.errors import Unsupported
@@ -121,9 +121,9 @@ def test_shapes_and_occupancy() -> None:
 def test_runs_that_differ_are_put_together_by_likeness() -> None:
     first, second, third = runs(EAGER)
     cut = replace(second, events=second.events[:5] + second.events[6:])
-    found = kernels_from([first, cut, third], H200, Scoped())
+    found = kernels_of_runs([first, cut, third], H200, Scoped())
     assert "not all runs" in found.absent["order"]
-    lost = second.events[5].launched.name
+    lost = second.events[5].gpu_launch.name
     (short,) = [kernel for kernel in found.kernels if kernel.name == lost and kernel.modules == ("maxpool",)]
     assert short.times[1] == 0 < short.times[0]
     assert short.begins == ()
@@ -139,7 +139,7 @@ def test_what_nobody_is_known_to_have_launched_is_in_the_run_in_which_it_began()
     trace = read(FOLDER / f"{GRAPH}.json.gz")
     gpu = dataclasses.replace(trace.gpu, correlation=trace.gpu.correlation * 0)
     lost = dataclasses.replace(trace, gpu=gpu)
-    known, unknown = traced_runs.traced_runs(trace), traced_runs.traced_runs(lost)
+    known, unknown = traced_runs.read_runs(trace), traced_runs.read_runs(lost)
     assert [len(run.events) for run in unknown] == [len(run.events) for run in known]
     assert {run.launches for run in unknown} == {0}
     assert [event.begin for event in unknown[0].events] == sorted(event.begin for event in unknown[0].events)
@@ -149,11 +149,11 @@ def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytes
     """All the way through torch.profiler, here on the CPU: runs are found, and no kernels in them."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Unsupported, match="sees no GPU"):
-        kernel_runs.check()
+        kernel_runs.check_profiler()
     model, real = small.model(), traced_runs.profiler
     for module in (kernel_runs, traced_runs):
         monkeypatch.setattr(module, "profiler", lambda **_: real(on_gpu=False))
-    monkeypatch.setattr(kernel_runs, "check", lambda: None)
+    monkeypatch.setattr(kernel_runs, "check_profiler", lambda: None)
     with small.backend("pytorch").prepare(model, small.case("pytorch"), small.preparation(tmp_path)) as runner:
         feed = runner.place(small.arrays(model))
         ((clocked, traced),) = traced_runs.trace_runs(runner, feed, 3, on_gpu=True)
@@ -161,17 +161,19 @@ def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytes
         assert [run.events for run in traced] == [()] * 3
         assert all(run.whole > 0 for run in traced)
         with pytest.raises(Unsupported, match="saw nothing run on the GPU in 12 runs"):
-            kernel_runs.kernels_of(runner, feed, 12)
+            kernel_runs.trace_kernels(runner, feed, 12)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
-    layers = [layer for layer in engine(name) if not only_orders(layer)]
+    layers = [layer for layer in engine(name) if not is_synchronization(layer)]
     for run in runs(name):
-        launched = [event.launched for event in run.events]
-        origins = kernel_origins(launched, engine(name), {})
+        launched = [event.gpu_launch for event in run.events]
+        origins = kernel_sources(launched, engine(name), {})
         assert origins.absent == {}
-        owned = [(item.name, origin.layer) for item, origin in zip(launched, origins.of, strict=True) if origin.layer]
+        owned = [
+            (item.name, origin.layer) for item, origin in zip(launched, origins.origins, strict=True) if origin.layer
+        ]
         assert [owner for _, owner in owned] == [layer.name for layer in layers]
         for (kernel, _), layer in zip(owned, layers, strict=True):
             assert layer.kind != "kgen" or tactic(layer) == kernel, (
@@ -218,23 +220,23 @@ def layers_of(text: str) -> list[Layer]:
     ],
 )
 def test_stretches_between_anchors(kernels: str, layers: str, expected: str) -> None:
-    found = aligned(kernels.split(), layers_of(layers))
+    found = align_kernels(kernels.split(), layers_of(layers))
     said = ["+".join(layer.name for layer in layers) or "-" for layers in found]
     assert said == expected.split()
 
 
 def test_a_joint_stretch_belongs_to_all_of_its_modules_and_is_counted() -> None:
-    origins = kernel_origins([Launched(name=name) for name in "xykz"], layers_of("a b c d:k e"), {})
-    assert origins.of[0].layer == origins.of[1].layer == "a + b + c"
-    assert origins.of[0].modules == ("m.a", "m.b", "m.c")
-    assert (origins.of[2].layer, origins.of[3].modules) == ("d", ("m.e",))
+    origins = kernel_sources([GpuLaunch(name=name) for name in "xykz"], layers_of("a b c d:k e"), {})
+    assert origins.origins[0].layer == origins.origins[1].layer == "a + b + c"
+    assert origins.origins[0].modules == ("m.a", "m.b", "m.c")
+    assert (origins.origins[2].layer, origins.origins[3].modules) == ("d", ("m.e",))
     assert origins.absent["layers"].startswith("2 of 4 kernels")
 
 
 def test_a_long_engine_is_laid_out_quickly() -> None:
     layers = [layer(str(index), f"k{index % 7}" if index % 3 else "") for index in range(3000)]
     names = [tactic(layer) or "library" for layer in layers]
-    assert [owners[0] for owners in aligned(names, layers)] == layers
+    assert [owners[0] for owners in align_kernels(names, layers)] == layers
 
 
 A, B = KernelOrigin("one", ("a",)), KernelOrigin("two", ("b",))
@@ -274,19 +276,19 @@ def test_modules_are_scopes_in_each_other(kind: Callable[[], Any], shape: tuple[
     module = kind()
     runner = SimpleNamespace(infer=module, synchronize=lambda: None)
     with torch.inference_mode():
-        root = one_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
-    (outer,) = [traced_operator for traced_operator in root.inside if traced_operator.name == SCOPE]
-    scopes = [traced_operator.name for traced_operator in outer.inside if traced_operator.name.startswith(SCOPE)]
-    origins = origins_by_scope([Launched(name="k", around=(SCOPE, scope)) for scope in scopes])
-    assert [kernel_origin.modules for kernel_origin in origins.of] == [(name,) for name in inside]
+        root = trace_single_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
+    (outer,) = [traced_operator for traced_operator in root.children if traced_operator.name == SCOPE]
+    scopes = [traced_operator.name for traced_operator in outer.children if traced_operator.name.startswith(SCOPE)]
+    origins = sources_by_scope([GpuLaunch(name="k", scopes=(SCOPE, scope)) for scope in scopes])
+    assert [kernel_origin.modules for kernel_origin in origins.origins] == [(name,) for name in inside]
     assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
 def test_the_innermost_module_is_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
-    copy, outer = Launched(name="copy", around=("aten::copy_",)), Launched(name="k", around=(SCOPE,))
-    origins = origins_by_scope([inner, copy, outer])
-    assert [kernel_origin.modules for kernel_origin in origins.of] == [("a.b",), (), ("",)]
+    inner = GpuLaunch(name="k", scopes=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
+    copy, outer = GpuLaunch(name="copy", scopes=("aten::copy_",)), GpuLaunch(name="k", scopes=(SCOPE,))
+    origins = sources_by_scope([inner, copy, outer])
+    assert [kernel_origin.modules for kernel_origin in origins.origins] == [("a.b",), (), ("",)]
     assert "1 of 3" in origins.absent["modules"]
     real, module = traced_runs.profiler, small.model().module
     monkeypatch.setattr(traced_runs, "profiler", lambda **_: real(on_gpu=False))
@@ -294,9 +296,9 @@ def test_the_innermost_module_is_the_origin(monkeypatch: pytest.MonkeyPatch) -> 
     assert eager_kernels(module, module, [torch.zeros(1, 3, 16, 16)]) == MatchedKernels([])
 
 
-def launched(*names: str) -> list[Launched]:
+def launched(*names: str) -> list[GpuLaunch]:
     kinds = {"Memcpy": "copy", "Memset": "fill"}
-    return [Launched(name=name, kind=kinds.get(name.partition(" ")[0], "kernel")) for name in names]
+    return [GpuLaunch(name=name, kind=kinds.get(name.partition(" ")[0], "kernel")) for name in names]
 
 
 @pytest.mark.parametrize(
@@ -311,19 +313,19 @@ def launched(*names: str) -> list[Launched]:
     ],
 )
 def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
-    origins = origins_by_match(
+    origins = sources_by_match(
         launched(*names),
         MatchedKernels([(item, origin) for item, origin in zip(launched("k", "k"), (A, B), strict=True)]),
     )
-    assert origins.of == (expected or (KernelOrigin(),) * len(names))
+    assert origins.origins == (expected or (KernelOrigin(),) * len(names))
     assert ("not the same in the same order" in origins.absent.get("modules", "")) == (expected is None)
 
 
-def of_block(number: int, *, tile: int = 64, norm: str = "norm") -> list[tuple[Launched, KernelOrigin]]:
+def of_block(number: int, *, tile: int = 64, norm: str = "norm") -> list[tuple[GpuLaunch, KernelOrigin]]:
     """The kernels of one of several blocks that are alike, with their origins."""
     names = (("gemm", (tile, 1, 1)), (norm, (8, 1, 1)), ("gemm", (tile, 1, 1)), ("add", (8, 1, 1)))
     origin = KernelOrigin(f"layer{number}", (f"layer{number}",))
-    return [(Launched(name=name, grid=grid, block=(128, 1, 1)), origin) for name, grid in names]
+    return [(GpuLaunch(name=name, grid=grid, block=(128, 1, 1)), origin) for name, grid in names]
 
 
 BLOCKS = [kernel for number in range(9) for kernel in of_block(number)]
@@ -332,17 +334,17 @@ CONVNEXT, CONVNEXT_REPLAY, INDUCTOR, INDUCTOR_REPLAY = (
 )  # fmt: skip
 
 
-class Matching(KernelOrigins):
+class Matching(KernelTracer):
     """Tells the owners of another run."""
 
-    def __init__(self, launched: list[Launched], owners: Origins) -> None:
-        self._matched = MatchedKernels(list(zip(launched, owners.of, strict=True)))
+    def __init__(self, launched: list[GpuLaunch], owners: KernelSources) -> None:
+        self._matched = MatchedKernels(list(zip(launched, owners.origins, strict=True)))
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        return origins_by_match(launched, self._matched)
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        return sources_by_match(launched, self._matched)
 
 
-COPY = Launched(name="multi_tensor_apply_kernel", grid=(4, 1, 1), block=(512, 1, 1))
+COPY = GpuLaunch(name="multi_tensor_apply_kernel", grid=(4, 1, 1), block=(512, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -354,39 +356,39 @@ COPY = Launched(name="multi_tensor_apply_kernel", grid=(4, 1, 1), block=(512, 1,
         ([*(kernel for kernel, _ in BLOCKS[:6]), BLOCKS[2][0], *(kernel for kernel, _ in BLOCKS[6:])], 1),
     ],
 )
-def test_kernels_of_a_replay_have_the_owners_of_a_run_without_the_graph(replay: list[Launched], lost: int) -> None:
-    origins = origins_by_match(replay, MatchedKernels(BLOCKS))
-    known = [origin.layer for origin in origins.of if origin.layer]
+def test_kernels_of_a_replay_have_the_owners_of_a_run_without_the_graph(replay: list[GpuLaunch], lost: int) -> None:
+    origins = sources_by_match(replay, MatchedKernels(BLOCKS))
+    known = [origin.layer for origin in origins.origins if origin.layer]
     assert known == sorted(known)
     assert len(known) == sum(kernel is not COPY for kernel in replay) - lost
     assert set(known) == {f"layer{number}" for number in range(9)}
-    assert ("not known for 1 of 37" in origins.absent.get("modules", "")) == bool(lost)
-    unknown = [kernel for kernel, origin in zip(replay, origins.of, strict=True) if not origin.layer]
+    assert ("unknown for 1 of 37" in origins.absent.get("modules", "")) == bool(lost)
+    unknown = [kernel for kernel, origin in zip(replay, origins.origins, strict=True) if not origin.layer]
     assert COPY not in replay or unknown == [COPY]
 
 
 def test_a_replay_of_other_kernels_has_no_owners() -> None:
     """A block less is a ninth of the kernels, and nothing tells which block it is."""
     for replay in (BLOCKS[4:], [kernel for number in range(9) for kernel in of_block(number, norm="fused_norm")]):
-        origins = origins_by_match([kernel for kernel, _ in replay], MatchedKernels(BLOCKS))
-        assert not any(origin.layer for origin in origins.of)
+        origins = sources_by_match([kernel for kernel, _ in replay], MatchedKernels(BLOCKS))
+        assert not any(origin.layer for origin in origins.origins)
         assert "not the same in the same order" in origins.absent["modules"]
 
 
 def test_every_kernel_of_a_real_graph_has_the_module_of_its_eager_call() -> None:
     (eager,) = runs(CONVNEXT)
-    launched = [event.launched for event in eager.events]
-    owners = origins_by_scope(launched)
-    replays = [[event.launched for event in run.events] for run in runs(CONVNEXT_REPLAY)]
-    assert not any(launched.around for launched in replays[0]), "a replay calls no modules"
+    launched = [event.gpu_launch for event in eager.events]
+    owners = sources_by_scope(launched)
+    replays = [[event.gpu_launch for event in run.events] for run in runs(CONVNEXT_REPLAY)]
+    assert not any(launched.scopes for launched in replays[0]), "a replay calls no modules"
     for replay in replays:
-        origins = origins_by_match(replay, MatchedKernels(list(zip(launched, owners.of, strict=True))))
+        origins = sources_by_match(replay, MatchedKernels(list(zip(launched, owners.origins, strict=True))))
         assert origins == owners
-        assert all(origin.modules for origin in origins.of)
-    kernels_found = kernels_from(runs(CONVNEXT_REPLAY), H200, Matching(launched, owners))
+        assert all(origin.modules for origin in origins.origins)
+    kernels_found = kernels_of_runs(runs(CONVNEXT_REPLAY), H200, Matching(launched, owners))
     layers = layers_of_kernels(kernels_found, ())
     assert layers.absent == {}
-    assert {layer.modules for layer in layers.layers} == {origin.modules for origin in owners.of}
+    assert {layer.modules for layer in layers.layers} == {origin.modules for origin in owners.origins}
     took = sum(layer.times[1] for layer in layers.layers)
     assert took == pytest.approx(1.18e-3, rel=0.01)  # 1.22 ms were measured for a replay without the profiler
 
@@ -394,17 +396,17 @@ def test_every_kernel_of_a_real_graph_has_the_module_of_its_eager_call() -> None
 def test_a_real_graph_of_inductor_matches_the_same_code_without_a_graph() -> None:
     """All but what copies the input, which takes 4.5 % of the time."""
     (plain,) = runs(INDUCTOR)
-    launched = [event.launched for event in plain.events]
+    launched = [event.gpu_launch for event in plain.events]
     owners = [KernelOrigin(str(place), (str(place),)) for place, _ in enumerate(launched)]
     for run in runs(INDUCTOR_REPLAY):
-        origins = origins_by_match(
-            [event.launched for event in run.events], MatchedKernels(list(zip(launched, owners, strict=True)))
+        origins = sources_by_match(
+            [event.gpu_launch for event in run.events], MatchedKernels(list(zip(launched, owners, strict=True)))
         )
         assert origins.absent == {}
-        assert [origin for origin in origins.of if origin.layer] == owners
-        (copy,) = [event for event, origin in zip(run.events, origins.of, strict=True) if not origin.layer]
-        assert copy.launched.operator == "aten::_foreach_copy_"
-        known = sum(event.time for event, origin in zip(run.events, origins.of, strict=True) if origin.layer)
+        assert [origin for origin in origins.origins if origin.layer] == owners
+        (copy,) = [event for event, origin in zip(run.events, origins.origins, strict=True) if not origin.layer]
+        assert copy.gpu_launch.operator == "aten::_foreach_copy_"
+        known = sum(event.time for event, origin in zip(run.events, origins.origins, strict=True) if origin.layer)
         assert known >= 0.95 * sum(event.time for event in run.events)
 
 
@@ -430,40 +432,40 @@ def test_layers_take_the_time_of_their_kernels() -> None:
 
 
 def test_what_tells_nothing_says_why() -> None:
-    assert origins_by_match(launched("k"), MatchedKernels([], {"modules": "it failed"})).absent == {
+    assert sources_by_match(launched("k"), MatchedKernels([], {"modules": "it failed"})).absent == {
         "modules": "it failed"
     }
 
 
 def event(name: str, begin: int) -> TracedEvent:
-    return TracedEvent(launched=launched(name)[0], begin=begin, time=1)
+    return TracedEvent(gpu_launch=launched(name)[0], begin=begin, time=1)
 
 
 def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
-    outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
+    outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], children=[inner])
     traced_operator = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
-    compiler: Any = SimpleNamespace(graphs=[], knows=True)
-    matched_kernels = kernels_beneath(TracedOperator("run", inside=[outer, traced_operator]), InductorNames(compiler))
+    compiler: Any = SimpleNamespace(graphs=[], has_provenance=True)
+    matched_kernels = kernels_below(TracedOperator("run", children=[outer, traced_operator]), InductorNames(compiler))
     assert [(kernel.name, origin.layer) for kernel, origin in matched_kernels.kernels] == [
         ("Memcpy DtoD (Device -> Device)", "aten::copy_"), ("first", "aten::matmul"), ("second", "aten::matmul"),
     ]  # fmt: skip
-    assert matched_kernels.absent["modules"].startswith("not known for 3 of 3")
+    assert matched_kernels.absent["modules"].startswith("unknown for 3 of 3")
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that runs two kernels for every operator that calls no other."""
-    real_runs, real_profiler = traced_runs.traced_runs, traced_runs.profiler
+    real_runs, real_profiler = traced_runs.read_runs, traced_runs.profiler
 
     def with_kernels(trace: Any) -> Any:
         found = real_runs(trace)
-        for operator in (traced_operator for run in found for traced_operator in run.root.every()):
-            if not operator.inside and ("::" in operator.name or "cpp_" in operator.name):
+        for operator in (traced_operator for run in found for traced_operator in run.root.walk()):
+            if not operator.children and ("::" in operator.name or "cpp_" in operator.name):
                 operator.kernels = [event(f"{operator.name} {part}", int(operator.begin * 1e9)) for part in "ab"]
         return found
 
-    monkeypatch.setattr(traced_runs, "traced_runs", with_kernels)
+    monkeypatch.setattr(traced_runs, "read_runs", with_kernels)
     monkeypatch.setattr(traced_runs, "profiler", lambda on_gpu, **more: real_profiler(on_gpu=False, **more))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
@@ -488,19 +490,21 @@ def test_compiled_code(label: str, options: Any, kind: Callable[[], Any], graphs
     network = model(kind, *((1, 4, 32) if kind is Breaking else ()))
     case = small.case(label, threads=1, options=options)
     runner: Any = small.backend(label).prepare(network, case, prepared(tmp_path, level="kernel"))
-    assert isinstance(runner, KernelOrigins)
+    assert isinstance(runner, KernelTracer)
     runner._graphs = graphs
     with runner:
         feed = runner.place(small.arrays(network))
         for _ in range(3):
             runner.infer(feed)
-        assert runner.origins(launched("other")).absent["modules"]
-        origins = runner.origins(launched("Memcpy DtoD", *(kernel.name for kernel, _ in runner._matched.kernels)))
+        assert runner.kernel_sources(launched("other")).absent["modules"]
+        origins = runner.kernel_sources(
+            launched("Memcpy DtoD", *(kernel.name for kernel, _ in runner._matched.kernels))
+        )
     assert not origins.absent
-    assert origins.of[0] == KernelOrigin(), "what copies the inputs"
-    assert origins.of[1] == origins.of[2], "both of an operator's kernels"
-    assert all(origin.layer and origin.modules for origin in origins.of[1:])
-    paths = {path for origin in origins.of for path in origin.modules}
+    assert origins.origins[0] == KernelOrigin(), "what copies the inputs"
+    assert origins.origins[1] == origins.origins[2], "both of an operator's kernels"
+    assert all(origin.layer and origin.modules for origin in origins.origins[1:])
+    paths = {path for origin in origins.origins for path in origin.modules}
     assert paths >= ({f"{ODD}.0", f"{ODD}.2", "last"} if kind is Fused else {"first", "second"})
 
 
@@ -514,8 +518,8 @@ def test_a_second_compilation_that_fails_leaves_kernels_without_modules(
     runner._graphs = True
     with runner:
         assert runner._compiler is None, "what is traced is compiled as ever"
-        monkeypatch.setattr(torch_compile, "Compiler", Mock(side_effect=RuntimeError("out of memory")))
+        monkeypatch.setattr(torch_compile, "TracingCompiler", Mock(side_effect=RuntimeError("out of memory")))
         for _ in range(2):
-            found = runner.origins(launched("k"))
-            assert found.of == (KernelOrigin(),)
+            found = runner.kernel_sources(launched("k"))
+            assert found.origins == (KernelOrigin(),)
             assert "out of memory" in found.absent["modules"]

@@ -11,7 +11,7 @@ import pytest
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import NVTX_VARIABLE, HostClock, enable_nvtx, nvtx_enabled, nvtx_push_pop, nvtx_range
-from inferlens.backends.profiling.layers import layers_of
+from inferlens.backends.profiling.layers import time_modules
 from inferlens.measure.series import latency, throughput
 from inferlens.measure.stopping import sampling_rule
 from inferlens.spec.case import Budget
@@ -69,7 +69,7 @@ def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: lis
 def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
-    layers_of(Counting(said, module), module, torch.ones(2), 1)
+    time_modules(Counting(said, module), module, torch.ones(2), 1)
     ranges = [item for item in said if item != "call"]
     once = ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
     assert ranges[-6:] == once

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.backends.tensorrt.engine import Built, EngineJob, built
-from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, flavour
+from inferlens.backends.tensorrt.engine import BuiltEngine, EngineJob, cached_engine
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, load_flavour
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from tests.backends import small
@@ -21,7 +21,7 @@ TARGETS = "8.0+8.9"
 @pytest.fixture(scope="session")
 def rtx() -> Flavour:
     pytest.importorskip("tensorrt_rtx")
-    return flavour("rtx")
+    return load_flavour("rtx")
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +53,6 @@ def job(rtx: Flavour, graph: Path) -> Making:
 
 
 @pytest.fixture(name="built")
-def built_engine(job: Making, tmp_path: Path) -> Built:
+def built_engine(job: Making, tmp_path: Path) -> BuiltEngine:
     """The small model's engine."""
-    return built(job(), small.preparation(tmp_path))
+    return cached_engine(job(), small.preparation(tmp_path))

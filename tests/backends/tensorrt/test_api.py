@@ -12,7 +12,7 @@ import pytest
 import inferlens
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.runner import PROVIDERS, provider_list
-from inferlens.backends.tensorrt.engine import DTYPES, LOWERED, Network, configuration
+from inferlens.backends.tensorrt.engine import DTYPES, PRECISION_FLAGS, Network, builder_config
 from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.errors import Unsupported
 from tests.backends import small
@@ -23,15 +23,15 @@ else:
     import tomli as tomllib
 
 BACKENDS = Path(inferlens.__file__).parent / "backends"
-FILES = [*(BACKENDS / "tensorrt").glob("*.py"), BACKENDS / "torch_tensorrt" / "layers.py"]
+FILES = [*(BACKENDS / "tensorrt").glob("*.py"), BACKENDS / "torch_tensorrt" / "runner.py"]
 TABLE = tomllib.loads(Path(__file__).with_name("api.toml").read_text())
 RELEASES, CALLS, PROVIDER = TABLE.pop("releases"), TABLE.pop("calls"), TABLE.pop("provider")
 # Objects of TensorRT's by the last name of what they are called, and whose names they have.
 OBJECTS = {
     "trt": "module", "module": "module", "tensorrt": "module", "builder": "Builder", "config": "IBuilderConfig",
     "definition": "INetworkDefinition", "network": "INetworkDefinition", "parser": "OnnxParser",
-    "opened": "ICudaEngine", "context": "IExecutionContext", "_context": "IExecutionContext", "_runtime": "Runtime",
-    "Runtime": "Runtime",
+    "cuda_engine": "ICudaEngine", "context": "IExecutionContext",
+    "_context": "IExecutionContext", "_runtime": "Runtime", "Runtime": "Runtime",
     "inspector": "EngineInspector", "cache": "ITimingCache", "tensor": "ITensor", "IBuilderConfig": "IBuilderConfig",
     **{name: name for name in ("BuilderFlag", "TensorIOMode", "LayerInformationFormat", "ProfilingVerbosity")},
     **{name: name for name in ("MemoryPoolType", "NetworkDefinitionCreationFlag", "TacticSource")},
@@ -119,7 +119,7 @@ def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind: str) 
 
 def test_types_and_lowered_precisions_are_those_of_the_table() -> None:
     assert set(DTYPES) == set(TABLE["DataType"])
-    assert set(LOWERED.values()) <= set(TABLE["BuilderFlag"])
+    assert set(PRECISION_FLAGS.values()) <= set(TABLE["BuilderFlag"])
 
 
 def test_onnx_runtimes_provider_is_given_options_that_it_has() -> None:
@@ -138,5 +138,5 @@ def test_what_this_release_lacks_is_refused_in_one_sentence() -> None:
     old = Flavour("trt", "tensorrt", "TensorRT", "10.3.0", SimpleNamespace(IBuilderConfig=object, BuilderFlag=object))
     network = Network(old, None, None, None, None)
     with pytest.raises(Unsupported, match=r"TensorRT 10\.3\.0 has no max_num_tactics"):
-        configuration(network, TensorRTOptions(max_num_tactics=5), ())
+        builder_config(network, TensorRTOptions(max_num_tactics=5), ())
     assert old.strongly_typed_only  # as TensorRT 11, whose flags of precisions are gone

@@ -18,11 +18,18 @@ from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.tensorrt import engine
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, check_engine, write_engine
+from inferlens.backends.tensorrt.engine import (
+    BuiltEngine,
+    EngineJob,
+    build_to,
+    cached_engine,
+    check_engine,
+    write_engine,
+)
 from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions
 from inferlens.backends.tensorrt.runner import Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution.expand import expand
+from inferlens.execution.cases import expand
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
@@ -56,7 +63,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     model, case = real(name)
     path = onnx_file(model, case, preparation, "fp16")
     job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
-    made = built(job, preparation)
+    made = cached_engine(job, preparation)
     header = whole(made.path)
     assert (header.variant, header.version) == ("rtx", rtx.version)
     read = provenance.read(made.path)
@@ -89,16 +96,16 @@ def test_the_steps_of_the_page(rtx: Any, tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_second_time_it_is_cached_and_rebuild_builds(
     job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = built(job(), preparation)
+    first = cached_engine(job(), preparation)
     with monkeypatch.context() as patch:
         patch.setattr(engine, "build", lambda *_: pytest.fail("it built"))
-        second = built(job(), preparation)
+        second = cached_engine(job(), preparation)
         other = dataclasses.replace(job(), model=dataclasses.replace(job().model, name="renamed"))
-        assert built(other, preparation).provenance.model.name == "renamed", "equal engines of two models"
+        assert cached_engine(other, preparation).provenance.model.name == "renamed", "equal engines of two models"
     assert [phase.note for phase in preparation.phases] == ["", "cached", "cached"]
     assert second.cached
     assert (second.content, second.provenance) == (first.content, first.provenance)
-    assert not built(job(), Preparation(preparation.folder, preparation.cache, rebuild=True)).cached
+    assert not cached_engine(job(), Preparation(preparation.folder, preparation.cache, rebuild=True)).cached
 
 
 @pytest.mark.parametrize(
@@ -113,22 +120,22 @@ def test_options_that_tensorrt_for_rtx_does_not_act_on_are_warned_of(
     options: dict[str, Any], same: bool, job: Any, preparation: Preparation
 ) -> None:
     """The engines are the same, so a row of such a sweep would differ by noise alone."""
-    usual, other = built(job(), preparation), built(job(**options), preparation)
+    usual, other = cached_engine(job(), preparation), cached_engine(job(**options), preparation)
     assert (other.content == usual.content) == same
     assert [warning.code for warning in preparation.warnings] == ["no-effect"] * len(options) * same
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no provenance"])
 def test_a_damaged_engine_in_the_cache_is_built_again(damage: str, job: Any, preparation: Preparation) -> None:
-    first = built(job(), preparation)
+    first = cached_engine(job(), preparation)
     if damage == "no provenance":
         provenance.beside(first.path).write_text("{}")
     else:
         first.path.write_bytes(first.content[:-100] if damage == "cut" else first.content[:-1] + b"\0")
-    second = built(job(), preparation)
+    second = cached_engine(job(), preparation)
     assert not second.cached
     assert second.content == first.content
-    assert built(job(), preparation).cached
+    assert cached_engine(job(), preparation).cached
 
 
 def test_what_changes_an_engine_changes_its_key(job: Any, graph: Path, tmp_path: Path) -> None:
@@ -150,11 +157,11 @@ def test_what_changes_an_engine_changes_its_key(job: Any, graph: Path, tmp_path:
 
 def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) -> None:
     text = "1x3x16x16/2x3x16x16/8x3x16x16;16x3x16x16"
-    second = built(job(batch=16, profiles=text, profile=1), preparation).provenance
+    second = cached_engine(job(batch=16, profiles=text, profile=1), preparation).provenance
     assert second.profiles[0]["image"] == ((1, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16))
     assert second.profiles[1]["image"] == ((16, 3, 16, 16),) * 3
     assert second.inputs[0].profile == ((1, 3, 16, 16), (16, 3, 16, 16), (16, 3, 16, 16))  # best: of the one that runs
-    first = built(job(batch=2, profiles=text), preparation).provenance
+    first = cached_engine(job(batch=2, profiles=text), preparation).provenance
     assert first.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
     assert second.outputs[0].shape == (-1, 10)
 
@@ -175,7 +182,7 @@ def test_an_engine_is_written_with_its_provenance(job: Any, preparation: Prepara
     assert sorted(path.name for path in tmp_path.glob("*.*")) == ["model.engine", "model.engine.json"]
 
 
-def test_what_cannot_be_written_or_read_is_one_message(job: Any, built: Built, tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read_is_one_message(job: Any, built: BuiltEngine, tmp_path: Path) -> None:
     (tmp_path / "b.engine").mkdir()
     with pytest.raises(InferlensError, match=r"b\.engine cannot be written"):
         write_engine(tmp_path / "b.engine", built.content, built.provenance)
@@ -190,11 +197,11 @@ def test_what_cannot_be_written_or_read_is_one_message(job: Any, built: Built, t
 @without_gpu
 def test_what_needs_a_gpu_is_refused(job: Any, preparation: Preparation) -> None:
     with pytest.raises(Unsupported, match=r"cannot build the engine: .+") as raised:
-        built(job(refittable=True, compute_capability="8.9"), preparation)
+        cached_engine(job(refittable=True, compute_capability="8.9"), preparation)
     assert "\n" not in raised.value.what
     assert "/_src/" not in raised.value.what
     with pytest.raises(Unsupported, match="no GPU here"):
-        built(job(compute_capability=""), preparation)
+        cached_engine(job(compute_capability=""), preparation)
 
 
 # Repeated builds
@@ -231,14 +238,14 @@ def flavour_of(version: str = "10.13.0.35", **module: Any) -> Flavour:
     return Flavour("trt", "stand_in", "TensorRT", version, type("Module", (), {"Runtime": object, **module}))
 
 
-def headed(built: Built, letters: bytes = b"ftrt", version: tuple[int, ...] = (10, 13, 0, 35)) -> Path:
+def headed(built: BuiltEngine, letters: bytes = b"ftrt", version: tuple[int, ...] = (10, 13, 0, 35)) -> Path:
     """The engine, in its place, with another header."""
     built.path.write_bytes(letters + built.content[4:24] + bytes(version) + built.content[28:])
     return built.path
 
 
 @pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1, None])
-def test_a_truncated_or_foreign_file(size: int | None, built: Built, rtx: Flavour, tmp_path: Path) -> None:
+def test_a_truncated_or_foreign_file(size: int | None, built: BuiltEngine, rtx: Flavour, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else built.content[:size])
     check_engine(built.path, built.provenance, rtx, None)
@@ -248,7 +255,7 @@ def test_a_truncated_or_foreign_file(size: int | None, built: Built, rtx: Flavou
     assert "build" in raised.value.hint
 
 
-def test_an_engine_of_the_other_flavour_or_another_version(built: Built, rtx: Flavour) -> None:
+def test_an_engine_of_the_other_flavour_or_another_version(built: BuiltEngine, rtx: Flavour) -> None:
     with pytest.raises(Unsupported, match=r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot") as raised:
         check_engine(headed(built), None, rtx, None)
     assert raised.value.hint == "--backend tensorrt:trt"
@@ -260,14 +267,14 @@ def test_an_engine_of_the_other_flavour_or_another_version(built: Built, rtx: Fl
 
 
 @pytest.mark.parametrize("version", ["0.9.0.1", "\u00b2.6.1", "9" * 5000])
-def test_a_description_of_another_version_is_one_sentence(version: str, built: Built, rtx: Flavour) -> None:
+def test_a_description_of_another_version_is_one_sentence(version: str, built: BuiltEngine, rtx: Flavour) -> None:
     read = msgspec.structs.replace(built.provenance, version=version)
     with pytest.raises(Unsupported, match="was built by TensorRT for RTX"):
         check_engine(built.path, read, rtx, None)
 
 
 @without_gpu
-def test_the_runtime_has_the_last_word(built: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runtime_has_the_last_word(built: BuiltEngine, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it does not know, and is not asked."""
     with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
         check_engine(built.path, built.provenance, rtx, H200)
@@ -294,7 +301,9 @@ def test_the_runtime_has_the_last_word(built: Built, rtx: Flavour, monkeypatch: 
         ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
     ],
 )
-def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu, fits: bool, built: Built) -> None:
+def test_engines_of_tensorrt_belong_to_a_gpu(
+    level: str, built_on: Gpu, gpu: Gpu, fits: bool, built: BuiltEngine
+) -> None:
     trt = flavour_of()
     read = msgspec.structs.replace(
         built.provenance, flavour=trt.name, version=trt.version, gpu=built_on.name, compute_capability="8.0",
@@ -308,7 +317,7 @@ def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu
     assert "\n" not in str(raised.value)
 
 
-def test_version_compatible_engines_run_on_later_versions(built: Built) -> None:
+def test_version_compatible_engines_run_on_later_versions(built: BuiltEngine) -> None:
     read = msgspec.structs.replace(built.provenance, version="10.13.0.35", options={"version_compatible": True})
     check_engine(headed(built), read, flavour_of("10.14.1.48"), None)
     for version, item in (("10.9.0.34", read), ("10.14.1.48", None)):
@@ -445,11 +454,11 @@ def test_a_file_of_kernels_that_is_none_is_refused_and_stays(tmp_path: Path) -> 
     path = tmp_path / "kernels"
     engine: Any = object.__new__(Engine)
     config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
-    engine.opened, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
+    engine.cuda_engine, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
     for content in (b"", b"good"):
         path.write_bytes(content)
         engine._use_cache(path)
-        engine.keep_kernels()
+        engine.save_kernels()
         assert path.read_bytes() == b"good and more"
     path.write_bytes(b"a photograph")
     with pytest.raises(Unsupported, match="holds no kernels"):

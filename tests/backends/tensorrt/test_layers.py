@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from inferlens.analysis.graph import ORDER_ONLY, graph_of
-from inferlens.backends.base import Launched
+from inferlens.backends.base import GpuLaunch
 from inferlens.backends.tensorrt.layers import (
-    KERNEL,
-    MULTIPLY,
     NO_ONNX,
     ONLY_NAMES,
+    PRODUCT_KERNEL,
+    PRODUCT_KINDS,
     absences,
-    aligned,
+    add_times,
+    align_kernels,
     engine_source,
     inspected_layers,
-    inspectors_names,
     is_engine_information,
-    kernel_origins,
-    narrowed,
-    only_orders,
+    is_synchronization,
+    kernel_sources,
+    narrow_owners,
     onnx_lookup,
-    with_times,
+    use_inspector_names,
 )
-from inferlens.backends.torch_tensorrt.runner import lookup_among
+from inferlens.backends.torch_tensorrt.runner import lookup_in
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer
 from tests.backends.profiling.samples import ENGINES, engine, runs
@@ -54,9 +54,9 @@ def nowhere(_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
-    layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], lookup_among(PATHS))
+    layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], lookup_in(PATHS))
     reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
-    timed = with_times(layers, reports, nowhere)
+    timed = add_times(layers, reports, nowhere)
     assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
     assert all(len(layer.times) == 5 for layer in timed)
     assert sum(layer.times[-1] for layer in timed) == pytest.approx(0.0004095, rel=1e-3)
@@ -67,7 +67,7 @@ def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
     by_name = {module: layer for layer in timed for module in layer.modules}
     assert by_name["layer4.1.conv2"].kind == "correlation"
     assert by_name["layer4.1.conv2"].operators == ("aten.convolution.default",)
-    script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], lookup_among(PATHS))
+    script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], lookup_in(PATHS))
     assert {("layer1.0.conv1",), ("maxpool",)} <= {layer.modules for layer in script}
 
 
@@ -107,18 +107,18 @@ def test_what_an_engine_does_not_keep_is_said() -> None:
 def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
     layers = [Layer(name="a"), Layer(name="b"), Layer(name="a", kind="second"), Layer(name="never")]
     reports = [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
-    timed = with_times(layers, reports, nowhere)
+    timed = add_times(layers, reports, nowhere)
     assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
         ("a", "", (0.001, 0.004)), ("b", "", (0.002, 0.005)), ("a", "second", (0.003, 0.006)), ("never", "", ()),
         ("new", "", (0.0, 0.007)),
     ]  # fmt: skip
     name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
-    (reported,) = with_times([], [[(name, 1.0)]], lookup_among(PATHS))
+    (reported,) = add_times([], [[(name, 1.0)]], lookup_in(PATHS))
     assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
     with pytest.raises(Unsupported, match="reports no times of layers"):
-        with_times([Layer(name="a")], [[], []], nowhere)
-    assert inspectors_names([("a'", 1.0), ("b'", 2.0)], layers[:2]) == [("a", 1.0), ("b", 2.0)], "by their order"
-    assert inspectors_names([("a", 1.0), ("c", 2.0)], layers[:2]) == [("a", 1.0), ("c", 2.0)]
+        add_times([Layer(name="a")], [[], []], nowhere)
+    assert use_inspector_names([("a'", 1.0), ("b'", 2.0)], layers[:2]) == [("a", 1.0), ("b", 2.0)], "by their order"
+    assert use_inspector_names([("a", 1.0), ("c", 2.0)], layers[:2]) == [("a", 1.0), ("c", 2.0)]
 
 
 CONVOLUTION = {
@@ -165,30 +165,30 @@ def mobilenet() -> tuple[list[Layer], list[str]]:
     models = pytest.importorskip("torchvision.models")
     paths = frozenset(name for name, _ in models.mobilenet_v2().named_modules())
     found = json.loads(gzip.decompress((SAMPLES / "mobilenet_v2-dynamo.json.gz").read_bytes()))
-    return inspected_layers(found["Layers"], lookup_among(paths)), found["kernels"]
+    return inspected_layers(found["Layers"], lookup_in(paths)), found["kernels"]
 
 
-def launched(names: list[str]) -> list[Launched]:
-    return [Launched(name=name, operator="tensorrt::execute_engine") for name in names]
+def launched(names: list[str]) -> list[GpuLaunch]:
+    return [GpuLaunch(name=name, operator="tensorrt::execute_engine") for name in names]
 
 
 def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
     layers, kernels = mobilenet()
     own = [layer.name for layer in layers]
-    origins = kernel_origins(launched(kernels), layers, {})
+    origins = kernel_sources(launched(kernels), layers, {})
     assert origins.absent == {}
-    assert [kernel_origin.layer for kernel_origin in origins.of] == own
-    assert origins.of[REWRITTEN].modules == ("features.18.0",)
-    assert origins.of[1].modules == ("features.0.0", "features.0.1", "features.0.2")
-    assert origins.of[-1].modules == ("classifier.1",)
+    assert [kernel_origin.layer for kernel_origin in origins.origins] == own
+    assert origins.origins[REWRITTEN].modules == ("features.18.0",)
+    assert origins.origins[1].modules == ("features.0.0", "features.0.1", "features.0.2")
+    assert origins.origins[-1].modules == ("classifier.1",)
     assert all(
         ("convFwd" in kernel) == ("Corr" in kernel_origin.layer)
-        for kernel, kernel_origin in zip(kernels, origins.of, strict=True)
+        for kernel, kernel_origin in zip(kernels, origins.origins, strict=True)
     )
-    more = kernel_origins(launched([*kernels[:20], SPLIT, *kernels[20:]]), layers, {})
-    assert [kernel_origin.layer for kernel_origin in more.of] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
+    more = kernel_sources(launched([*kernels[:20], SPLIT, *kernels[20:]]), layers, {})
+    assert [kernel_origin.layer for kernel_origin in more.origins] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
     assert more.absent["layers"].startswith("1 of 56 kernels")
-    fewer = kernel_origins(launched(kernels), [*layers[:REWRITTEN], *layers[REWRITTEN + 1 :]], {})
+    fewer = kernel_sources(launched(kernels), [*layers[:REWRITTEN], *layers[REWRITTEN + 1 :]], {})
     assert fewer.absent["layers"].startswith("52 of 55 kernels"), "a layer that is missing leaves its stretch shared"
 
 
@@ -206,7 +206,7 @@ def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
 )
 def test_what_computes_launches_and_what_only_orders_does_not(entry: Any, launches: bool) -> None:
     layers = [replace(layer, name=f"_run_on_acc_0/{layer.name}") for layer in inspected_layers([entry], nowhere)]
-    assert [not only_orders(layer) for layer in layers] == [launches]
+    assert [not is_synchronization(layer) for layer in layers] == [launches]
     timed = [replace(layer, times=(1e-6,)) for layer in layers]
     assert ("modules" in absences([{}], timed)) == launches, "what launches and names no module is said to be lost"
 
@@ -217,7 +217,7 @@ def test_kernels_more_or_fewer_never_give_another_its_layer(data: st.DataObject)
     """Of what happened really: some products launch kernels more, or some of the other layers launch none."""
     layers, names = real(data.draw(st.sampled_from([*ENGINES, "mobilenet_v2"])))
     true = list(zip(names, layers, strict=True))
-    product = [item for item in true if item[1].kind in MULTIPLY]
+    product = [item for item in true if item[1].kind in PRODUCT_KINDS]
     if data.draw(st.booleans()):
         chosen = data.draw(st.lists(st.sampled_from(product), min_size=1, max_size=5))
         true = [item for pair in true for item in [pair, *[(SPLIT, pair[1])] * chosen.count(pair)]]
@@ -225,12 +225,12 @@ def test_kernels_more_or_fewer_never_give_another_its_layer(data: st.DataObject)
         lost = data.draw(st.lists(st.sampled_from([item for item in true if item not in product]), max_size=5))
         true = [pair for pair in true if pair not in lost]
     kernels = [name for name, _ in true]
-    wide = aligned(kernels, layers)
-    found = narrowed(kernels, wide)
+    wide = align_kernels(kernels, layers)
+    found = narrow_owners(kernels, wide)
     for (kernel, owner), few, many in zip(true, found, wide, strict=True):
         assert owner in few
         assert all(layer in many for layer in few)
-        assert not KERNEL.search(kernel) or few == (owner,)
+        assert not PRODUCT_KERNEL.search(kernel) or few == (owner,)
 
 
 @cache
@@ -238,8 +238,8 @@ def real(name: str) -> tuple[list[Layer], list[str]]:
     """The layers of an engine that launch, and the kernels of a run, one for each."""
     if name == "mobilenet_v2":
         return mobilenet()
-    layers, events = engine(name), [event.launched for event in runs(name)[0].events]
-    owned = zip(events, kernel_origins(events, layers, {}).of, strict=True)
-    return [layer for layer in layers if not only_orders(layer)], [
+    layers, events = engine(name), [event.gpu_launch for event in runs(name)[0].events]
+    owned = zip(events, kernel_sources(events, layers, {}).origins, strict=True)
+    return [layer for layer in layers if not is_synchronization(layer)], [
         layer.name for layer, origin in owned if origin.layer
     ]

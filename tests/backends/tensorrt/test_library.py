@@ -14,12 +14,12 @@ import pytest
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.library import (
     Flavour,
-    condensed,
-    find,
-    flavour,
+    error_summary,
+    find_flavour,
+    load_flavour,
     load_plugins,
     registered_plugins,
-    targets,
+    resolve_targets,
 )
 from inferlens.errors import InferlensError, Unsupported
 
@@ -28,9 +28,9 @@ SOURCE = Path(__file__).with_name("plugin.cpp")
 LOADED = """
 import sys
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.library import flavour, load_plugins, registered_plugins
+from inferlens.backends.tensorrt.library import load_flavour, load_plugins, registered_plugins
 
-rtx, library = flavour("rtx"), sys.argv[1]
+rtx, library = load_flavour("rtx"), sys.argv[1]
 before = registered_plugins(rtx)
 for _ in range(2):
     load_plugins(rtx, library)
@@ -48,7 +48,7 @@ def test_tensorrt_for_rtx_is_what_it_says(rtx: Flavour) -> None:
 def test_a_flavour_that_is_not_here_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     with pytest.raises(Unsupported) as raised:
-        flavour("rtx")
+        load_flavour("rtx")
     assert "tensorrt-rtx" in raised.value.hint
 
 
@@ -58,16 +58,16 @@ def test_rtx_under_the_name_of_tensorrt_is_not_tensorrt(rtx: Flavour, monkeypatc
     alias.__file__ = rtx.module.__file__
     alias.__version__ = rtx.version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt", alias)
-    found = find("trt")
+    found = find_flavour("trt")
     assert isinstance(found, Absence) or found.module is not alias
     assert sys.modules["tensorrt"] is alias
 
 
 def test_targets_are_named_where_there_is_no_gpu_and_sorted(rtx: Flavour) -> None:
-    assert targets(("8.9", "8.0"), rtx, None) == ("8.0", "8.9")
+    assert resolve_targets(("8.9", "8.0"), rtx, None) == ("8.0", "8.9")
     for named, hint in (((), "compute_capability=7.5+8.0"), (("8.9", "9.0"), "machine with such a GPU")):
         with pytest.raises(Unsupported) as raised:
-            targets(named, rtx, None)
+            resolve_targets(named, rtx, None)
         assert hint in raised.value.hint
 
 
@@ -103,9 +103,9 @@ def test_errors_are_condensed_to_what_they_say() -> None:
         "[checkMacros.cpp::catchCudaError::247] Error Code 1: Cuda Runtime (In x at /y.cpp:1 (cudaError 35: old))",
         "ITensor::getDimensions: Error Code 4: Shape Error (dimensions differ In op at /_src/x.cpp:2700)",
     ]
-    said = condensed(errors)
+    said = error_summary(errors)
     assert "API Usage Error (Unable to load library: libx.so.1)" in said
     assert "Shape Error (dimensions differ)" in said
     assert "_src" not in said
     assert "Cuda Runtime" not in said
-    assert condensed([])
+    assert error_summary([])

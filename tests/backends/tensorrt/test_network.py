@@ -17,13 +17,13 @@ from inferlens.backends.tensorrt import engine as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import (
     Network,
-    built,
-    configuration,
-    keep_timing_cache,
-    network,
+    builder_config,
+    cached_engine,
+    parse_network,
+    save_timing_cache,
     use_timing_cache,
 )
-from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, check_shapes, profiles, spread
+from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, check_profile, parse_profiles, spread_inputs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
@@ -43,7 +43,7 @@ def test_a_broken_file_is_one_sentence(content: Any, graph: Path, tmp_path: Path
     if content is not None:
         path.write_bytes(whole[: len(whole) // 2] if content == "cut" else content)
     with pytest.raises(Unsupported) as raised:
-        network(path, rtx)
+        parse_network(path, rtx)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -61,7 +61,7 @@ def test_a_broken_file_is_one_sentence(content: Any, graph: Path, tmp_path: Path
 )  # fmt: skip
 def test_what_cannot_be_parsed_is_named(nodes: list[Any], named: list[str], tmp_path: Path, rtx: Flavour) -> None:
     with pytest.raises(Unsupported) as raised:
-        network(saved(tmp_path, nodes, domains=("acme",)), rtx)
+        parse_network(saved(tmp_path, nodes, domains=("acme",)), rtx)
     assert all(words in raised.value.what for words in named), raised.value.what
     assert "Error Code" not in raised.value.what
     assert "\n" not in str(raised.value)
@@ -87,7 +87,7 @@ def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: F
     torch.onnx.export(outer.eval(), (torch.ones(4, 8),), places, dynamo=True, verbose=False)
     for path, operator, module in ((warp, "Warp", "encoder.layers.3.warp"), (places, "NonZero", "places")):
         with pytest.raises(Unsupported) as raised:
-            network(path, rtx)
+            parse_network(path, rtx)
         assert f"({operator}, in the module {module}): it has no such operator." in raised.value.what
 
 
@@ -101,14 +101,14 @@ def test_quantized_graphs_build_as_they_are(
     if layers == "linear":
         model = dataclasses.replace(wanted.model, inputs=(TensorSpec("image", (4, 32)),))
         wanted = dataclasses.replace(wanted, model=model)
-    parsed = network(wanted.path, rtx)
+    parsed = parse_network(wanted.path, rtx)
     assert {"QUANTIZE", "DEQUANTIZE"} <= {parsed.definition.get_layer(at).type.name for at in range(parsed.layers)}
     version = tuple(map(int, rtx.version.split(".")[:2]))
     if ((kind, layers) == ("int8", "convolution") and version < (1, 7)) or version < (1, 5):
         with pytest.raises(Unsupported, match="cannot build the engine"):
-            built(wanted, preparation)
+            cached_engine(wanted, preparation)
     else:
-        assert len(built(wanted, preparation).content) > 1000
+        assert len(cached_engine(wanted, preparation).content) > 1000
 
 
 def saved(folder: Path, nodes: list[Any], domains: tuple[str, ...] = ()) -> Path:
@@ -137,7 +137,7 @@ def options(**more: Any) -> TensorRTOptions:
 
 @pytest.fixture
 def parsed(graph: Path, rtx: Flavour) -> Network:
-    return network(graph, rtx)
+    return parse_network(graph, rtx)
 
 
 def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
@@ -147,7 +147,7 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
         avg_timing_iterations=3, sparsity=True, refittable=True, profiling_verbosity="layer_names_only", tf32=True,
         compute_capability="8.0+8.9",
     )  # fmt: skip
-    config = configuration(parsed, wanted, profiles("", IMAGE))
+    config = builder_config(parsed, wanted, parse_profiles("", IMAGE))
     reached = (config.num_compute_capabilities, config.builder_optimization_level, config.max_num_tactics)
     assert (*reached, config.avg_timing_iterations) == (2, 5, 7, 3)
     assert config.get_tactic_sources() == 1 << int(trt.TacticSource.JIT_CONVOLUTIONS)
@@ -155,7 +155,7 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
     assert config.profiling_verbosity == trt.ProfilingVerbosity.LAYER_NAMES_ONLY
     for flag in ("SPARSE_WEIGHTS", "REFIT", "TF32"):
         assert config.get_flag(getattr(trt.BuilderFlag, flag))
-    usual = configuration(parsed, options(), profiles("", IMAGE))
+    usual = builder_config(parsed, options(), parse_profiles("", IMAGE))
     assert not usual.get_flag(trt.BuilderFlag.TF32)
     assert usual.profiling_verbosity == trt.ProfilingVerbosity.DETAILED
     assert usual.builder_optimization_level == TensorRTOptions().optimization_level
@@ -185,7 +185,7 @@ def test_what_the_flavour_lacks_is_refused(
 ) -> None:
     monkeypatch.setattr(configuring, "current_gpu", lambda: None)
     with pytest.raises(InferlensError) as raised:
-        configuration(parsed, options(**more), profiles("", IMAGE))
+        builder_config(parsed, options(**more), parse_profiles("", IMAGE))
     assert help in str(raised.value)
 
 
@@ -199,7 +199,7 @@ def test_what_the_flavour_lacks_is_refused(
 )
 def test_a_profile_that_does_not_fit_the_graph_is_refused(profile: Any, what: str, parsed: Network) -> None:
     with pytest.raises(Unsupported, match=what):
-        configuration(parsed, options(), (profile,))
+        builder_config(parsed, options(), (profile,))
 
 
 # Profiles
@@ -223,8 +223,8 @@ def test_a_profile_that_does_not_fit_the_graph_is_refused(profile: Any, what: st
     ],
 )
 def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[Any]) -> None:
-    assert profiles(text, specs) == tuple(found)
-    assert [list(profile) for profile in profiles(text, specs)] == [list(item) for item in found]
+    assert parse_profiles(text, specs) == tuple(found)
+    assert [list(profile) for profile in parse_profiles(text, specs)] == [list(item) for item in found]
 
 
 @pytest.mark.parametrize(
@@ -243,18 +243,18 @@ def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[
 )
 def test_what_is_wrong_with_a_profile_is_said(text: str, specs: tuple[TensorSpec, ...], message: str) -> None:
     with pytest.raises(InferlensError, match=message) as raised:
-        profiles(text, specs)
+        parse_profiles(text, specs)
     assert "\n" not in str(raised.value)
 
 
 def test_the_profile_that_runs_must_take_the_shape() -> None:
-    both = profiles("1x3x8x8/1x3x8x8/1x3x8x8;2x3x8x8/2x3x8x8/8x3x8x8", TWO)
-    check_shapes(both, 1, TWO)
+    both = parse_profiles("1x3x8x8/1x3x8x8/1x3x8x8;2x3x8x8/2x3x8x8/8x3x8x8", TWO)
+    check_profile(both, 1, TWO)
     with pytest.raises(Unsupported, match="not 2x3x8x8"):
-        check_shapes(both, 0, TWO)
+        check_profile(both, 0, TWO)
     with pytest.raises(Unsupported, match="no profile 2: the engine has 2"):
-        check_shapes(both, 2, TWO)
-    (spec,) = spread(TWO, both)  # what the graph is exported for
+        check_profile(both, 2, TWO)
+    (spec,) = spread_inputs(TWO, both)  # what the graph is exported for
     assert spec.profile == ((1, 3, 8, 8), (1, 3, 8, 8), (8, 3, 8, 8))
 
 
@@ -323,9 +323,9 @@ def test_weakly_typed_networks_may_be_lowered_to_the_cases_precision(stand_in: N
     assert not stand_in.flavour.jit
     assert not stand_in.flavour.targets
     for precision, flags in (("fp32", set()), ("fp16", {Flag.FP16}), ("bf16", {Flag.BF16}), ("int8", {Flag.INT8})):
-        assert configuration(stand_in, TensorRTOptions(), (), precision).set == flags
+        assert builder_config(stand_in, TensorRTOptions(), (), precision).set == flags
     more = TensorRTOptions(version_compatible=True, hardware_compatible="ampere_plus", tf32=True)
-    config = configuration(stand_in, more, ())
+    config = builder_config(stand_in, more, ())
     assert config.set == {Flag.VERSION_COMPATIBLE, Flag.TF32}
     assert config.hardware_compatibility_level == 1
 
@@ -335,7 +335,7 @@ def test_timings_are_loaded_used_and_merged_back(stand_in: Network, parsed: Netw
     use_timing_cache(stand_in, config, path)
     config.cache.data = set(b"ab")
     path.write_bytes(b"bc")  # another process, meanwhile
-    keep_timing_cache(config, path)
+    save_timing_cache(config, path)
     assert path.read_bytes() == b"abc"
     path.write_bytes(b"foreign")
     with pytest.raises(InferlensError, match=r"holds no timings of TensorRT 10"):

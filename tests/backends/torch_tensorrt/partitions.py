@@ -18,10 +18,10 @@ import msgspec
 import torch
 from torch import nn
 
-from inferlens.backends.availability import quiet
+from inferlens.backends.availability import ignore_deprecations
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load
-from inferlens.backends.torch_tensorrt.runner import CONFIGURES, detailed_engines
+from inferlens.backends.torch_tensorrt.library import assume_gpu, load_library
+from inferlens.backends.torch_tensorrt.runner import CONFIG_METHOD, detailed_engines
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
 from inferlens.record.partition import Partition
@@ -161,11 +161,11 @@ def partition(asked: Asked, folder: Path) -> Partition | str:
 def carried() -> list[tuple[str, str]]:
     """Names and metadata of a network's layers; its engine, which needs a GPU, is not built."""
     noted: list[tuple[str, str]] = []
-    with gpu_or_assumed(), quiet(), detailed_engines(load(), "layer"):
+    with assume_gpu(), ignore_deprecations(), detailed_engines(load_library(), "layer"):
         from torch_tensorrt import dynamo
         from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
 
-        configure = getattr(TRTInterpreter, CONFIGURES)
+        configure = getattr(TRTInterpreter, CONFIG_METHOD)
 
         def configured(interpreter: Any, *arguments: Any) -> None:
             configure(interpreter, *arguments)
@@ -174,7 +174,7 @@ def carried() -> list[tuple[str, str]]:
             raise RuntimeError(ENOUGH)
 
         program = torch.export.export(Attention().eval(), (torch.randn(1, 10, 64),), strict=False)
-        setattr(TRTInterpreter, CONFIGURES, configured)
+        setattr(TRTInterpreter, CONFIG_METHOD, configured)
         try:
             dynamo.convert_exported_program_to_serialized_trt_engine(program, arg_inputs=[torch.randn(1, 10, 64)])
         except RuntimeError as stopped:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import torch
 
-from inferlens.backends.torch_tensorrt.runner import UNNAMED, module_and_operator
+from inferlens.backends.torch_tensorrt.runner import UNNAMED_PREFIX, module_and_operator
 from inferlens.record.partition import Partition
 from tests.backends.torch_tensorrt.partitions import Made
 
@@ -117,13 +117,13 @@ def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any])
 
 def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: Made) -> None:
     paths = frozenset({"", "core", "out"})
-    attention = {meta for name, meta in partitions.carried if name.startswith(UNNAMED) and "[Attention" in name}
+    attention = {meta for name, meta in partitions.carried if name.startswith(UNNAMED_PREFIX) and "[Attention" in name}
     assert {module_and_operator(item, paths) for item in attention} == {
         ("core", "aten.scaled_dot_product_attention.default")
     }
     assert ("out", "aten.linear.default") in {module_and_operator(item, paths) for _, item in partitions.carried}
-    assert not any(carried.startswith(UNNAMED) for _, carried in partitions.carried)
-    assert all(carried == name for name, carried in partitions.carried if not name.startswith(UNNAMED))
+    assert not any(carried.startswith(UNNAMED_PREFIX) for _, carried in partitions.carried)
+    assert all(carried == name for name, carried in partitions.carried if not name.startswith(UNNAMED_PREFIX))
 
 
 def test_the_command_says_of_each_what_it_is_or_why_not(partitions: Made) -> None:

@@ -16,14 +16,26 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.base import Launched, Preparation
-from inferlens.backends.pytorch.runner import WRAPPED, flat_outputs
+from inferlens.backends.base import GpuLaunch, Preparation
+from inferlens.backends.pytorch.runner import WRAPPED_PATH, flat_outputs
 from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
-from inferlens.backends.torch_tensorrt.backend import Dynamo, Scripted, TorchTensorRT, example_shape, moved_optimum
+from inferlens.backends.torch_tensorrt.backend import (
+    Dynamo,
+    ScriptFrontEnd,
+    TorchTensorRT,
+    example_shape,
+    moved_optimum,
+)
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
-from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
-from inferlens.backends.torch_tensorrt.runner import Interior, NativeEngine, engines_in, module_and_operator, read_sums
+from inferlens.backends.torch_tensorrt.partitions import FILE_NOTE, compiled_partition, partition_choices
+from inferlens.backends.torch_tensorrt.runner import (
+    CompiledModule,
+    NativeEngine,
+    engines_in,
+    module_and_operator,
+    read_durations,
+)
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.provenance import Provenance
 from inferlens.record.layer_profile import Layer
@@ -61,7 +73,7 @@ def case(variant: str = "dynamo", precision: str = "fp32") -> Case:
 def test_no_gpu_is_an_answer_and_the_library_is_not_imported(
     monkeypatch: pytest.MonkeyPatch, preparation: Preparation
 ) -> None:
-    monkeypatch.setattr(settings, "found", lambda *_: True)
+    monkeypatch.setattr(settings, "is_installed", lambda *_: True)
     able = TorchTensorRT().capabilities()
     assert "torch_tensorrt" in able.formats, "who has a compiled module hears of the missing GPU"
     assert not able.available
@@ -122,16 +134,16 @@ def test_what_cannot_be_honoured_is_refused(
     options: dict[str, Any], variant: str, library: frozenset[str], help: str, preparation: Preparation
 ) -> None:
     with pytest.raises(Unsupported) as refused:
-        settings.check(TorchTensorRTOptions(**options), case(variant, "fp16"), stub(library), preparation)
+        settings.check_options(TorchTensorRTOptions(**options), case(variant, "fp16"), stub(library), preparation)
     assert help in refused.value.hint
-    settings.check(TorchTensorRTOptions(**options), case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
+    settings.check_options(TorchTensorRTOptions(**options), case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
     assert not preparation.warnings
 
 
 def test_what_does_nothing_is_a_warning(preparation: Preparation) -> None:
     options = TorchTensorRTOptions(optimization_level=5, num_avg_timing_iters=4, sparse_weights=True)
     for rtx, codes in ((False, []), (True, ["no-effect"] * 3)):
-        settings.check(options, case(), stub(rtx=rtx), preparation)
+        settings.check_options(options, case(), stub(rtx=rtx), preparation)
         assert [warning.code for warning in preparation.warnings] == codes
 
 
@@ -153,7 +165,7 @@ class Subtracting(nn.Module):
 
 
 def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Preparation) -> None:
-    runner = Scripted(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
+    runner = ScriptFrontEnd(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
     script = runner.export(Subtracting())
     one, two = torch.ones(2), torch.zeros(2)
     assert torch.equal(script(one, two), one - two)
@@ -179,16 +191,16 @@ graph(%x : Tensor, %engine : Tensor):
 
 
 def read(compiled: Any, **more: Any) -> Partition:
-    part = compiled_partition(compiled, OF_FILE, **KNOWN, **more)
+    part = compiled_partition(compiled, FILE_NOTE, **KNOWN, **more)
     assert part is not None
-    assert part.note == OF_FILE
+    assert part.note == FILE_NOTE
     return part
 
 
 def test_a_compiled_module_without_engines_says_so() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     script = torch.jit.trace(flat_outputs(module), torch.randn(2, 4))
-    part = read(script.inlined_graph, forced=["aten::relu"], wrapped=WRAPPED)
+    part = read(script.inlined_graph, forced=["aten::relu"], wrapped=WRAPPED_PATH)
     assert (part.operators, part.in_tensorrt, part.engines) == (2, 0, ()), "without an engine all can be counted"
     assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
     assert [(operator.module, operator.why) for operator in part.segments[0].operators] == [("0", ""), ("1", "forced")]
@@ -197,7 +209,7 @@ def test_a_compiled_module_without_engines_says_so() -> None:
     assert [(operator.name, operator.module) for operator in read(program).segments[0].operators] == [
         ("aten.linear.default", "0"), ("aten.relu.default", "1"),
     ]  # fmt: skip
-    assert compiled_partition(module, OF_FILE, **KNOWN) is None, "no graph to read"  # type: ignore[arg-type]
+    assert compiled_partition(module, FILE_NOTE, **KNOWN) is None, "no graph to read"  # type: ignore[arg-type]
 
 
 def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
@@ -210,17 +222,17 @@ def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
 
 def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparation) -> None:
     class Failing:
-        def at(self, _: int) -> Any:
+        def segments_at(self, _: int) -> Any:
             raise AssertionError("Couldn't create subgraphs")
 
         @property
         def segments(self) -> Any:
             raise KeyError("a version that keeps it elsewhere")
 
-    assert "Couldn't create subgraphs" in choices_in([Failing()], 5)["note"]  # type: ignore[list-item]
+    assert "Couldn't create subgraphs" in partition_choices([Failing()], 5)["note"]  # type: ignore[list-item]
     for options in (TorchTensorRTOptions(), TorchTensorRTOptions(require_full_compilation=True)):
         runner = Dynamo(small.model(), case(), preparation, options, stub())
-        runner._graphs = [Failing()]  # type: ignore[list-item]
+        runner._lowered_graphs = [Failing()]  # type: ignore[list-item]
         with pytest.raises(KeyError) if options.require_full_compilation else nullcontext():
             runner._note_facts()
     assert "partition" not in preparation.facts
@@ -245,7 +257,7 @@ def test_names_of_layers(name: str, expected: Any) -> None:
 
 
 def test_what_the_native_runtime_wrote_is_sums() -> None:
-    runs = [dict(read_sums((SAMPLES / f"resnet18-run-{run}.trace").read_text())) for run in range(3)]
+    runs = [dict(read_durations((SAMPLES / f"resnet18-run-{run}.trace").read_text())) for run in range(3)]
     stem = "__myl_CorrMulAddRelu_myl0_1"
     assert [runs[run][stem] for run in range(3)] == pytest.approx([108.8, runs[1][stem], 299.712])
     entries = msgspec.json.decode((SAMPLES / "resnet18-dynamo-engine.json").read_bytes())["Layers"]
@@ -284,7 +296,7 @@ def test_the_native_runtimes_runs_are_differences_of_its_sums(tmp_path: Path) ->
         assert engine.on
         for microseconds in (20.0, 30.0, 25.0):
             engine.run(microseconds)
-            assert inside.take() == [('say "conv"', pytest.approx(microseconds / 1e3))]
+            assert inside.report() == [('say "conv"', pytest.approx(microseconds / 1e3))]
     assert not engine.on
     assert not (tmp_path / "reports").exists()
     assert inside.information() == (['say "conv"'], ["x"])
@@ -301,21 +313,21 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
     part = Layer(name="_run_on_gpu_0", kind="PyTorch", modules=("pool",))
     engine, pool = "tensorrt::execute_engine", "aten::max_pool2d"
     launched = [
-        Launched(name="fill", around=("aten::empty",), operator="aten::fill_"),
-        Launched(name="tactic_a", around=(engine,), operator=engine),
-        Launched(name="max_pool", around=("inferlens part _run_on_gpu_0", pool), operator=pool),
-        Launched(name="gemm", around=(engine,), operator=engine),
+        GpuLaunch(name="fill", scopes=("aten::empty",), operator="aten::fill_"),
+        GpuLaunch(name="tactic_a", scopes=(engine,), operator=engine),
+        GpuLaunch(name="max_pool", scopes=("inferlens part _run_on_gpu_0", pool), operator=pool),
+        GpuLaunch(name="gemm", scopes=(engine,), operator=engine),
     ]
 
-    class Known(Interior):
-        def inspected(self) -> Any:
+    class Known(CompiledModule):
+        def inspect(self) -> Any:
             return [], {"": layers}, [], {"details": "no more"}
 
         def part_layers(self) -> list[Layer]:
             return [part]
 
     origins = Known(None, (), SAMPLES, None, lambda _: ((), ())).origins(launched)
-    assert [(kernel_origin.layer, kernel_origin.modules) for kernel_origin in origins.of] == [
+    assert [(kernel_origin.layer, kernel_origin.modules) for kernel_origin in origins.origins] == [
         ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
     ]  # fmt: skip
     assert origins.absent == {"details": "no more"}
@@ -327,7 +339,7 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
 def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
     model, target = small.model(), preparation.folder / "x.ep"
     for variant in ("compile", "ts-trace", "loaded"):
-        with pytest.raises(Unsupported, match=r"cannot be saved as \.ep"):
+        with pytest.raises(Unsupported, match=r"cannot save its compiled model as \.ep"):
             TorchTensorRT().save(model, case(variant), preparation, target)
 
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from inferlens.analysis.measures import bottleneck
 from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.advice import advised, paid
-from inferlens.execution.tuning.space import Space
+from inferlens.execution.search import advice_of, advised
+from inferlens.execution.space import SearchSpace
 from inferlens.record.record import KERNEL_FAMILIES, Measurement, Record
 from inferlens.spec.case import Case
-from inferlens.views.raced.tuned import document
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import tuning_document
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
@@ -29,7 +29,7 @@ COMPILED = Capabilities(
 )
 
 
-def on_gpu(**words: Any) -> Space:
+def on_gpu(**words: Any) -> SearchSpace:
     machine = {"pytorch": GPU_HOST["pytorch"], "torch_compile": COMPILED}
     return space(machine, RESNET, device="cuda", **words)
 
@@ -45,7 +45,7 @@ def measured(case: Case, *, enqueue: float = 0.1, kernels: dict[str, float] | No
     return record(case, measurements=measurements, facts=facts)
 
 
-def ways(records: list[Record], found: Space, behind: float = 0.0) -> list[str]:
+def ways(records: list[Record], found: SearchSpace, behind: float = 0.0) -> list[str]:
     return [case.way for case in advised(records, lambda _: behind, found)]
 
 
@@ -105,14 +105,14 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
         for each, speed in zip(records, (0.2, 0.5, 1.0), strict=True)
     ]
     known = {each.id: each for each in records}
-    assert paid(graphed, tried, known, found) == (
+    assert advice_of(graphed, tried, known, found) == (
         Advice("torch_compile:reduce-overhead", "host", "torch_compile:default fp16", 2.0),
     )
-    assert paid(eager, tried, known, found) == ()
+    assert advice_of(eager, tried, known, found) == ()
 
 
-def test_the_answer_says_which_advice_paid(tmp_path: Path) -> None:
+def test_the_answer_says_which_advice_advice_of(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
     advice = Advice("cuda_graph=True", "host", "pytorch", 2.1)
-    shown = " ".join(render(document(replace(tuned, advice=(advice,))), "table", width=100).split())
+    shown = " ".join(render(tuning_document(replace(tuned, advice=(advice,))), "table", width=100).split())
     assert "Advice that paid: cuda_graph=true, since calls of pytorch waited for the host (2.10x)." in shown

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from inferlens.execution.tuning.search import Search
+from inferlens.execution.search import Search
 from inferlens.stats.search_model import Point
 
 EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph": -0.2}
@@ -135,7 +135,7 @@ def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it() -> None:
         search.add({point: log(point) for point in points})
     assert "freeze" in search.best.settings
     assert all("freeze" in point.settings for point in search.finalists())
-    tuned = {each.point.family for each in search.seen if len(each.point.settings) > 1}
+    tuned = {each.point.family for each in search.observations if len(each.point.settings) > 1}
     assert search.best.family in tuned
     assert len(tuned) < len(FAMILIES)
 

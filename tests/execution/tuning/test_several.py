@@ -11,9 +11,9 @@ from msgspec.structs import replace
 import inferlens
 from inferlens import InferlensError, Records, Tuning
 from inferlens.analysis.tuning import Tuned
-from inferlens.execution import rounds
-from inferlens.execution.tuning import several
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution import race as rounds
+from inferlens.execution import tune as running
+from inferlens.execution.tune import TuningRequest
 from inferlens.record.store import TRIALS, load_records
 from tests.execution.tuning.test_tune import Counted
 
@@ -78,15 +78,15 @@ def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_
 
 
 def test_time_that_one_leaves_is_for_those_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    takes, given, run = {1: 100.0, 2: 700.0, 4: 100.0}, list[tuple[int, float]](), several.run
+    takes, given, run = {1: 100.0, 2: 700.0, 4: 100.0}, list[tuple[int, float]](), running.tune_one
 
-    def timed(request: Request, *rest: Any) -> Tuned:
+    def timed(request: TuningRequest, *rest: Any) -> Tuned:
         seconds, batch = rest[-1], request.plan.batch[0]
         given.append((batch, seconds))
         tuned = run(request, *rest)
         return replace(tuned, seconds=min(takes[batch], seconds))
 
-    monkeypatch.setattr(several, "run", timed)
+    monkeypatch.setattr(running, "tune_one", timed)
     tune(tmp_path, batch=[1, 2, 4], budget=900)
     assert given == [(1, 300), (2, 400), (4, 400)]
 

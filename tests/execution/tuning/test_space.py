@@ -15,15 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from inferlens.backends import BACKENDS, importable
+from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import expand
-from inferlens.execution.launching.estimate import PREPARING, build_factor, estimator, seconds_of
-from inferlens.execution.survey import Surveyed
-from inferlens.execution.tuning import space as searched
-from inferlens.execution.tuning.space import Space, combinations, combined, explore, neighbours, size, tried
+from inferlens.execution import space as searched
+from inferlens.execution.cases import PREPARING, ProbeResult, build_factor, estimator, expand, seconds_of
+from inferlens.execution.space import SearchSpace, combinations, combined, explore, neighbours, search_selection, size
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store
@@ -42,8 +40,8 @@ KNOBS = (
     Knob(name="latency", values=(2.0, 1.0)),
     Knob(name="per_item", values=(0.5,), needs=("latency",), build=2.0),
     Knob(name="error", values=(0.1, 0.2), precisions=("fp16",), build=3.0),
-    Knob(name="clock", values=("host",), without=("trouble",)),
-    Knob(name="trouble", values=("raise",), without=("clock",), variants=("steady",)),
+    Knob(name="clock", values=("host",), excludes=("trouble",)),
+    Knob(name="trouble", values=("raise",), excludes=("clock",), variants=("steady",)),
 )
 STEADY = Case(model="fake:demo", backend="fake", variant="steady")
 CPUS = 4
@@ -60,15 +58,15 @@ def space(
     found: ModelInfo = FAKE,
     tries: Mapping[str, Any] | None = None,
     **words: Any,
-) -> Space:
+) -> SearchSpace:
     plan = Plan.from_words({"model": found.spec, **words})
-    here = Surveyed(plan, [found], dict(able), dict(able))
+    here = ProbeResult(plan, [found], dict(able), dict(able))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(searched, "surveyed", lambda *_: [here])
-        return explore(plan, tried(**{"cpus": CPUS, **(tries or {})}))
+        patch.setattr(searched, "probe_plan", lambda *_: [here])
+        return explore(plan, search_selection(**{"cpus": CPUS, **(tries or {})}))
 
 
-def labels(found: Space) -> list[str]:
+def labels(found: SearchSpace) -> list[str]:
     return [each.case.label for each in found.families]
 
 
@@ -169,7 +167,7 @@ def test_variants_that_are_run_alike_are_one_family(monkeypatch: pytest.MonkeyPa
          "latency per_item error clock trouble threads"),
     ],
 )  # fmt: skip
-def test_names_narrow_what_is_tried(
+def test_names_narrow_what_is_search_selection(
     knobs: None, tries: dict[str, Any], words: dict[str, Any], variants: str, precisions: str, names: str
 ) -> None:
     found = space(tries=tries, **words)
@@ -205,7 +203,7 @@ def test_streams_are_for_throughput() -> None:
     """A single call uses one of them."""
     for name in ("openvino", "tensorrt"):
         tried_of = {
-            measure: {knob.name: knob.values for knob in tried(measures=[measure]).knobs[name]}
+            measure: {knob.name: knob.values for knob in search_selection(measures=[measure]).knobs[name]}
             for measure in ("latency", "throughput")
         }
         assert "streams" not in tried_of["latency"]
@@ -232,7 +230,7 @@ def test_what_leaves_nothing_or_is_no_name_is_refused(
 
 def test_names_of_the_fake_backend_are_not_among_the_first_that_are_expected() -> None:
     with pytest.raises(InferlensError) as refused:
-        tried(only=["nothing"])
+        search_selection(only=["nothing"])
     assert "fake" not in refused.value.expected
 
 
@@ -270,7 +268,7 @@ def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
 def test_a_space_file_that_means_nothing_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "space.toml").write_text(text)
     with pytest.raises(InferlensError, match=message):
-        tried(tmp_path / "space.toml")
+        search_selection(tmp_path / "space.toml")
 
 
 @pytest.mark.parametrize(("cpus", "counts"), [(1, ()), (2, (1, 2)), (3, (1, 3)), (16, (8, 16, 1))])
@@ -365,7 +363,7 @@ def test_knobs_that_exclude_each_other_are_swapped(label: str, one: str, other: 
         assert there in options(neighbours(combined(family, {name: value}), found))
 
 
-def reached(family: Case, found: Space) -> set[str]:
+def reached(family: Case, found: SearchSpace) -> set[str]:
     """What steps from neighbour to neighbour lead to."""
     seen, left = {family.digest}, [family]
     while left:
@@ -382,7 +380,7 @@ def test_a_candidate_has_a_family_settings_and_a_model(knobs: None) -> None:
     case = combined(family, {"latency": 1.0, "threads": 4})
     assert found.settings(case) == {"latency": 1.0, "threads": 4}
     assert found.family(case) == family == combined(STEADY, {"when": "enter"})
-    assert (found.planned(case).case, found.planned(case).found) == (case, FAKE)
+    assert (found.planned(case).case, found.planned(case).model) == (case, FAKE)
 
 
 def test_every_combination_is_counted_and_made_once(knobs: None) -> None:
@@ -402,7 +400,7 @@ def drawn(draw: st.DrawFn) -> tuple[Knob, ...]:
     names = draw(st.lists(st.sampled_from(sorted(NAMES)), unique=True))
     some = st.lists(st.sampled_from(sorted(NAMES)), max_size=2, unique=True).map(tuple)
     return tuple(
-        Knob(name=name, values=NAMES[name], needs=draw(some), without=tuple({*draw(some)} - {name}))
+        Knob(name=name, values=NAMES[name], needs=draw(some), excludes=tuple({*draw(some)} - {name}))
         for name in names
     )  # fmt: skip
 
@@ -425,7 +423,7 @@ def test_whatever_the_conditions_each_candidate_is_there_once(knobs: tuple[Knob,
         assert reached(family, found) == made.keys()
 
 
-def all_changes(found: Space) -> Iterator[dict[str, Option | None]]:
+def all_changes(found: SearchSpace) -> Iterator[dict[str, Option | None]]:
     knobs = found.knobs["fake"]
     for values in product(*((None, *knob.values) for knob in knobs)):
         yield {knob.name: value for knob, value in zip(knobs, values, strict=True)}
@@ -456,18 +454,20 @@ def test_knobs_make_preparing_longer(knobs: None, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("one_process", "knobs")
 def test_a_plan_is_explored() -> None:
-    found = explore(Plan.from_words({"model": "fake:demo", "batch": 8}), tried(only=["fake:fast", "fp32"], cpus=CPUS))
+    found = explore(
+        Plan.from_words({"model": "fake:demo", "batch": 8}), search_selection(only=["fake:fast", "fp32"], cpus=CPUS)
+    )
     assert labels(found) == ["fake:fast fp32 batch 8 cpu"]
     assert size(found) == 5 * 2 * 4
 
 
 def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> None:
-    for name, knobs in tried(measures=["throughput"], cpus=CPUS).knobs.items():
+    for name, knobs in search_selection(measures=["throughput"], cpus=CPUS).knobs.items():
         declared = {knob.name: knob.values for knob in BACKENDS.get(name).knobs}
         for knob in knobs:
             assert re.fullmatch(r"\w+", knob.name)
             assert knob.values == declared.get(knob.name, knob.values)
-            assert {*knob.needs, *knob.without} <= {*BACKENDS.get(name).options.__struct_fields__}
+            assert {*knob.needs, *knob.excludes} <= {*BACKENDS.get(name).options.__struct_fields__}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -478,7 +478,7 @@ def test_a_plan_file_says_every_neighbour_of_every_family(device: str) -> None:
         backend.name: Capabilities(
             formats=("module",), supports=tuple(Support(v, device, floats) for v in backend.variants)
         )
-        for backend in importable()
+        for backend in importable_backends()
     }
     found = space(able, RESNET)
     for family in (each.case for each in found.families):

@@ -9,13 +9,12 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import study
-from inferlens.execution.tuning.study import Study
+from inferlens.execution.tune import Study, study, study_request
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
-from inferlens.views.raced.study import answer, document
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import study_answer, study_document
 from tests.execution.tuning.test_tune import Counted
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -30,7 +29,7 @@ class Nothing(Observer):
 
 def studied(folder: Path, text: str, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Study:
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), "mode": "latency", **words})
-    return study.run(study.requested(plan, text, budget), observer or Observer())
+    return study(study_request(plan, text, budget), observer or Observer())
 
 
 def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
@@ -40,11 +39,11 @@ def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
     assert speedups == [None, pytest.approx(1.25), pytest.approx(1 / 0.93), pytest.approx(0.8)]
     verdicts = [each.comparison.verdict if each.comparison else None for each in found.values]
     assert verdicts == [None, "FASTER", "FASTER", "SLOWER"]
-    assert answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
+    assert study_answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
     kept = load_records(tmp_path / "demo").records
     assert {record.id for each in found.values for record in each.records} == {record.id for record in kept}
     assert len(kept) == 4 + 10
-    shown = render(document(found, "results/demo"), "table", width=100)
+    shown = render(study_document(found, "results/demo"), "table", width=100)
     assert len(shown.splitlines()) <= 24
     assert shown.index("1.25x its default") < shown.index("0 (default)") < shown.index("1.08x")
     assert "Use it: --option fake.knob_a=1" in shown
@@ -66,14 +65,14 @@ def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_answer_is_one_sentence(tmp_path: Path, text: str, words: dict[str, Any], said: str) -> None:
     found = studied(tmp_path, text, backend="fake", **words)
-    assert answer(found) == said
-    document(found, "results").blocks()
+    assert study_answer(found) == said
+    study_document(found, "results").blocks()
 
 
 def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path: Path) -> None:
     found = studied(tmp_path, "latency=4.07", budget=0.0, backend="fake:noisy", iterations=20)
     assert len(found.values[0].records) == 1 + 2
-    assert answer(found).endswith("not decided; more with --within.")
+    assert study_answer(found).endswith("not decided; more with --within.")
 
 
 def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
         with pytest.raises(KeyboardInterrupt):
             studied(**words, observer=Counted(after))
     found = studied(**words, observer=(rest := Counted()))
-    assert answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
+    assert study_answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
     assert len(rest.cases) == 8, "but the one in which it was interrupted"
     assert {record.run for each in found.values for record in each.records} == {found.values[0].records[0].run}
     assert studied(**words, observer=Nothing()).values == found.values
@@ -103,8 +102,8 @@ def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:
 
 def test_throughput_is_studied_where_it_is_asked_for(tmp_path: Path) -> None:
     found = studied(tmp_path, "fake.knob_a=1", mode="throughput")
-    assert answer(found).startswith("knob_a=1 is 1.25x")
-    assert "items/s" in render(document(found, "results"))
+    assert study_answer(found).startswith("knob_a=1 is 1.25x")
+    assert "items/s" in render(study_document(found, "results"))
 
 
 @pytest.mark.parametrize(
@@ -135,5 +134,5 @@ def test_what_cannot_be_studied_is_refused_before_anything_runs(
 @pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])
 def test_the_fake_backend_is_not_offered_for_other_models(text: str, message: str) -> None:
     with pytest.raises(InferlensError, match=message) as refused:
-        study.requested(Plan.from_words({"model": "resnet18"}), text, 1.0)
+        study_request(Plan.from_words({"model": "resnet18"}), text, 1.0)
     assert "fake" not in f"{refused.value.sentence} {refused.value.hint}"

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Observer
+from inferlens.execution import tune as tuning
+from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request, Tuned
+from inferlens.execution.space import search_selection
+from inferlens.execution.tune import Tuned, TuningRequest
+from inferlens.execution.tune import tune as run_tune
 from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan
@@ -28,8 +27,8 @@ def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tu
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder / "results"), **words})
-    request = Request(plan=plan, objective=Objective.parse("latency"), budget=3600.0)
-    (tuned,) = run_each(request, tried(file, only=("fake:steady", "fp32", *only)), Observer())
+    request = TuningRequest(plan=plan, objective=Objective.parse("latency"), budget=3600.0)
+    (tuned,) = run_tune(request, search_selection(file, only=("fake:steady", "fp32", *only)), Observer())
     return tuned
 
 
@@ -63,14 +62,14 @@ def test_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def short_beside_others(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
     """What has an option has the memory for it only where it is alone."""
-    measured = Scheduler.measure_interleaved
+    measured = Scheduler.measure_together
 
-    def short(self: Scheduler, cases: Sequence[Planned], *others: Any, **words: Any) -> list[Record]:
+    def short(self: Scheduler, cases: Sequence[PlannedCase], *others: Any, **words: Any) -> list[Record]:
         found = measured(self, cases, *others, **words)
         less = {"status": "out of memory", "measurements": ()}
         return [replace(each, **less) if option in each.case.options else each for each in found]
 
-    monkeypatch.setattr(Scheduler, "measure_interleaved", short)
+    monkeypatch.setattr(Scheduler, "measure_together", short)
 
 
 @pytest.mark.usefixtures("one_process")

@@ -17,26 +17,27 @@ import pytest
 from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import TRIALS, Trial, Tuned, facts_of, load_tuned, tunings_in
+from inferlens.analysis.tuning import Trial, Tuned, facts_of, load_tuned, tunings_in
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
-from inferlens.execution import rounds, worker
+from inferlens.execution import race as rounds
+from inferlens.execution import resume as trial_log
+from inferlens.execution import tasks
+from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning import trial_log
-from inferlens.execution.tuning import tune as tuning
-from inferlens.execution.tuning.several import run_each
-from inferlens.execution.tuning.space import tried
-from inferlens.execution.tuning.tune import Request
+from inferlens.execution.space import search_selection
+from inferlens.execution.tune import TuningRequest
+from inferlens.execution.tune import tune as run_tune
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.record import Record
-from inferlens.record.store import alone_in, load_records, made
+from inferlens.record.store import TRIALS, alone_in, load_records, made
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
-from inferlens.views.raced.tuned import document
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import tuning_document
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -63,8 +64,8 @@ def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0,
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), **words})
-    request = Request(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
-    (tuned,) = run_each(request, tried(only=only), observer or Observer())
+    request = TuningRequest(plan=plan, objective=objective, constraints=Constraint.parse_all(limits), budget=budget)
+    (tuned,) = run_tune(request, search_selection(only=only), observer or Observer())
     return tuned
 
 
@@ -92,7 +93,7 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     others = {each.setting for each in tuned.effects} - kept
     assert others <= {setting for one in tuned.candidates for setting in one.settings}
     assert not {each.partition("=")[0] for each in others} & {*BEST}, "what takes the place of one is not beside it"
-    shown = render(document(tuned), "table", width=100)
+    shown = render(tuning_document(tuned), "table", width=100)
     assert len(shown.splitlines()) <= 24
     assert "inferlens.load(" in shown
 
@@ -253,7 +254,7 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Fake, "prepare", timed)
     tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
     assert {record.case.way for record in tuned.finals} >= {"fake:steady fp16 knob_a=1", "fake:steady", "fake:fast"}
-    assert "2.50x fake:steady fp32" in " ".join(render(document(tuned), "table").split())
+    assert "2.50x fake:steady fp32" in " ".join(render(tuning_document(tuned), "table").split())
 
 
 def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
     prepare = Fake.prepare
 
     def export(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
-        exporting.append(preparation.exported is None)
+        exporting.append(preparation.export_folder is None)
         with preparation.phase("export") as noted:
             noted.note = "" if exporting[-1] else "cached"
         if exporting[-1]:
@@ -333,7 +334,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
         return prepare(self, model, case, preparation)
 
     monkeypatch.setattr(Fake, "prepare", export)
-    monkeypatch.setattr(worker, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
+    monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
     assert tuned.missed == ()
     assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
@@ -349,7 +350,7 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path:
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
     assert "beyond the limit" in tuned.missed[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
-    shown = render(document(tuned), "table", width=100)
+    shown = render(tuning_document(tuned), "table", width=100)
     assert "comes nearest" in shown
     (winner,) = [line for line in shown.splitlines() if line.startswith(" 1 ")]
     assert winner.rstrip().endswith("breaks a limit")

@@ -19,14 +19,14 @@ from inferlens.analysis.tuning import TUNED, WINNER, Tuned, Untried, facts_of, l
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution.tuning.outcome import untried
-from inferlens.execution.tuning.space import tried
+from inferlens.execution.search import skipped
+from inferlens.execution.space import search_selection
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
-from inferlens.views.raced.tuned import document, finals_of, tunings_sentences
-from inferlens.views.raced.tuned_chart import render as drawn
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.tuning import finals_rows, tuning_document, tunings_sentences
+from inferlens.views.tuning import render_tuning as drawn
 from tests.commands import inferlens
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import tune
@@ -61,7 +61,7 @@ def ended(folder: Path) -> Tuned:
 
 
 def shown(tuned: Tuned, format: str = "table") -> str:
-    return " ".join(render(document(tuned), format).split())
+    return " ".join(render(tuning_document(tuned), format).split())
 
 
 def test_it_is_shown_again_as_it_ended(once: tuple[Path, Tuned], here: Path) -> None:
@@ -70,7 +70,7 @@ def test_it_is_shown_again_as_it_ended(once: tuple[Path, Tuned], here: Path) -> 
     done = inferlens("show", "results/demo/tuning", cwd=here)
     _, below, *_ = [line for line in done.stdout.split("\n\n")[1].splitlines() if line]
     assert re.fullmatch(r"Of \d+ candidates, \d+ were tried\.", below)
-    assert done.stdout == render(document(replace(tuned, folder="results/demo/best")), "table")
+    assert done.stdout == render(tuning_document(replace(tuned, folder="results/demo/best")), "table")
     for path in ("results/demo", "results/demo/tuning/tuned.json"):
         assert inferlens("show", path, cwd=here).stdout == done.stdout
     kept = (here / "results" / "demo" / "tuning" / TUNED).read_text()
@@ -196,7 +196,7 @@ def test_other_objectives_are_answered_in_their_measure(
     tmp_path: Path, objective: str, limits: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
     tuned = tune(tmp_path, objective=objective, limits=limits, only=("fake:steady", "fp32", "fake.knob_a"))
-    said = render(document(tuned), "table")
+    said = render(tuning_document(tuned), "table")
     assert all(word in said for word in expected), said
     assert load_tuned(tmp_path / "demo" / "tuning") == tuned
     best, *others = [one for one in facts_of(tuned) if one.objective]
@@ -221,7 +221,7 @@ def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_
 
 def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, Untried]:
     plan = Plan.from_words({"model": RESNET.spec, **asked})
-    return {each.name: each for each in untried(space(able, RESNET, words, **asked), tried(**words), plan)}
+    return {each.name: each for each in skipped(space(able, RESNET, words, **asked), search_selection(**words), plan)}
 
 
 def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
@@ -362,17 +362,17 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -
 
 
 def test_the_front_is_what_nothing_else_beats_in_both() -> None:
-    from inferlens.views.raced.scatter import front
+    from inferlens.views.chart import pareto_front
 
     points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
     values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]
-    assert [(one["x"], one["error"]) for one in front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
-    assert [(one["x"], one["error"]) for one in front(values, "error", less=False)] == [(4, 1)]
+    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
+    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=False)] == [(4, 1)]
 
 
 def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
     tuned = load_tuned(RESNET18)
     tried = {one.case.label: one.memory for one in facts_of(tuned)}
-    shown = {row.label: row.host_peak for row in finals_of(tuned)}
+    shown = {row.label: row.host_peak for row in finals_rows(tuned)}
     assert shown == {label: tried[label] for label in shown}
     assert shown[facts_of(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"

@@ -1,1 +1,1 @@
-"""What backends that run ONNX share: the export, and what a runtime's layers have to do with the file's nodes."""
+"""Shared by backends that run ONNX: the export, the graph's nodes and quantization."""

@@ -1,7 +1,7 @@
-"""From a PyTorch module to an ONNX file in the case's folder; and whether a file that is there fits the case.
+"""ONNX files of models: export, checks, and the modules of a graph's nodes.
 
-The exporter built on ``torch.export`` comes first: it keeps every node's module path. Where it fails, the older one,
-which traces, gets a try, and the record says so. Models that already are ONNX files are used as they are.
+The exporter built on ``torch.export`` comes first, because it keeps the module path of every node. Where it fails, the
+older tracing exporter is used, and the record warns of it. Models that are ONNX files are used as they are.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.availability import quiet
+from inferlens.backends.availability import ignore_deprecations
 from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.runner import cast, example_feed, export_dimensions, flat_outputs, free_sizes
+from inferlens.backends.pytorch.runner import cast, dynamic_sizes, example_feed, export_dimensions, flat_outputs
 from inferlens.errors import Unsupported, installing
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision, onnx_graph, weight_files
@@ -30,29 +30,29 @@ from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.keep import kept, unknown_layer
 
-EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
+EMBED_LIMIT = 1_500_000_000  # bytes of weights inside an ONNX file, which holds less than 2 GiB
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
-    """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here."""
+    """Return the model as an ONNX file with weights and float inputs in ``precision``; a new file is an artefact."""
     if model.path is not None and model.format == "onnx":
         return model.path
     path = preparation.folder / "model.onnx"
-    if preparation.exported and (preparation.exported / path.name).exists():
+    if preparation.export_folder and (preparation.export_folder / path.name).exists():
         with preparation.phase("export") as noted:
             noted.note = "cached"
-        return preparation.exported / path.name
+        return preparation.export_folder / path.name
     if model.module is None:
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
     if model.format == "torchscript":
         raise Unsupported(
-            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the model that it was made from"
+            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", hint="the original model"
         )
-    with exclusive(preparation.export_by) if preparation.export_by else nullcontext() as shared:
-        if shared and (made := Path(shared.read())).is_file():
+    with exclusive(preparation.export_lock) if preparation.export_lock else nullcontext() as shared:
+        if shared and (shared_path := Path(shared.read())).is_file():
             with preparation.phase("export") as noted:
                 noted.note = "shared"
-            return made
+            return shared_path
         with preparation.phase("export"):
             preparation.folder.mkdir(parents=True, exist_ok=True)
             cast(model.module, precision)
@@ -65,7 +65,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
 
 
 def copy_onnx(source: Path, path: Path) -> None:
-    """Copies an ONNX file; weights in files beside it are put into one, with its own name and ``.data`` after it."""
+    """Copy an ONNX file. Weights in other files are merged into one, with the name of ``path`` and ``.data``."""
     import onnx
 
     if weight_files(source, onnx_graph(source)):
@@ -74,8 +74,8 @@ def copy_onnx(source: Path, path: Path) -> None:
         shutil.copyfile(source, path)
 
 
-def lower_folded_weights(path: Path) -> None:
-    """Gives folded convolution weights of a bf16 graph their type back, in place.
+def cast_folded_weights(path: Path) -> None:
+    """Cast folded convolution weights of a bf16 graph back to bf16, in place.
 
     The exporter folds batch norm into convolutions with NumPy, which has no bf16, and leaves fp32 weights behind: a
     graph that no runtime takes.
@@ -109,22 +109,22 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
     module: Any = model.module
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
-    with quiet(), torch.no_grad():
+    with ignore_deprecations(), torch.no_grad():
         try:
             torch.onnx.export(
                 module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,
                 dynamic_shapes=export_dimensions(module, model.inputs),
             )  # fmt: skip
             if precision == "bf16":
-                lower_folded_weights(path)
+                cast_folded_weights(path)
             preparation.facts["onnx_exporter"] = "torch.export"
             return
-        except Exception as error:  # whatever the exporter stumbles over, the other one may do
+        except Exception as error:  # the other exporter may succeed
             first = error
         try:
-            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of just that
-            flat = flat_outputs(module)  # this one knows fewer types of outputs
-            axes = {spec.name: free_sizes(spec) for spec in model.inputs}
+            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of it
+            flat = flat_outputs(module)  # this exporter knows fewer types of outputs
+            axes = {spec.name: dynamic_sizes(spec) for spec in model.inputs}
             torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
             raise Unsupported(
@@ -133,13 +133,13 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(
         "export-fallback",
-        f"The older, tracing ONNX exporter was used, for the newer one failed: {reason(first)}.",
-        "Its nodes have no module paths, and control flow is fixed to what this input took.",
+        f"The older, tracing ONNX exporter was used, because the newer one failed: {reason(first)}.",
+        "Its nodes have no module paths, and control flow is fixed to the path of this input.",
     )
 
 
 def check_precision(path: Path, precision: str) -> None:
-    """Refuses to run a file's weights under another precision's name."""
+    """Refuse to run a file's weights under another precision's name."""
     own = onnx_file_precision(path)
     if own != precision:
         raise Unsupported(
@@ -149,7 +149,7 @@ def check_precision(path: Path, precision: str) -> None:
 
 
 def check_outputs(model: Model) -> None:
-    """Refuses an ONNX file with an output that is a sequence or a map, for runtimes that give tensors alone."""
+    """Refuse an ONNX file with an output that is a sequence or a map."""
     if model.format != "onnx" or model.path is None:
         return
     for value in onnx_graph(model.path).graph.output:
@@ -164,15 +164,17 @@ def check_outputs(model: Model) -> None:
 
 
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
-    """Refuses a case whose inputs are not those that a graph declares, by name and dimensions.
+    """Refuse a case whose inputs differ from those of a graph, by name or dimensions.
 
-    Dimensions that are not numbers are free, and so are the inputs of which a graph tells no dimension at all: scalars
-    look the same, and were compared when the file was read.
+    Dimensions that are not numbers are free. So are inputs without any dimension: scalars look the same, and were
+    compared when the file was read.
     """
     graph = {name: tuple(shape) for name, shape in declared}
     if set(graph) != {spec.name for spec in specs}:
-        given = ", ".join(spec.name for spec in specs)
-        raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
+        described = ", ".join(spec.name for spec in specs)
+        raise Unsupported(
+            f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {described}."
+        )
     for spec in specs:
         own = graph[spec.name]
         sizes = [size if isinstance(fixed, int) else fixed for fixed, size in zip(own, spec.shape, strict=False)]
@@ -196,17 +198,17 @@ NO_SCOPES = (
     f"the ONNX file has no module paths ('{SCOPES}' in its nodes' metadata). They are there if it is exported with "
     "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
 )
-NO_ONNX = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
-NO_PATHS = "an IR of OpenVINO's has no module paths; the model that it was made from has them."
-WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
-VALUES = ("Constant",)  # nodes that do nothing at run time
+NO_ONNX_PACKAGE = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
+NO_PATHS = "an IR of OpenVINO's has no module paths; the original model has them."
+FOLDING_OPERATORS = ("Conv", "ConvTranspose", "Gemm")  # operators into which a batch norm is folded
+CONSTANT_KINDS = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")
-SHAPES = 4096  # bytes of a weight, from which on it is none that tells a shape
-INSIDE = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
+LARGEST_SHAPE_TENSOR = 4096  # bytes; larger weights cannot be shapes
+HIDDEN_GRAPHS = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
 
 
 class OnnxNode(Struct, frozen=True):
-    """A node of an ONNX graph, and the paths of the modules that it came from."""
+    """A node of an ONNX graph, and the paths of its modules."""
 
     name: str
     kind: str
@@ -216,7 +218,7 @@ class OnnxNode(Struct, frozen=True):
 
 
 class OnnxNodes:
-    """The nodes of a graph as it was given, by their place in it, their names and what they write."""
+    """The nodes of a graph, by position, name and output."""
 
     def __init__(self, nodes: Iterable[OnnxNode], absent: str = "") -> None:
         self.nodes = tuple(nodes)
@@ -225,87 +227,86 @@ class OnnxNodes:
         self.by_output = {name: node for node in self.nodes for name in node.outputs}
         self._place = {node.outputs: place for place, node in enumerate(self.nodes)}
 
-    def in_order(self, nodes: Iterable[OnnxNode]) -> list[OnnxNode]:
-        """Each of ``nodes`` once, in the order of the graph, without those that are only values."""
-        places = {self._place[node.outputs] for node in nodes if node.kind not in VALUES}
+    def in_graph_order(self, nodes: Iterable[OnnxNode]) -> list[OnnxNode]:
+        """Return the distinct ``nodes`` in the order of the graph, without constants."""
+        places = {self._place[node.outputs] for node in nodes if node.kind not in CONSTANT_KINDS}
         return [self.nodes[place] for place in sorted(places)]
 
     def product_before(self, node: OnnxNode) -> list[OnnxNode]:
-        """The product, if there is one, that what a node reads first was computed by."""
+        """Return the product that computes the first input of ``node``, if there is one."""
         while node.kind not in PRODUCTS:
             makers = [
                 onnx_node
                 for name in node.inputs
-                if (onnx_node := self.by_output.get(name)) and onnx_node.kind not in VALUES
+                if (onnx_node := self.by_output.get(name)) and onnx_node.kind not in CONSTANT_KINDS
             ]
             if not makers:
                 return []
             node = makers[0]
         return [node]
 
-    def between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
-        """The nodes that ``outputs`` are computed by, from the tensors in ``stops`` and the graph's own inputs on."""
-        found: dict[tuple[str, ...], OnnxNode] = {}
-        open_ = list(outputs)
-        while open_:
-            node = self.by_output.get(open_.pop())
-            if node is not None and node.outputs not in found:
-                found[node.outputs] = node
-                open_ += [name for name in node.inputs if name not in stops]
-        return self.in_order(found.values())
+    def nodes_between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
+        """Return the nodes that compute ``outputs`` from the tensors in ``stops`` and the graph's inputs."""
+        nodes: dict[tuple[str, ...], OnnxNode] = {}
+        pending = list(outputs)
+        while pending:
+            node = self.by_output.get(pending.pop())
+            if node is not None and node.outputs not in nodes:
+                nodes[node.outputs] = node
+                pending += [name for name in node.inputs if name not in stops]
+        return self.in_graph_order(nodes.values())
 
 
-def origins(path: Path) -> OnnxNodes:
-    """The nodes of an ONNX file, without its weights."""
+def read_nodes(path: Path) -> OnnxNodes:
+    """Read the nodes of an ONNX file, without its weights."""
     if path.suffix == ".xml":
         return OnnxNodes((), NO_PATHS)
     try:
         import onnx
     except ImportError:
-        return OnnxNodes((), NO_ONNX)
+        return OnnxNodes((), NO_ONNX_PACKAGE)
     graph = onnx.load(str(path), load_external_data=False).graph
     uses = Counter(name for node in graph.node for name in set(node.input))
     return OnnxNodes(
-        OnnxNode(node.name, node.op_type, tuple(node.input), tuple(node.output), modules_of(node, uses))
+        OnnxNode(node.name, node.op_type, tuple(node.input), tuple(node.output), node_modules(node, uses))
         for node in graph.node
         if any(node.output)
     )
 
 
 def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
-    """Names of the nodes of the graph in ``path`` that ``case`` keeps, in order. Raises Unsupported for no layer's."""
+    """Return the names of the nodes that ``case`` keeps, in order. Raise Unsupported for an unknown layer."""
     if not case.keep:
         return ()
-    nodes = origins(path).nodes
+    nodes = read_nodes(path).nodes
     names = [node.name for node in nodes]
-    found: set[str] = set()
+    selected: set[str] = set()
     for layer in kept(case):
-        named = [node.name for node in nodes if node.name == layer or is_in(node, layer)]
+        named = [
+            node.name
+            for node in nodes
+            if node.name == layer or any(f"{module}.".startswith(f"{layer}.") for module in node.modules)
+        ]
         if not named:
-            raise unknown_layer(layer, dict.fromkeys([*modules_among(nodes), *names]))
-        found.update(named)
-    return tuple(name for name in names if name in found)
+            raise unknown_layer(layer, dict.fromkeys([*module_paths(nodes), *names]))
+        selected.update(named)
+    return tuple(name for name in names if name in selected)
 
 
-def is_in(node: OnnxNode, path: str) -> bool:
-    """Whether a node came from the module of that path, or one inside of it."""
-    return any(f"{module}.".startswith(f"{path}.") for module in node.modules)
-
-
-def modules_of(node: Any, uses: Counter[str]) -> tuple[str, ...]:
-    """Paths of the modules that an ONNX node came from, by its metadata; ``uses`` counts the readers of each tensor."""
-    scopes = scopes_of(node)
+def node_modules(node: Any, uses: Counter[str]) -> tuple[str, ...]:
+    """Return the module paths of an ONNX node; ``uses`` counts the readers of each tensor."""
+    scopes = node_scopes(node)
     if not scopes:
         return ()
     module = scopes[-2] if len(scopes) > 1 else ""
-    folded = node.op_type in WEIGHTED and "batch_norm" in scopes[-1] and len(node.input) > 1
+    folded = node.op_type in FOLDING_OPERATORS and "batch_norm" in scopes[-1] and len(node.input) > 1
     if folded and uses[node.input[1]] == 1 and "." in node.input[1]:
         return tuple(dict.fromkeys((node.input[1].rpartition(".")[0], module)))
     return (module,)
 
 
-def scopes_of(node: Any) -> list[str]:
-    """The scopes that the exporter wrote into a node, as a list in Python's notation; none if it wrote none."""
+def node_scopes(node: Any) -> list[str]:
+    """Return the scopes that the exporter wrote into a node, if any."""
     written = next((entry.value for entry in node.metadata_props if entry.key == SCOPES), "")
     try:
         scopes = ast.literal_eval(written) if written else []
@@ -314,20 +315,20 @@ def scopes_of(node: Any) -> list[str]:
     return [str(scope) for scope in scopes] if isinstance(scopes, list) else []
 
 
-def modules_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
-    """The modules of some nodes, each once, in their order."""
+def module_paths(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
+    """Return the distinct modules of some nodes, in order."""
     return tuple(dict.fromkeys(module for node in nodes for module in node.modules))
 
 
-def operators_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
-    """The operators of some nodes, in their order."""
+def operator_kinds(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
+    """Return the operators of some nodes."""
     return tuple(node.kind for node in nodes)
 
 
 class OnnxLayers:
-    """The nodes of an ONNX file that do something as layers, with the tensors between them.
+    """The nodes of an ONNX file as layers, with the tensors between them, without constants.
 
-    Weights are read by name alone, and are no inputs of the graph; ``notes`` are what the file does not tell.
+    Weights have a name and a shape, and are no inputs of the graph. ``notes`` say what the file does not tell.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -340,11 +341,11 @@ class OnnxLayers:
         uses = Counter(name for node in graph.node for name in set(node.input))
         self.inputs = tuple(_tensor(item) for item in graph.input if item.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
-        self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in VALUES)
+        self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in CONSTANT_KINDS)
         inside = sorted(
             {node.op_type for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute)}
         )
-        self.notes: tuple[str, ...] = (INSIDE.format(", ".join(inside)),) if inside else ()
+        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(", ".join(inside)),) if inside else ()
         if not any(layer.modules for layer in self.layers):
             self.notes += (f"modules: {NO_SCOPES}",)
 
@@ -353,7 +354,7 @@ class OnnxLayers:
         return Layer(
             name=node.name or next(iter(node.output), ""),
             kind=kind,
-            modules=modules_of(node, uses),
+            modules=node_modules(node, uses),
             operators=(kind,),
             inputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.input if name),
             outputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.output if name),
@@ -362,14 +363,14 @@ class OnnxLayers:
 
 
 def onnx_layers(path: Path) -> OnnxLayers:
-    """The nodes of an ONNX file, with the shapes that can be told from it."""
+    """Read the nodes of an ONNX file as layers, with the shapes that can be inferred."""
     model = onnx_graph(path)
     import onnx
 
     for weights in model.graph.initializer:
-        if len(weights.raw_data) > SHAPES:
+        if len(weights.raw_data) > LARGEST_SHAPE_TENSOR:
             weights.ClearField("raw_data")
-    with suppress(Exception):  # too large, or broken: shapes are missing then, and nothing else
+    with suppress(Exception):  # without shapes if the model is too large or broken
         model = onnx.shape_inference.infer_shapes(model)
     return OnnxLayers(model.graph)
 
@@ -389,7 +390,7 @@ def _type(number: int) -> str:
 
 
 def _attribute(attribute: Any) -> tuple[str, str] | None:
-    """An attribute that is a number, a few of them, or a text: kernel, stride, axis."""
+    """Return the name and text of an attribute that is a number, a few of them, or a text."""
     if attribute.HasField("i"):
         return attribute.name, str(attribute.i)
     if attribute.HasField("f"):

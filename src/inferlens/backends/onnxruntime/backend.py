@@ -1,7 +1,7 @@
-"""ONNX Runtime, one variant for each of its providers that Inferlens knows how to feed.
+"""ONNX Runtime, one variant for each supported execution provider.
 
-Modules are exported to ONNX first; ONNX files run as they are. A provider that cannot be had is an absence or a
-refusal, never a silent run on another one.
+Modules are exported to ONNX; ONNX files run as they are. A provider that is missing is an absence or a refusal, never a
+silent run on another one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
     cuda_precisions,
-    found,
-    imported,
+    import_library,
+    is_installed,
     torch_versions,
 )
 from inferlens.backends.base import (
@@ -34,9 +34,15 @@ from inferlens.backends.base import (
     Support,
 )
 from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
-from inferlens.backends.onnx.quantize import beside_record, for_cpu, measured, quantized_onnx, to_quantize
+from inferlens.backends.onnx.quantize import (
+    cpu_dialect,
+    keep_with_record,
+    needs_quantizing,
+    quantized_onnx,
+    recorded_file,
+)
 from inferlens.backends.onnxruntime.runner import (
-    ACT_ON,
+    PROVIDER_OPTIONS,
     PROVIDERS,
     CpuRunner,
     CudaNodeRunner,
@@ -47,7 +53,7 @@ from inferlens.backends.onnxruntime.runner import (
     session_options,
 )
 from inferlens.backends.pytorch.runner import DTYPES
-from inferlens.backends.scripts import beside, numpy_inputs, program
+from inferlens.backends.scripts import numpy_inputs, program, sibling_path
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
@@ -55,8 +61,8 @@ from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
 NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
-AS_FILES = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
-ON_GPU = ("cuda/int8", "cuda/fp8")
+NO_GPU_QUANTIZING = "ONNX Runtime is not given quantized graphs for a GPU here; tensorrt is"
+GPU_QUANTIZED = ("cuda/int8", "cuda/fp8")
 
 
 class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -106,14 +112,14 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     name = "onnxruntime"
     summary = "ONNX Runtime, by provider"
     variants = ("cpu", "cuda", "tensorrt")
-    not_run_by_us = ("tensorrt",)
+    untested_variants = ("tensorrt",)
     options = OnnxRuntimeOptions
     distributions = ("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {
         "onnx": ("cpu", {"graph_optimization": "disable"})
     }
     saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
-    quantized_as = ".onnx"
+    quantized_suffix = ".onnx"
     knobs = (
         Knob(name="cuda_graph", values=(True,), devices=("cuda",), helps=("host",)),
         Knob(name="tf32", values=(True,), variants=("cuda",), precisions=("fp32",)),
@@ -133,10 +139,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
 
     def capabilities(self) -> Capabilities:
         formats = onnx_formats()
-        ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
+        ort, missing = import_library("onnxruntime", "ONNX Runtime", "onnx")
         if missing:
             return Capabilities(formats=formats, absent=(missing,))
-        torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
+        torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors and events on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
         absences = {name: (None if name == "cpu" else no_gpu) or provider_absence(ort, name) for name in self.variants}
@@ -160,7 +166,12 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
                 for variant, absence in absences.items()
                 if absence
             ),
-            limits={**limits, "cpu/bf16": NO_BF16, "cpu/fp8": NO_FP8, **dict.fromkeys(ON_GPU, AS_FILES)},
+            limits={
+                **limits,
+                "cpu/bf16": NO_BF16,
+                "cpu/fp8": NO_FP8,
+                **dict.fromkeys(GPU_QUANTIZED, NO_GPU_QUANTIZING),
+            },
             dynamic_shapes=True,
             libraries={"onnxruntime": str(ort.__version__)}
             | onnx_versions()
@@ -171,92 +182,99 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
-        path = _graph(model, case, preparation, options)
+        path = _graph_file(model, case, preparation, options)
         kinds: dict[str, type[OnnxRunner]] = {"cpu": CpuRunner, "cuda": CudaNodeRunner, "tensorrt": CudaRunner}
         return kinds[case.variant](path, provider, model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the ONNX graph; weights that do not fit into one file go into a second one beside it."""
-        written = _graph(model, case, preparation, self.parse_options(case))
+        """Write the ONNX graph; weights that do not fit into one file go into a second one."""
+        written = _graph_file(model, case, preparation, self.parse_options(case))
         if written == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
         copy_onnx(written, path)
 
     def write_quantized(self, model: Model, case: Case, preparation: Preparation, path: Path) -> Path:
         plain = onnx_file(model, case, preparation, "fp32")
-        preparation.exported = plain.parent  # not once more
-        copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
+        preparation.export_folder = plain.parent  # reuse the export
+        copy_onnx(_graph_file(model, case, preparation, self.parse_options(case)), path)
         return plain
 
     def exports(self, case: Case) -> str:
         return "" if case.precision in QUANTIZED else _graph_precision(case)
 
-    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
-        """Return whether TensorRT builds, or cuDNN times its convolutions in the first call, which it does anew."""
+    def times_kernels(self, case: Case, *, cached: bool = False) -> bool:
+        """Return whether TensorRT builds, or cuDNN times its convolutions in every process's first call."""
         search = case.variant == "cuda" and self.parse_options(case).cudnn_conv_algo_search == "EXHAUSTIVE"
-        return search or (case.variant == "tensorrt" and not built)
+        return search or (case.variant == "tensorrt" and not cached)
 
     def packages(self, case: Case) -> tuple[str, ...]:
-        """PyTorch too on a GPU: it brings CUDA."""
+        """Return the script's distributions; on a GPU, PyTorch brings CUDA."""
         return ("numpy", "onnxruntime", "onnxruntime-gpu", *["torch"] * (case.device == "cuda"))
 
-    def deployed_as(self, case: Case) -> str:
+    def deploy_suffix(self, case: Case) -> str:
         if case.precision == "bf16" and not PROVIDERS[case.variant].lowers:
             raise Unsupported("A graph in bf16 cannot be fed by NumPy, which has no bf16.", hint="--precision fp16")
         return ".onnx"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        copy_onnx(_graph(model, case, preparation, self.parse_options(case)), path)
+        copy_onnx(_graph_file(model, case, preparation, self.parse_options(case)), path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options = self.parse_options(case)
-        offered = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
+        providers = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
         own = DTYPES.get(_graph_precision(case), "float32")
         floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
-        return onnxruntime_script(case, file, inputs, floats, options, offered)
+        return onnxruntime_script(case, file, inputs, floats, options, providers)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """No CUDA graph where another provider has a part of the model; TensorRT's provider heeds no other options."""
+        """Offer no CUDA graph to a divided model, and no CUDA options to TensorRT's provider."""
         provider, nodes = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
         option = "prefer_nhwc" if option == "channels_last" else option
         if provider is None:
             return Hint()
         divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
-        if (option == "cuda_graph" and divided) or (provider.lowers and option in ACT_ON["CUDAExecutionProvider"]):
+        if (option == "cuda_graph" and divided) or (
+            provider.lowers and option in PROVIDER_OPTIONS["CUDAExecutionProvider"]
+        ):
             return Hint()
         return super().hint(case, option, value, facts)
 
 
-def _graph(model: Model, case: Case, preparation: Preparation, options: OnnxRuntimeOptions) -> Path:
-    """The file that is run: one that is quantized already is run as it is."""
-    if quantized := measured(preparation, ".onnx"):
+def _graph_file(model: Model, case: Case, preparation: Preparation, options: OnnxRuntimeOptions) -> Path:
+    """Return the file to run; a quantized one runs as it is."""
+    if quantized := recorded_file(preparation, ".onnx"):
         return quantized
-    if to_quantize(model, case):
+    if needs_quantizing(model, case):
         path = onnx_file(model, case, preparation, "fp32")
-        dialect = for_cpu(dynamic=options.quantize == "dynamic")
-        made = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
-        return beside_record(preparation, made)
-    if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
+        dialect = cpu_dialect(dynamic=options.quantize == "dynamic")
+        quantized_path = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
+        return keep_with_record(preparation, quantized_path)
+    if (
+        model.format == "onnx"
+        and model.path is not None
+        and not PROVIDERS[case.variant].lowers
+        and is_installed("onnx")
+    ):
         check_precision(model.path, case.precision)
     return onnx_file(model, case, preparation, _graph_precision(case))
 
 
 def _graph_precision(case: Case) -> str:
-    """TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has."""
+    """Return the precision of the exported graph: TensorRT's provider lowers an fp32 graph itself."""
     return "fp32" if PROVIDERS[case.variant].lowers else case.precision
 
 
 def onnx_formats() -> tuple[Format, ...]:
-    """Formats that can be had as ONNX here: PyTorch's modules too, if its exporter's libraries are there."""
-    return ("module", "exported", "onnx") if found("torch", "onnx", "onnxscript") else ("onnx",)
+    """Return the formats that can be exported to ONNX here, or are ONNX."""
+    return ("module", "exported", "onnx") if is_installed("torch", "onnx", "onnxscript") else ("onnx",)
 
 
 def onnx_versions() -> dict[str, str]:
-    """Versions of the exporter's libraries that are installed; asks without importing them."""
+    """Return the versions of the installed exporter libraries, without importing them."""
     from importlib import metadata
 
-    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if found(name)}
+    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if is_installed(name)}
 
 
 # The script that runs a deployed graph with ONNX Runtime alone
@@ -287,16 +305,18 @@ def run(*inputs):  # with copies to the GPU and back
 
 
 def onnxruntime_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, offered: list[Any]
+    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, providers: list[Any]
 ) -> str:
-    """The script, with the session options of a case's ``options`` and the providers that are ``offered``."""
+    """Return the script with the session options of ``options`` and the providers ``providers``."""
     on_gpu = case.device == "cuda"
-    providers = [_own_stream(item) for item in offered]
+    for provider in providers:  # the script has its own stream
+        if not isinstance(provider, str):
+            provider[1].pop("user_compute_stream")
     imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
     lines = [
         "options = ort.SessionOptions()",
-        *statements(*session_options(case, options)),
-        f"session = ort.InferenceSession({beside(file)}, options, providers={providers!r})",
+        *option_statements(*session_options(case, options)),
+        f"session = ort.InferenceSession({sibling_path(file)}, options, providers={providers!r})",
         f"NAMES = {[spec.name for spec in inputs]!r}",
         "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
         *numpy_inputs(inputs, floats),
@@ -306,8 +326,8 @@ def onnxruntime_script(
     return program(case, imports, lines)
 
 
-def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
-    """Statements that give ``options`` what a session is given, but for the library's defaults."""
+def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
+    """Yield statements that set the session options which differ from the library's defaults."""
     import onnxruntime as ort
 
     defaults = ort.SessionOptions()
@@ -317,12 +337,5 @@ def statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Ite
         word = f"ort.{type(value).__name__}.{value.name}" if hasattr(value, "name") else repr(value)
         yield f"options.{name} = {word}"
     for key, text in entries.items():
-        if text != "1":  # threads spin by default
+        if text != "1":  # the default
             yield f"options.add_session_config_entry({key!r}, {text!r})"
-
-
-def _own_stream(provider: Any) -> Any:
-    if isinstance(provider, str):
-        return provider
-    name, options = provider
-    return name, {key: value for key, value in options.items() if key != "user_compute_stream"}

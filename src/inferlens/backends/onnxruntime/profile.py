@@ -1,23 +1,21 @@
-"""The layers of ONNX Runtime, from the profile that it writes itself, traced back to the nodes of its file.
+"""The layers of ONNX Runtime from its own profile, traced back to the nodes of the file.
 
-ONNX Runtime profiles a session from its creation until it is told to stop, and writes the optimised graph where it is
-asked to. Events named ``model_run`` say which run the event of a node belongs to; the last runs are those that were
-asked for. A node with a graph inside, such as ``If``, is timed without it.
+ONNX Runtime profiles a session from its creation until it is ended, and can write the optimised graph. Events named
+``model_run`` separate the runs; the last ones are those requested. A node with a graph inside, such as ``If``, is timed
+without it.
 
-Optimisers rename, fuse and insert nodes, and keep the names of most tensors. A node of the optimised graph covers
-everything that the original graph computes between the tensors that it reads and the ones that it writes. Where a
-tensor has a new name, its old one is found from what is around it:
+Optimisers rename, fuse and insert nodes, but keep the names of most tensors. A node of the optimised graph covers
+everything that the original graph computes between its inputs and outputs. Where a tensor has a new name, its original
+name follows from its surroundings:
+- An inserted node only changes type, device, shape or memory order, and the original graph lacks it. Its input and
+  output are the same tensor.
+- A convolution in blocked memory order (NCHWc) has the name of the tensor that it wrote before, ``relu_nchwc`` for
+  ``relu``. The inputs of its readers show what else was fused into it.
+- A node that kept its name writes the outputs of its original.
+- With fp16 computed in fp32, the tensor before a cast has the name of the one behind it, with a prefix.
 
-- A node that only changes type, device, shape or memory order, and that the original graph does not have, was inserted:
-  what it reads is what it writes.
-- A convolution in blocked memory order (NCHWc) is named after the tensor that it wrote before, ``relu_nchwc`` for
-  ``relu``. What was fused into it as well is told by its readers, whose inputs are those of their originals.
-- A node that kept its name writes what the original of that name wrote.
-- Computing fp16 in fp32, ONNX Runtime names the tensor before a cast after the one behind it, with a prefix.
-
-Quantizing adds nodes that quantize and dequantize; alone, they belong to the modules of what they convert.
-
-A node that writes nothing known, such as a part of an operator that was taken apart, came from what its readers did.
+Nodes that only quantize or dequantize belong to the modules of the tensor that they convert. A node without any known
+output, such as a part of a decomposed operator, has the origin of its readers.
 """
 
 from __future__ import annotations
@@ -32,32 +30,34 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, modules_among, operators_among, origins
-from inferlens.backends.profiling.layers import Taken, clocked_runs
+from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, module_paths, operator_kinds, read_nodes
+from inferlens.backends.profiling.layers import LayerTimes, time_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision
 
 CLOCK = "ONNX Runtime's profiler, in whole microseconds"
-ENDING = "_kernel_time"
+EVENT_SUFFIX = "_kernel_time"
 INSERTED = "by ONNX Runtime, to change type, device, shape or memory order"
-SIDE_BY_SIDE = "execution_mode=parallel: layers run side by side, and their times overlap."
-UNNAMED = "not known for {} layers: ONNX Runtime took operators apart and gave the parts no names that lead back."
+PARALLEL_NOTE = "execution_mode=parallel: layers run side by side, and their times overlap."
+UNNAMED_NOTE = "unknown for {} layers: ONNX Runtime split operators and gave the parts new names."
 TYPES = {"float": "float32", "double": "float64"}
 OPTIMISED = "optimised.onnx"
-CHANGERS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")
+CONVERSIONS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-CAST = "InsertedPrecisionFreeCast_"
-BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
-TOKEN = re.compile(r"_token_\d+$")  # behind the name of a node that was rewritten
-OF_BYTES = re.compile(r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)")  # of quantized factors
-CONVERTING = ("QuantizeLinear", "DequantizeLinear")
-QUANTIZED = "by quantization, to change type"
-OWN_KERNELS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose by themselves what they compute in
+CAST_PREFIX = "InsertedPrecisionFreeCast_"
+BLOCKED_NAME = re.compile(r"_nchwc(_token_\d+)?$")
+TOKEN_SUFFIX = re.compile(r"_token_\d+$")  # after the name of a rewritten node
+INTEGER_OPERATORS = re.compile(
+    r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)"
+)  # operators on quantized factors
+QUANTIZE_KINDS = ("QuantizeLinear", "DequantizeLinear")
+INSERTED_BY_QUANTIZING = "by quantization, to change type"
+KNOWN_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose their precision themselves
 
 
 class NodeArguments(Struct):
-    """What an event of a node tells beside its time."""
+    """The arguments of a node's event."""
 
     op_name: str = ""
     provider: str = ""
@@ -82,76 +82,81 @@ class ProfileEvent(Struct):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What tells nodes apart: names may be missing, or the same in the graphs inside of nodes."""
+        """The identity of a node: names may be missing, or the same in graphs inside of nodes."""
         return self.name, self.args.node_index, self.args.op_name
 
 
-def ask_for_profile(settings: Any, folder: Path) -> None:
-    """Has a session, made with ``settings``, write its profile and its optimised graph into ``folder``."""
+def enable_profile(settings: Any, folder: Path) -> None:
+    """Make a session with ``settings`` write its profile and its optimised graph into ``folder``."""
     settings.enable_profiling = True
     settings.profile_file_prefix = str(folder / "profile")
     settings.optimized_model_filepath = str(folder / OPTIMISED)
-    # Weights go into a file of their own, because one ONNX file holds less than 2 GiB.
+    # Weights go into a second file, because one ONNX file holds less than 2 GiB.
     settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.data")
     settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
 
 
-def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool) -> Layers:
-    """Times the nodes of a session in ``runs`` calls of ``runner.infer(feed)``, and ends its profile.
+def profile_nodes(
+    runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool
+) -> Layers:
+    """Time the nodes of a session in ``runs`` calls of ``runner.infer(feed)``, and end its profile.
 
-    The session was made of the file ``path`` with :func:`ask_for_profile`, writes into ``folder``, and runs branches
-    side by side where it is ``parallel``. Refuses if the profile lacks runs: it ends after a million events.
+    The session was made from the file ``path`` with :func:`enable_profile` and writes into ``folder``. Raises
+    Unsupported if the profile lacks runs: it ends after a million events.
     """
-    clocked = clocked_runs(runner, feed, runs)
+    clocked = time_runs(runner, feed, runs)
     written = Path(loaded.end_profiling())
     events = msgspec.json.decode(written.read_bytes(), type=list[ProfileEvent])
     written.unlink()
-    timed = by_node(runs_of(events, runs))
-    graph = origins(path)
-    fusion = Fusion(graph, origins(folder / OPTIMISED))
-    layers = tuple(replace(layer(first, fusion), **item.timing(runs)) for first, item in timed)
+    timed = times_by_node(last_runs(events, runs))
+    graph = read_nodes(path)
+    fusion = Fusion(graph, read_nodes(folder / OPTIMISED))
+    layers = tuple(replace(node_layer(first, fusion), **item.timing(runs)) for first, item in timed)
     absent = unknown_modules(layers, graph)
-    return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
+    return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": PARALLEL_NOTE} if parallel else {}))
 
 
 def unknown_modules(layers: Iterable[Layer], graph: OnnxNodes) -> dict[str, str]:
-    """Return how many layers of the optimised ``graph`` have no modules, and why; nothing if all have."""
+    """Return how many layers have no modules, and why, or nothing if all have."""
     lost = sum(not layer.modules and "inserted" not in layer.details for layer in layers)
-    return {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
+    return {"modules": graph.absent or UNNAMED_NOTE.format(lost)} if graph.absent or lost else {}
 
 
-def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
-    """When each of the last ``runs`` runs began, and the events of its nodes, in order; refuses if there are fewer."""
+def last_runs(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
+    """Return begin and node events of each of the last ``runs`` runs. Raise Unsupported if there are fewer."""
     begun = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)[-runs:]
     nodes = sorted(
-        (event for event in events if event.cat == "Node" and event.name.endswith(ENDING)),
+        (event for event in events if event.cat == "Node" and event.name.endswith(EVENT_SUFFIX)),
         key=lambda event: (event.ts, -event.dur),
     )
-    found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
-    if len(begun) < runs or not all(inside for _, inside in found):
-        whole = sum(bool(inside) for _, inside in found)
+    runs_found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
+    if len(begun) < runs or not all(inside for _, inside in runs_found):
+        whole = sum(bool(inside) for _, inside in runs_found)
         raise Unsupported(
             f"ONNX Runtime's profile has {whole} of {runs} runs.", hint="fewer runs, or a shorter warm-up"
         )
-    return found
+    return runs_found
 
 
-def by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[ProfileEvent, Taken]]:
-    """The first event of each node, in the order in which they first began, with the node's own times."""
-    found: dict[tuple[str, str, str], tuple[ProfileEvent, Taken]] = {}
+def times_by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[ProfileEvent, LayerTimes]]:
+    """Return the first event and the times of each node, in the order of their first begins."""
+    nodes: dict[tuple[str, str, str], tuple[ProfileEvent, LayerTimes]] = {}
     for number, (begin, events) in enumerate(runs):
         for event, own in zip(events, own_durations(events), strict=True):
-            _, taken = found.setdefault(event.key, (event, Taken()))
-            taken.add(number, own / 1e6, (event.ts - begin) / 1e6)
-    return list(found.values())
+            _, times = nodes.setdefault(event.key, (event, LayerTimes()))
+            times.add(number, own / 1e6, (event.ts - begin) / 1e6)
+    return list(nodes.values())
 
 
 def own_durations(events: list[ProfileEvent]) -> list[int]:
-    """Microseconds of each event without those inside of it on the same thread; ``events`` in order of their begins."""
+    """Return the microseconds of each event without those nested in it on the same thread.
+
+    ``events`` are in the order of their begins.
+    """
     own = [event.dur for event in events]
-    open_: defaultdict[int, list[int]] = defaultdict(list)
+    enclosing: defaultdict[int, list[int]] = defaultdict(list)
     for place, event in enumerate(events):
-        outer = open_[event.tid]
+        outer = enclosing[event.tid]
         while outer and events[outer[-1]].end < event.end:
             outer.pop()
         if outer and events[outer[-1]].ts < event.ts:
@@ -160,20 +165,20 @@ def own_durations(events: list[ProfileEvent]) -> list[int]:
     return own
 
 
-def layer(first: ProfileEvent, fusion: Fusion) -> Layer:
+def node_layer(first: ProfileEvent, fusion: Fusion) -> Layer:
     """Return the layer of a node's event, without times."""
     arguments = first.args
-    name = first.name.removesuffix(ENDING)
-    nodes, inserted = fusion.sources(name), fusion.inserted(name)
-    own = [node for node in nodes if node.kind not in CONVERTING]
+    name = first.name.removesuffix(EVENT_SUFFIX)
+    nodes, inserted = fusion.sources(name), fusion.insertion_reason(name)
+    own = [node for node in nodes if node.kind not in QUANTIZE_KINDS]
     ran = fusion.node(name, arguments.op_name)
-    inputs = tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written)
-    outputs = tensors(arguments.output_type_shape, ran.outputs if ran else ())
+    inputs = node_tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written_tensors)
+    outputs = node_tensors(arguments.output_type_shape, ran.outputs if ran else ())
     return Layer(
         name=name,
         kind=arguments.op_name,
-        modules=modules_among(nodes) or (fusion.beside(name) if inserted == QUANTIZED else ()),
-        operators=operators_among(own or nodes) or (() if inserted else (arguments.op_name,)),
+        modules=module_paths(nodes) or (fusion.adjacent_modules(name) if inserted == INSERTED_BY_QUANTIZING else ()),
+        operators=operator_kinds(own or nodes) or (() if inserted else (arguments.op_name,)),
         inputs=inputs,
         outputs=outputs,
         precision=precision_of(arguments, (*inputs, *outputs)),
@@ -182,83 +187,85 @@ def layer(first: ProfileEvent, fusion: Fusion) -> Layer:
 
 
 def precision_of(arguments: NodeArguments, tensors: Sequence[Tensor]) -> str:
-    """What a node computes in: int8 where its operator is one of quantized factors, else the type of what it reads."""
-    if arguments.provider not in OWN_KERNELS:
+    """Return a node's compute precision: int8 for operators on integers, else the type of its tensors."""
+    if arguments.provider not in KNOWN_PROVIDERS:
         return ""
-    return "int8" if OF_BYTES.match(arguments.op_name) else first_precision(tensor.dtype for tensor in tensors)
+    return "int8" if INTEGER_OPERATORS.match(arguments.op_name) else first_precision(tensor.dtype for tensor in tensors)
 
 
-def tensors(
+def node_tensors(
     shapes: list[dict[str, list[int]]], names: tuple[str, ...], written: Container[str] = ()
 ) -> tuple[Tensor, ...]:
-    """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]`` and the graph's names, where the two fit together.
+    """Return tensors with the shapes of a profile and the names of the graph, where the two fit together.
 
-    An input that is left out has an empty name in the graph, and is not told. Nor are weights that ONNX Runtime has
-    packed: they come before what it does not pack, and behind the first input. What nodes write cannot be weights.
+    An omitted input has an empty name in the graph, and no shape. Weights that ONNX Runtime has packed have no shape
+    either: they come before unpacked ones and after the first input. Tensors that nodes write cannot be weights.
     """
-    found = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
-    given = [name for name in names if name]
-    weights = [name for name in given[1:] if name not in written]
-    packed = set(weights[: max(len(given) - len(found), 0)])
-    named = [name for name in given if name not in packed]
-    if len(named) != len(found):
-        named = [""] * len(found)
-    return tuple(Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, found, strict=True))
+    profiled = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
+    present = [name for name in names if name]
+    weights = [name for name in present[1:] if name not in written]
+    packed = set(weights[: max(len(present) - len(profiled), 0)])
+    named = [name for name in present if name not in packed]
+    if len(named) != len(profiled):
+        named = [""] * len(profiled)
+    return tuple(
+        Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, profiled, strict=True)
+    )
 
 
 class Fusion:
-    """The original graph and the optimised one, side by side; nodes of the optimised graph go by their names."""
+    """The mapping from nodes of the optimised graph, by name, to nodes of the original one."""
 
     def __init__(self, original: OnnxNodes, optimised: OnnxNodes) -> None:
         self._original = original
         self._optimised = optimised
         self._names = Counter(node.name for node in optimised.nodes)
-        self.written = optimised.by_output.keys()  # the tensors that nodes of the optimised graph write
-        self._known: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
-        self._found: dict[str, list[OnnxNode]] = {}
-        self._read_by: dict[str, list[OnnxNode]] = {}
+        self.written_tensors = optimised.by_output.keys()  # outputs of the optimised graph's nodes
+        self._original_names: dict[str, str] = {}  # original names by names in the optimised graph
+        self._sources_by_name: dict[str, list[OnnxNode]] = {}
+        self._readers: dict[str, list[OnnxNode]] = {}
         for node in optimised.nodes:
             for name in node.inputs:
-                self._read_by.setdefault(name, []).append(node)
-        for name in self.written:
-            if name.removeprefix(CAST) in original.by_output:
-                self._known[name] = name.removeprefix(CAST)
+                self._readers.setdefault(name, []).append(node)
+        for name in self.written_tensors:
+            if name.removeprefix(CAST_PREFIX) in original.by_output:
+                self._original_names[name] = name.removeprefix(CAST_PREFIX)
         self._follow_inserted()
-        self._ask_readers()
-        self._keep_own()
-        self._stops = set(self._known.values())
+        self._name_inputs()
+        self._name_outputs()
+        self._stops = set(self._original_names.values())
 
     def node(self, name: str, kind: str) -> OnnxNode | None:
-        """The node of the optimised graph of that name and kind, if there is only one."""
+        """Return the node of the optimised graph with this name and kind, if it is the only one."""
         onnx_node = self._optimised.by_name.get(name)
         return onnx_node if onnx_node is not None and onnx_node.kind == kind and self._names[name] == 1 else None
 
-    def inserted(self, name: str) -> str:
-        """By whom, and what for, if a node of the optimised graph is none of the model's own; else empty."""
+    def insertion_reason(self, name: str) -> str:
+        """Return why the optimiser inserted a node, or an empty string for a node of the model."""
         node = self._optimised.by_name.get(name)
         if node is None or not self._is_inserted(node):
-            only = {source.kind for source in self.sources(name)} <= set(CONVERTING)
-            return QUANTIZED if node is not None and node.kind in CONVERTING and only else ""
+            only = {source.kind for source in self.sources(name)} <= set(QUANTIZE_KINDS)
+            return INSERTED_BY_QUANTIZING if node is not None and node.kind in QUANTIZE_KINDS and only else ""
         return INSERTED
 
-    def beside(self, name: str) -> tuple[str, ...]:
-        """The modules of what a node converts the output of, or else of what reads what it writes."""
+    def adjacent_modules(self, name: str) -> tuple[str, ...]:
+        """Return the modules of the node before a conversion, or else of its readers."""
         node = self._optimised.by_name[name]
         while (maker := self._optimised.by_output.get(node.inputs[0])) is not None and maker.name != name:
-            if found := modules_among(self.sources(maker.name)):
-                return found
+            if modules := module_paths(self.sources(maker.name)):
+                return modules
             node = maker
-        readers = self._read_by.get(self._optimised.by_name[name].outputs[0], [])
+        readers = self._readers.get(self._optimised.by_name[name].outputs[0], [])
         while len(readers) == 1 and not self.sources(readers[0].name):
-            readers = self._read_by.get(readers[0].outputs[0], [])
-        return modules_among(source for reader in readers for source in self.sources(reader.name))
+            readers = self._readers.get(readers[0].outputs[0], [])
+        return module_paths(source for reader in readers for source in self.sources(reader.name))
 
     def sources(self, name: str) -> list[OnnxNode]:
-        """The original nodes that a node of the optimised graph came from; none if that is not known."""
-        if name not in self._found:
-            self._found[name] = []  # where names are not unique, a node may seem to read what it writes
-            self._found[name] = self._sources(name)
-        return self._found[name]
+        """Return the original nodes of a node of the optimised graph, or none if unknown."""
+        if name not in self._sources_by_name:
+            self._sources_by_name[name] = []  # with duplicate names a node may seem to read its own output
+            self._sources_by_name[name] = self._sources(name)
+        return self._sources_by_name[name]
 
     def _sources(self, name: str) -> list[OnnxNode]:
         node = self._optimised.by_name.get(name)
@@ -267,18 +274,18 @@ class Fusion:
             return [onnx_node] if onnx_node else []
         if self._is_inserted(node):
             return []
-        writes = {self._known[output] for output in node.outputs if output in self._known}
+        writes = {self._original_names[output] for output in node.outputs if output in self._original_names}
         if not writes:
-            readers = {onnx_node.name for output in node.outputs for onnx_node in self._read_by.get(output, ())} - {
+            readers = {onnx_node.name for output in node.outputs for onnx_node in self._readers.get(output, ())} - {
                 "",
                 name,
             }
-            return self._original.in_order(source for reader in readers for source in self.sources(reader))
-        reads = {self._known.get(item, item) for item in node.inputs}
-        return self._original.between(writes, (self._stops | reads) - writes)
+            return self._original.in_graph_order(source for reader in readers for source in self.sources(reader))
+        reads = {self._original_names.get(item, item) for item in node.inputs}
+        return self._original.nodes_between(writes, (self._stops | reads) - writes)
 
     def _is_inserted(self, node: OnnxNode) -> bool:
-        if node.kind not in (*CHANGERS, *VIEWS) or len(node.outputs) != 1:
+        if node.kind not in (*CONVERSIONS, *VIEWS) or len(node.outputs) != 1:
             return False
         same = VIEWS if node.kind in VIEWS else (node.kind,)
         own = self._original.by_name.get(node.name)
@@ -286,47 +293,47 @@ class Fusion:
         return not any(onnx_node is not None and onnx_node.kind in same for onnx_node in (own, onnx_node))
 
     def _follow_inserted(self) -> None:
-        """Gives what an inserted node reads the name of what it writes, and the other way round."""
+        """Give the input and the output of an inserted node the same original name."""
         for node in reversed(self._optimised.nodes):
-            if self._is_inserted(node) and node.outputs[0] in self._known:
-                self._known.setdefault(node.inputs[0], self._known[node.outputs[0]])
+            if self._is_inserted(node) and node.outputs[0] in self._original_names:
+                self._original_names.setdefault(node.inputs[0], self._original_names[node.outputs[0]])
         for node in self._optimised.nodes:
-            if self._is_inserted(node) and node.inputs[0] in self._known:
-                self._known.setdefault(node.outputs[0], self._known[node.inputs[0]])
+            if self._is_inserted(node) and node.inputs[0] in self._original_names:
+                self._original_names.setdefault(node.outputs[0], self._original_names[node.inputs[0]])
 
-    def _ask_readers(self) -> None:
-        """Names what is read by a node from what its original reads, if that one is of the same kind."""
+    def _name_inputs(self) -> None:
+        """Name the inputs of a node by the inputs of its original, if that is of the same kind."""
         for node in self._optimised.nodes:
-            base = self._base(node)
+            base = self._original_of_blocked(node)
             if base is None:
                 continue
             for name, was in zip(node.inputs, base.inputs, strict=False):
                 if name in self._optimised.by_output and was in self._original.by_output:
-                    self._known.setdefault(name, was)
+                    self._original_names.setdefault(name, was)
         self._follow_inserted()
 
-    def _base(self, node: OnnxNode) -> OnnxNode | None:
-        """The original of a node in blocked memory order: of its kind, the last before the tensor in its name."""
-        tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
-        maker = self._original.by_output.get(tensor) if found else None
+    def _original_of_blocked(self, node: OnnxNode) -> OnnxNode | None:
+        """Return the original of a node in blocked order: the last of its kind before the tensor in its name."""
+        tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
+        maker = self._original.by_output.get(tensor) if count else None
         while maker is not None and maker.kind != node.kind:
             maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
         return maker
 
-    def _own(self, node: OnnxNode) -> OnnxNode | None:
-        """The original of a node by its name, with what stands behind the name of one that was rewritten."""
-        return self._original.by_name.get(node.name) or self._original.by_name.get(TOKEN.sub("", node.name))
+    def _original_node(self, node: OnnxNode) -> OnnxNode | None:
+        """Return the original of a node by its name, without the suffix of rewritten nodes."""
+        return self._original.by_name.get(node.name) or self._original.by_name.get(TOKEN_SUFFIX.sub("", node.name))
 
-    def _keep_own(self) -> None:
-        """Names what is still unknown by the node that writes it: its name, or the tensor in its name."""
+    def _name_outputs(self) -> None:
+        """Name the remaining outputs by the original of their node, or the tensor in the node's name."""
         for node in self._optimised.nodes:
-            own = self._own(node)
-            tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
+            own = self._original_node(node)
+            tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
             for place, output in enumerate(node.outputs):
-                if output in self._known:
+                if output in self._original_names:
                     continue
                 if own is not None and place < len(own.outputs):
-                    self._known[output] = own.outputs[place]
-                elif found and tensor in self._original.by_output:
-                    self._known[output] = tensor
+                    self._original_names[output] = own.outputs[place]
+                elif count and tensor in self._original.by_output:
+                    self._original_names[output] = tensor
         self._follow_inserted()

@@ -1,1 +1,1 @@
-"""What backends share that profile: layers and kernels from torch.profiler, hooks and steps."""
+"""Profilers that backends share: layers and kernels from torch.profiler, hooks and steps."""

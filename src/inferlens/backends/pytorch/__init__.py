@@ -1,1 +1,1 @@
-"""PyTorch, and what all backends share that run modules of it."""
+"""PyTorch, and code that all backends inside PyTorch share."""

@@ -1,4 +1,4 @@
-"""PyTorch as it is, operator by operator ("eager"); optionally its kernels replayed from a CUDA graph."""
+"""Eager PyTorch, operator by operator, with an optional replay of its kernels from a CUDA graph."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, structs
 
-from inferlens.backends.availability import refused, warn_unheeded
+from inferlens.backends.availability import unsupported_on_error, warn_ignored_options
 from inferlens.backends.base import (
     Backend,
     Capabilities,
     Deployer,
-    KernelOrigins,
+    GpuLaunch,
+    KernelSources,
+    KernelTracer,
     Knob,
-    Launched,
     LayerProfiler,
-    Origins,
     Preparation,
     Recommendation,
     Runner,
@@ -27,22 +27,22 @@ from inferlens.backends.base import (
 )
 from inferlens.backends.clocks import nvtx_enabled
 from inferlens.backends.profiling.kernels import (
-    Called,
+    CallRunner,
     eager_kernels,
-    kernels_of,
     layers_of_kernels,
     module_scopes,
-    origins_by_match,
-    origins_by_scope,
+    sources_by_match,
+    sources_by_scope,
+    trace_kernels,
 )
-from inferlens.backends.profiling.layers import check_level, layers_of, module_layers
+from inferlens.backends.profiling.layers import check_level, module_layers, time_modules
 from inferlens.backends.pytorch.runner import (
     Feed,
     TorchOptions,
     TorchRunner,
     cast,
-    dtype_of,
     example_feed,
+    precision_dtype,
     torch_capabilities,
 )
 from inferlens.backends.scripts import program_script
@@ -109,35 +109,38 @@ class PyTorch(Backend, Saver, Deployer):
         return runner
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program, on the CPU, with the sizes free that have a range, and a note of its inputs."""
-        dtype_of(case.precision)  # refuses those that take quantizing
+        """Write the exported program, on the CPU, with dynamic sizes and a note of its inputs."""
+        precision_dtype(case.precision)  # raises for quantized precisions
         self._fuse(model, case, preparation, self.parse_options(case))
         runner = EagerRunner(model, structs.replace(case, device="cpu"), preparation, PyTorchOptions())
         runner.save_program(path, hint=f"--to {path.stem}.pt, which traces or scripts it")
 
-    def times_kernels(self, case: Case, *, built: bool = False) -> bool:  # noqa: ARG002
-        """Return whether cuDNN times its convolutions in the first call, which it does in each process."""
+    def times_kernels(self, case: Case, *, cached: bool = False) -> bool:  # noqa: ARG002
+        """Return whether cuDNN times its convolutions in every process's first call."""
         return bool(self.parse_options(case).cudnn_benchmark)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """What other backends fold by freezing is fused here."""
+        """Use ``fuse`` where other backends freeze."""
         return super().hint(case, "fuse" if option == "freeze" else option, value, facts)
 
     @staticmethod
     def _fuse(model: Model, case: Case, preparation: Preparation, options: PyTorchOptions) -> None:
-        """Fuses the module in place: on the CPU and in fp32, before it is cast, so that nothing is rounded twice."""
+        """Fuse the module in place, on the CPU and in fp32 before it is cast, so that nothing is rounded twice."""
         if not options.fuse or model.module is None:
             return
         hint = "without fuse"
-        with preparation.phase("build"), refused(f"No call of '{model.name}' shows what to fuse", hint=hint):
+        with (
+            preparation.phase("build"),
+            unsupported_on_error(f"'{model.name}' cannot be called to find batch norms to fuse", hint=hint),
+        ):
             cast(model.module, "fp32")
             folded = preparation.facts["batch_norms_folded"] = fuse(model.module, example_feed(model, case, "fp32"))
         if not folded:
-            why = "no batch norm reads what a convolution computes for it alone."
-            warn_unheeded(options, ("fuse",), why, preparation)
+            why = "no batch norm is the only reader of a convolution."
+            warn_ignored_options(options, ("fuse",), why, preparation)
 
-    def deployed_as(self, case: Case) -> str:  # noqa: ARG002
+    def deploy_suffix(self, case: Case) -> str:  # noqa: ARG002
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -149,42 +152,42 @@ class PyTorch(Backend, Saver, Deployer):
         return program_script(case, self.parse_options(case), file, inputs)
 
 
-class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
-    """Calls the module, or replays a call; its layers are the modules that it calls, and its kernels are theirs."""
+class EagerRunner(TorchRunner, LayerProfiler, KernelTracer):
+    """A runner that calls the module or replays a call; its layers are the called modules."""
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler ours sees no kernels
+        hooks = self.case.device != "cuda" or nvtx_enabled()  # under another profiler torch.profiler sees no kernels
         check_level(self.preparation, replays=hooks and self.graph is not None)
         if hooks:
-            return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
+            return time_modules(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
         inputs = feed if self.graph is None else self.graph.inputs
-        layers, absent = module_layers(Called(self._call), self.model.module, inputs)
-        found = layers_of_kernels(kernels_of(self, feed, runs), layers)
-        return structs.replace(found, absent=found.absent | absent)
+        layers, absent = module_layers(CallRunner(self._call), self.model.module, inputs)
+        timed = layers_of_kernels(trace_kernels(self, feed, runs), layers)
+        return structs.replace(timed, absent=timed.absent | absent)
 
     def scopes(self) -> AbstractContextManager[Any]:
         return module_scopes(self.model.module)
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The innermost module around each launch; of a replay, in an eager call that launches the same."""
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        """Return the innermost module around each launch; for a replay, that of an equal eager call."""
         if self.graph is None:
-            return origins_by_scope(launched)
+            return sources_by_scope(launched)
         module = self.model.module
-        return origins_by_match(launched, eager_kernels(module, self.forward(module), self.graph.inputs))
+        return sources_by_match(launched, eager_kernels(module, self.forward(module), self.graph.inputs))
 
 
 def fuse(module: Any, feed: Sequence[Any]) -> int:
     """Fold batch norms of a module in evaluation mode, in place, and return how many; each becomes an ``nn.Identity``.
 
-    Which convolution is before a batch norm shows in one call with ``feed``, not in a symbolic trace: many models
-    cannot be traced. A convolution that is called twice, or whose output anything else reads, is left alone.
+    One call with ``feed`` shows which convolution is before a batch norm; many models cannot be traced symbolically. A
+    convolution that is called twice, or whose output anything else reads, is left alone.
     """
     import torch
     from torch import nn
     from torch.nn.utils.fusion import fuse_conv_bn_weights
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    # These very types: what inherits from them may do more in its forward, as timm's batch norms with an activation.
+    # Exact types: subclasses may do more in forward, as timm's batch norms with an activation.
     kinds = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
     parts = list(module.modules())
     norms = [part for part in parts if type(part) in kinds and not part.training and part.running_mean is not None]
@@ -192,7 +195,7 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
         return 0
     own = {part for part in parts if part._forward_pre_hooks or part._forward_hooks}
     calls: Counter[Any] = Counter()
-    reads: Counter[Any] = Counter()  # of a convolution's output, by any operator
+    reads: Counter[Any] = Counter()  # reads of a convolution's output
     before: dict[Any, Any] = {}
 
     class Reading(TorchDispatchMode):  # type: ignore[misc]
@@ -201,25 +204,22 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             return operator(*arguments, **(named or {}))
 
     def read(*values: Any) -> None:
-        reads.update(
-            tree_leave.made_by
-            for tree_leave in torch.utils._pytree.tree_leaves(values)
-            if hasattr(tree_leave, "made_by")
-        )
+        leaves = torch.utils._pytree.tree_leaves(values)
+        reads.update(leaf.producer for leaf in leaves if hasattr(leaf, "producer"))
 
-    def entering(part: Any, arguments: Any) -> None:
+    def enter(part: Any, arguments: Any) -> None:
         calls[part] += 1
-        before[part] = getattr(arguments[0], "made_by", None) if arguments else None
+        before[part] = getattr(arguments[0], "producer", None) if arguments else None
 
-    def leaving(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
+    def leave(part: Any, _arguments: Any, _named: Any, result: Any = None) -> None:
         if type(part) in kinds.values() and result is not None:
-            result.made_by = part
+            result.producer = part
 
     with torch.no_grad():
-        with hooked(entering, leaving), Reading():
+        with hooked(enter, leave), Reading():
             outputs = module(*feed)
         read(list(flatten(outputs)))
-        found = {
+        folded = {
             norm: first
             for norm in norms
             if norm in before
@@ -227,12 +227,12 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
             and calls[norm] == calls[first] == reads[first] == 1
             and not {norm, first} & own
         }
-        for norm, first in found.items():
+        for norm, first in folded.items():
             first.weight, first.bias = fuse_conv_bn_weights(
                 first.weight, first.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
             )
     for part in parts:
         for name, child in list(part._modules.items()):
-            if child in found:
+            if child in folded:
                 setattr(part, name, nn.Identity())
-    return len(found)
+    return len(folded)

@@ -1,6 +1,6 @@
-"""What every backend that runs inside PyTorch shares: device, precision, settings, clock, placing and collecting.
+"""Shared by all backends inside PyTorch: device, precision, settings, tensors, and copies from the host.
 
-The module is moved and cast in place: a case has a process, and so a module, of its own.
+The module is moved and cast in place: a case has its own process, and so its own module.
 """
 
 from __future__ import annotations
@@ -22,12 +22,21 @@ from inferlens.backends.availability import (
     check_cuda_options,
     cuda_absence,
     cuda_precisions,
-    imported,
-    refused,
+    import_library,
     torch_settings,
     torch_versions,
+    unsupported_on_error,
 )
-from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
+from inferlens.backends.base import (
+    Absence,
+    Capabilities,
+    Inputs,
+    Outputs,
+    Preparation,
+    Runner,
+    Support,
+    arrays_in_order,
+)
 from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
@@ -37,11 +46,11 @@ from inferlens.models.work.torch_module import taken_apart
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 
 Feed = tuple[Any, ...]
-WARMUP = 3  # calls before a capture, on a stream of their own, in which cuDNN and cuBLAS initialise themselves
+WARMUP_CALLS = 3  # calls on another stream before a capture, to initialise cuDNN and cuBLAS
 
 
 class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of every backend that runs inside PyTorch."""
+    """Options of every backend inside PyTorch."""
 
     channels_last: Annotated[
         bool, Meta(description="keep images and convolution weights in channels-last (NHWC) memory order")
@@ -58,8 +67,11 @@ def torch_capabilities(
     quantizes: Mapping[str, tuple[str, ...]] | None = None,
     unquantized: str = "modules are run as they are",
 ) -> Capabilities:
-    """Return capabilities inside PyTorch; ``absence`` says what else a device lacks, ``unquantized`` why it is so."""
-    torch, missing = imported("torch", "PyTorch", "torch")
+    """Return capabilities inside PyTorch.
+
+    ``absence`` returns what else a device lacks, ``unquantized`` is the reason why models are not quantized.
+    """
+    torch, missing = import_library("torch", "PyTorch", "torch")
     if missing:
         return Capabilities(formats=formats, absent=(missing,))
     no_gpu = cuda_absence(torch)
@@ -82,15 +94,15 @@ def torch_capabilities(
 
 
 class CudaGraph:
-    """One call as a CUDA graph: captured once, replayed with a single launch.
+    """A call as a CUDA graph: captured once, replayed with a single launch.
 
-    A replay reads and writes the very tensors of the capture. A new feed is therefore copied into the captured inputs,
-    once, when it is first seen; replaying with the same feed again copies nothing, as with every other runner whose
-    inputs lie ready on the device. The outputs of one replay are overwritten by the next.
+    A replay reads and writes the tensors of the capture, so a new feed is copied into the captured inputs once. A
+    replay with the same feed copies nothing, as with other runners whose inputs are on the device. The next replay
+    overwrites the outputs.
     """
 
     def __init__(self, call: Callable[..., Any], feed: Feed) -> None:
-        """Warms ``call`` up on a side stream and captures it with copies of ``feed`` as its inputs, or refuses."""
+        """Warm ``call`` up on a side stream and capture it with copies of ``feed``, or raise Unsupported."""
         import torch
 
         self.inputs = tuple(tensor.clone() for tensor in feed)
@@ -98,26 +110,26 @@ class CudaGraph:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(WARMUP):
+            for _ in range(WARMUP_CALLS):
                 call(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with (
-            refused("The model cannot be captured in a CUDA graph", hint="without cuda_graph"),
+            unsupported_on_error("The model cannot be captured in a CUDA graph", hint="without cuda_graph"),
             torch.cuda.graph(self._graph),
         ):
             self._outputs = call(*self.inputs)
 
     def __call__(self, feed: Feed) -> Any:
-        """Replays on the current stream; returns the outputs' tensors, the same ones every time."""
+        """Replay on the current stream and return the output tensors, the same ones every time."""
         if feed is not self._bound:
             self.bind(feed)
         self._graph.replay()
         return self._outputs
 
     def bind(self, feed: Feed) -> None:
-        """Copies ``feed`` into the captured inputs, in order with the replays of the current stream."""
+        """Copy ``feed`` into the captured inputs, in order with the replays of the current stream."""
         for own, tensor in zip(self.inputs, feed, strict=True):
             if own.shape != tensor.shape:
                 shapes = f"{tuple(own.shape)}, not {tuple(tensor.shape)}"
@@ -127,9 +139,9 @@ class CudaGraph:
 
 
 class TorchRunner(Runner):
-    """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
+    """A runner of a module. Subclasses define :meth:`build`, and whether threads may call it at once."""
 
-    overlaps: ClassVar[bool] = True
+    thread_safe: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -150,29 +162,31 @@ class TorchRunner(Runner):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        own = rest if case.precision in QUANTIZED else case.precision  # rest: of what is not quantized
-        self._stored = "fp32" if autocast else own  # of weights and inputs
+        own = (
+            rest if case.precision in QUANTIZED else case.precision
+        )  # ``rest`` is the precision of everything that is not quantized
+        self._stored_precision = "fp32" if autocast else own  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)
         self.cuda_graph = getattr(options, "cuda_graph", False)
         self.clock = CudaClock() if case.device == "cuda" else HostClock()
-        self.cached = False  # whether ``build`` found what it makes in a cache
+        self.built_from_cache = False  # whether ``build`` read its result from a cache
         self._call: Any = not_entered
-        self.graph: CudaGraph | None = None  # the captured call, which is replayed in the place of ``_call``
+        self.graph: CudaGraph | None = None  # the captured call, replayed in place of ``_call``
         self._entered = ExitStack()
         check_cuda_options(options, case, preparation)
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""
-        return self.captured(self.forward(module))
+        """Return the function to call with the placed inputs. The device may be used."""
+        return self.capture(self.forward(module))
 
     def without_gradients(self) -> AbstractContextManager[Any]:
-        """What it is built and called in."""
+        """Return the context in which the call is built and run."""
         import torch
 
-        made: AbstractContextManager[Any] = torch.inference_mode()
-        return made
+        mode: AbstractContextManager[Any] = torch.inference_mode()
+        return mode
 
     def settings(self) -> Any:
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
@@ -184,11 +198,11 @@ class TorchRunner(Runner):
             entered.enter_context(self.settings())
             self.preparation.facts["threads"] = torch.get_num_threads()
             with self.preparation.phase("build") as phase:
-                module = self._moved()
+                module = self._module_on_device()
                 entered.enter_context(self.without_gradients())
                 self._call = self.build(module)
                 self.synchronize()
-                phase.note = "cached" if self.cached else ""
+                phase.note = "cached" if self.built_from_cache else ""
             self._entered = entered.pop_all()
         return self
 
@@ -197,17 +211,17 @@ class TorchRunner(Runner):
 
         self._call, self.graph = not_entered, None
         self._entered.close()
-        # After an error the device may not answer any more, and asking it would hide the error.
+        # After an error the device may not respond, and using it would hide the error.
         if self.case.device == "cuda" and kind is None and self.model.module is not None:
             self.model.module.to("cpu")
             torch.cuda.empty_cache()
 
     def infer(self, feed: Feed) -> Any:
-        """One call of what was built, or one replay: that copies ``feed`` in, unless it is there already."""
+        """Call the built function, or replay it after copying a new ``feed``."""
         return self._call(*feed) if self.graph is None else self.graph(feed)
 
-    def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call``, which is captured first if the options ask for that."""
+    def capture(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return ``call``, captured first if the options ask for it."""
         if self.cuda_graph:
             self.graph = CudaGraph(call, self.seeded_feed())
         return call
@@ -216,14 +230,14 @@ class TorchRunner(Runner):
         if self.graph is not None:
             self.graph.bind(feed)
 
-    def read_by(self, feed: Feed) -> list[Any]:
+    def tensors_read(self, feed: Feed) -> list[Any]:
         return list(feed if self.graph is None else self.graph.inputs)
 
-    def caller(self) -> Callable[[Feed], Any] | None:
-        """The same call, in inference mode, which is a thread's own; none where code is compiled as it is called."""
+    def thread_caller(self) -> Callable[[Feed], Any] | None:
+        """Return a call in inference mode, which is a thread's own; none where code is compiled as it runs."""
         import torch
 
-        if self.case.device != "cpu" or not self.overlaps:
+        if self.case.device != "cpu" or not self.thread_safe:
             return None
 
         def infer(feed: Feed) -> Any:
@@ -234,22 +248,27 @@ class TorchRunner(Runner):
 
     def place(self, inputs: Inputs) -> Feed:
         specs = self.model.inputs
-        arrays = zip(ordered(inputs, specs), specs, strict=True)
-        return tuple(self._placed(tensor_of(array, spec, self._stored)) for array, spec in arrays)
+        arrays = zip(arrays_in_order(inputs, specs), specs, strict=True)
+        return tuple(
+            self._tensor_on_device(input_tensor(array, spec, self._stored_precision)) for array, spec in arrays
+        )
 
-    def take(self, given: Mapping[str, Any]) -> Feed:
-        """The tensors themselves, where type, device and memory order are those of :meth:`place`."""
-        return tuple([ready(given[name], *form) for name, form in self._expected])
+    def take(self, inputs: Mapping[str, Any]) -> Feed:
+        """Return the tensors themselves, where type, device and memory order are those of :meth:`place`."""
+        return tuple([converted_tensor(inputs[name], *form) for name, form in self._input_formats])
 
     @cached_property
-    def _expected(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
-        """The name of each argument, and its type, device and memory order."""
+    def _input_formats(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
+        """The name of each argument with its type, device and memory order."""
         import torch
 
         on_gpu = self.case.device == "cuda"
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         specs = self.model.inputs
-        return [(spec.name, (type_of(spec, self._stored), device, self._order(len(spec.shape)))) for spec in specs]
+        return [
+            (spec.name, (input_dtype(spec, self._stored_precision), device, self._memory_format(len(spec.shape))))
+            for spec in specs
+        ]
 
     def give(self, outputs: Any) -> Any:
         return outputs
@@ -259,15 +278,17 @@ class TorchRunner(Runner):
         return self.graph is not None
 
     def save_program(self, path: Path, hint: str = "") -> None:
-        """Writes the module as an exported program, on the device and in the types in which this runner calls it."""
+        """Write the module as an exported program, on the runner's device and in its types."""
         import torch
 
         with self.settings(), torch.no_grad(), self.preparation.phase("export"):
-            module, sizes = self._moved(), export_dimensions(self.model.module, self.model.inputs)
-            feed = tuple(map(self._placed, example_feed(self.model, self.case, self._stored)))
-            with refused(f"torch.export cannot export '{self.model.name}'", hint=hint):
+            module, sizes = self._module_on_device(), export_dimensions(self.model.module, self.model.inputs)
+            feed = tuple(map(self._tensor_on_device, example_feed(self.model, self.case, self._stored_precision)))
+            with unsupported_on_error(f"torch.export cannot export '{self.model.name}'", hint=hint):
                 program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
-            torch.export.save(program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored]))
+            torch.export.save(
+                program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored_precision])
+            )
 
     def collect(self, outputs: Any) -> Outputs:
         return [host_array(tensor) for tensor in flatten(outputs)]
@@ -288,7 +309,7 @@ class TorchRunner(Runner):
         return torch.cuda.max_memory_allocated(), basis
 
     def memory_parts(self) -> dict[str, int]:
-        """The module's parameters and buffers, as they lie on the device; none of a module that was compiled away."""
+        """Return the bytes of the module's tensors on the device; nothing for a module that was compiled away."""
         module = self.model.module
         if self.case.device != "cuda" or module is None or not hasattr(module, "state_dict"):
             return {}
@@ -296,71 +317,71 @@ class TorchRunner(Runner):
         return {"weights": sum(tensor.nbytes for tensor in on_device)} if on_device else {}
 
     def seeded_feed(self) -> Feed:
-        """Inputs to build with: the very ones that will be measured."""
+        """Return the inputs that will be measured, to build with."""
         return self.place(make_inputs(self.model, self.case.seed))
 
     def forward(self, module: Any) -> Callable[..., Any]:
-        """The module as a callable, under autocast if that was asked for, in every call, as in a user's program.
+        """Return the module as a callable, under autocast in every call if asked, as in a user's program.
 
-        Entered once around all of them it would keep the cast weights, and the casts would not be timed.
+        Entered once around all calls, autocast would keep the cast weights, and the casts would not be timed.
         """
         if not self.autocast:
             return module  # type: ignore[no-any-return]
         import torch
 
-        device, dtype = self.case.device, dtype_of(self.case.precision)
+        device, dtype = self.case.device, precision_dtype(self.case.precision)
 
-        def autocasting(*feed: Any) -> Any:
+        def call_under_autocast(*feed: Any) -> Any:
             with torch.autocast(device, dtype=dtype):
                 return module(*feed)
 
-        return autocasting
+        return call_under_autocast
 
-    def _moved(self) -> Any:
-        """The module on the device and in the precision; under autocast the weights stay fp32."""
+    def _module_on_device(self) -> Any:
+        """Return the module on the device and in the precision; under autocast the weights stay fp32."""
         import torch
 
         module = self.model.module
         if module is None:
             raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
-        cast(module, self._stored)
+        cast(module, self._stored_precision)
         module.to(self.case.device)
         if self.channels_last:
             module.to(memory_format=torch.channels_last)
         return module
 
-    def _placed(self, tensor: Any) -> Any:
-        """The tensor on the device and in the memory order of the case; itself if it is so."""
-        return tensor.to(self.case.device).contiguous(memory_format=self._order(tensor.dim()))
+    def _tensor_on_device(self, tensor: Any) -> Any:
+        """Return the tensor on the device and in the memory order of the case."""
+        return tensor.to(self.case.device).contiguous(memory_format=self._memory_format(tensor.dim()))
 
-    def _order(self, dimensions: int) -> Any:
+    def _memory_format(self, dimensions: int) -> Any:
         import torch
 
         return torch.channels_last if self.channels_last and dimensions == 4 else torch.contiguous_format
 
 
 def not_entered(*_: Any) -> Any:
-    """Stands where a call will be, outside of the runner's context."""
+    """Raise an error in place of a call, outside of the runner's context."""
     raise RuntimeError("The runner is not entered.")
 
 
 def host_array(tensor: Any) -> Array:
-    """A copy of a tensor on the host, floats as float32; the runner may overwrite the tensor itself."""
+    """Return a copy of a tensor on the host, floats as float32; the runner may overwrite the tensor."""
     import torch
 
     tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
     return np.array(tensor.to_dense().numpy(force=True), order="C", copy=True)
 
 
-# Modules and tensors of PyTorch in a precision; and what tracers need: inputs with free sizes, and flat outputs.
+# Modules and tensors in a precision, and inputs and outputs for tracers
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-WRAPPED = "module"  # the path of the model in what flat_outputs returns
+WRAPPED_PATH = "module"  # the model's path inside the module of flat_outputs
 
 
-def dtype_of(precision: str) -> Any:
-    """PyTorch's type for a precision; refuses those for which modules would have to be quantized."""
+def precision_dtype(precision: str) -> Any:
+    """Return PyTorch's type for a precision, or refuse one that needs quantizing."""
     import torch
 
     if precision not in DTYPES:
@@ -370,39 +391,41 @@ def dtype_of(precision: str) -> Any:
 
 
 def cast(module: Any, precision: str) -> None:
-    """Gives every floating-point parameter and buffer of a module the precision, in place.
+    """Cast every floating-point parameter and buffer of a module, in place.
 
-    ``module.to(dtype)`` would do the same to complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
-    not there for TorchScript.
+    ``module.to(dtype)`` would also cast complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
+    missing in TorchScript.
     """
     import torch
 
-    dtype, script = dtype_of(precision), isinstance(module, torch.jit.ScriptModule)
+    dtype, script = precision_dtype(precision), isinstance(module, torch.jit.ScriptModule)
     for tensor in chain(module.parameters(), module.buffers()):
         if not tensor.is_floating_point() or tensor.dtype == dtype:
             continue
-        if tensor._is_view() and not script:  # what it is a view of would keep its type, which exporters refuse
+        if tensor._is_view() and not script:  # the base of a view would keep its type, which exporters refuse
             torch.utils.swap_tensors(tensor, tensor.detach().to(dtype))
         else:
             tensor.data = tensor.data.to(dtype)
 
 
-def type_of(spec: TensorSpec, precision: str) -> Any:
-    """PyTorch's type of an input: floats are in ``precision``, other types as the model names them."""
+def input_dtype(spec: TensorSpec, precision: str) -> Any:
+    """Return PyTorch's type of an input: floats are in ``precision``, others in their own type."""
     import torch
 
-    return dtype_of(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+    return precision_dtype(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
 
 
-def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
-    """A tensor on the CPU with a copy of ``array``, in the type of :func:`type_of`."""
+def input_tensor(array: Array, spec: TensorSpec, precision: str) -> Any:
+    """Return a tensor on the CPU with a copy of ``array``, in the type of :func:`input_dtype`."""
     import torch
 
-    return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(type_of(spec, precision))
+    return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(
+        input_dtype(spec, precision)
+    )
 
 
-def ready(value: Any, dtype: Any, device: Any, order: Any) -> Any:
-    """A tensor itself, where it is of that type, device and memory order; else, as of an array, a copy that is."""
+def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
+    """Return a tensor of this type, device and memory order: the value itself, or a copy."""
     import torch
 
     if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
@@ -411,10 +434,10 @@ def ready(value: Any, dtype: Any, device: Any, order: Any) -> Any:
     return tensor.to(device, dtype).contiguous(memory_format=order)
 
 
-def free_sizes(spec: TensorSpec) -> dict[int, str]:
-    """The dimensions that have a range, each with the name of its size.
+def dynamic_sizes(spec: TensorSpec) -> dict[int, str]:
+    """Return the dimensions that have a range, each with the name of its size.
 
-    Sizes of one place and range share a name, also in other inputs: a batch, or a length, is the same for all.
+    Sizes of one place and range share a name, also across inputs: a batch, or a length, is the same for all.
     """
     least, _, most = spec.profile
     return {
@@ -425,35 +448,35 @@ def free_sizes(spec: TensorSpec) -> dict[int, str]:
 
 
 def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
-    """``dynamic_shapes`` for ``torch.export`` of ``module``, for each input; ``None`` if no size has a range."""
+    """Return ``dynamic_shapes`` for ``torch.export`` of ``module``, or ``None`` if no size has a range."""
     if not any(spec.dynamic for spec in specs):
         return None
     from torch.export import Dim
 
-    known: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for spec in specs:
         least, _, most = spec.profile
-        for index, name in free_sizes(spec).items():
-            known.setdefault(name, Dim(name, min=least[index], max=most[index]))
-    dimensions = tuple({index: known[name] for index, name in free_sizes(spec).items()} for spec in specs)
+        for index, name in dynamic_sizes(spec).items():
+            by_name.setdefault(name, Dim(name, min=least[index], max=most[index]))
+    dimensions = tuple({index: by_name[name] for index, name in dynamic_sizes(spec).items()} for spec in specs)
     kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
     return (dimensions,) if inspect.Parameter.VAR_POSITIONAL in kinds else dimensions
 
 
 def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ...]:
-    """Tensors on the CPU to trace with, in the case's precision or in ``precision``.
+    """Return tensors on the CPU to trace with, in ``precision`` or the case's own.
 
-    Inputs with a range are at their largest shape: tracers take a size of 1 for a constant.
+    Inputs with a range have their largest shape: tracers take a size of 1 for a constant.
     """
     if any(spec.dynamic for spec in model.inputs):
         specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
         model = replace(model, inputs=specs)
-    arrays = zip(ordered(make_inputs(model, case.seed), model.inputs), model.inputs, strict=True)
-    return tuple(tensor_of(array, spec, precision or case.precision) for array, spec in arrays)
+    arrays = zip(arrays_in_order(make_inputs(model, case.seed), model.inputs), model.inputs, strict=True)
+    return tuple(input_tensor(array, spec, precision or case.precision) for array, spec in arrays)
 
 
 def flat_outputs(module: Any) -> Any:
-    """A module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``: a tuple or the only one."""
+    """Return a module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``."""
     import torch
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
@@ -466,12 +489,12 @@ def flat_outputs(module: Any) -> Any:
             return flat[0] if len(flat) == 1 else flat
 
     flat = FlatOutputs()
-    flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
+    flat.training = False  # not eval(), which an exported program inside refuses
     return flat
 
 
 def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
-    """FLOPs of the products in each module, by its path, and of all by the empty one; empty if it cannot be followed.
+    """Return the FLOPs of products by module path, and of all at the empty path; empty if that fails.
 
     Nothing is computed: tensors have no values.
     """
@@ -483,7 +506,7 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     try:
         with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), counter, torch.no_grad():
             module(*feed)
-    except Exception:  # code whose path depends on values, for one
+    except Exception:  # such as control flow that depends on values
         return {}
     own = f"{type(module).__name__}."
     counts = {name: float(sum(item.values())) for name, item in counter.get_flop_counts().items()}
@@ -492,8 +515,8 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
     }
 
 
-def share_of(work: dict[str, float], quantized: Collection[str]) -> float | None:
-    """The share of the work that is in the ``quantized`` modules; ``None`` if the work is not known."""
+def flops_share(work: dict[str, float], quantized: Collection[str]) -> float | None:
+    """Return the share of the FLOPs that is in the ``quantized`` modules, or ``None`` if it is unknown."""
     if not quantized:
         return 0.0
     return min(sum(work.get(name, 0.0) for name in quantized) / work[""], 1.0) if work.get("") else None
@@ -505,44 +528,44 @@ def share_of(work: dict[str, float], quantized: Collection[str]) -> float | None
 
 @dataclass(frozen=True)
 class HostFeed:
-    """A feed on the device, the tensors that a call with it reads, and in their order what each is filled from."""
+    """A feed on the device, the device tensors that a call reads, and their sources in pinned memory."""
 
     device: Any
-    read: list[Any]
+    tensors: list[Any]
     pinned: list[Any]
 
 
-class HostIo(Runner):
-    """Runs another runner, whose feeds and outputs are PyTorch's tensors on the GPU, with copies in and out."""
+class HostIoRunner(Runner):
+    """A runner around another one on the GPU, with copies in and out."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
         self._outputs: Any = None
-        self._host: list[Any] = []
+        self._host_outputs: list[Any] = []
         self.clock = StagedClock({"H2D time": self._upload, "compute time": self._compute, "D2H time": self._download})
 
-    def __enter__(self) -> HostIo:
+    def __enter__(self) -> HostIoRunner:
         self._inner.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._outputs, self._host = None, []
+        self._outputs, self._host_outputs = None, []
         self._inner.__exit__(*error)
 
     def place(self, inputs: Inputs) -> HostFeed:
-        """The inner runner's feed, and pinned copies of its own tensors: a captured call may still read others."""
+        """Return the inner feed and pinned copies of its tensors: a captured call may read other ones."""
         feed = self._inner.place(inputs)
-        return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
+        return HostFeed(feed, self._inner.tensors_read(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
 
     def bind(self, feed: HostFeed) -> None:
         self._inner.bind(feed.device)
 
     def infer(self, feed: HostFeed) -> list[Any]:
-        """All three stages, enqueued; the outputs are on the host once the stream has come to its end."""
+        """Enqueue all three stages; the outputs are on the host once the stream has ended."""
         self._upload(feed)
         self._compute(feed)
         self._download(feed)
-        return self._host
+        return self._host_outputs
 
     def synchronize(self) -> None:
         self._inner.synchronize()
@@ -558,7 +581,7 @@ class HostIo(Runner):
         return self._inner.memory_parts()
 
     def _upload(self, feed: HostFeed) -> None:
-        for tensor, pinned in zip(feed.read, feed.pinned, strict=True):
+        for tensor, pinned in zip(feed.tensors, feed.pinned, strict=True):
             tensor.copy_(pinned, non_blocking=True)
 
     def _compute(self, feed: HostFeed) -> None:
@@ -568,7 +591,7 @@ class HostIo(Runner):
         import torch
 
         outputs = flatten(self._outputs)
-        if not self._host:  # room for the outputs is made by the first call
-            self._host = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]
-        for host, tensor in zip(self._host, outputs, strict=True):
+        if not self._host_outputs:  # the first call allocates memory for the outputs
+            self._host_outputs = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]
+        for host, tensor in zip(self._host_outputs, outputs, strict=True):
             host.copy_(tensor, non_blocking=True)

@@ -1,1 +1,1 @@
-"""TensorRT from ONNX. What cannot be done is ``Unsupported``, with the reason; a lack of memory ``MemoryError``."""
+"""TensorRT from ONNX. An impossible request is ``Unsupported`` with the reason, a lack of memory ``MemoryError``."""

@@ -1,4 +1,4 @@
-"""From a case to an engine: built, or taken from the cache, where it is named by everything it depends on."""
+"""Engines: built from a case or read from the cache, where the name is a hash of everything they depend on."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ import msgspec
 from inferlens import units
 from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import CudaClock
-from inferlens.backends.onnx.graph import origins
+from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.tensorrt.library import (
-    KINDS,
+    FLAVOURS,
     Flavour,
     Profile,
     TensorRTOptions,
-    check_shapes,
-    condensed,
+    check_profile,
     current_gpu,
+    error_summary,
     load_plugins,
-    log,
+    new_logger,
+    option_words,
+    parse_profiles,
     plugin_files,
-    profiles,
+    resolve_targets,
     shape_text,
-    spread,
-    targets,
-    warn_of_built,
-    warn_of_tactics,
-    words,
+    spread_inputs,
+    warn_build_options,
+    warn_tactic_options,
 )
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion, unwritable
@@ -54,13 +54,22 @@ from inferlens.stats.samples import median
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
-# Options that change how an engine is run, not what is built, or that stand in the key by themselves.
-OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles", "ranges")
-# From an engine to its layers, as the inspector has them, and the median GPU time of a call in seconds.
+# Options that do not change the engine, or that are parts of the key themselves.
+RUN_OPTIONS = (
+    "profile",
+    "cuda_graph",
+    "streams",
+    "timing_cache",
+    "plugins",
+    "compute_capability",
+    "profiles",
+    "ranges",
+)
+# From an engine to the inspector's layers, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
-TACTIC = ("TacticName", "TacticValue", "LayerType")  # the first that a layer has is what was chosen for it
-WARMUP, CALLS = 20, 200
-NO_MEMORY = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
+TACTIC_KEYS = ("TacticName", "TacticValue", "LayerType")  # the first key that a layer has is its tactic
+WARMUP_CALLS, TIMED_CALLS = 20, 200
+NO_MEMORY_TEXTS = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
 
 
 @dataclass(frozen=True)
@@ -77,23 +86,23 @@ class EngineJob:
     @cached_property
     def profiles(self) -> tuple[Profile, ...]:
         """The optimization profiles, checked to take the model's inputs."""
-        found = profiles(self.options.profiles, self.model.inputs)
-        check_shapes(found, self.options.profile, self.model.inputs)
-        return found
+        parsed = parse_profiles(self.options.profiles, self.model.inputs)
+        check_profile(parsed, self.options.profile, self.model.inputs)
+        return parsed
 
     @cached_property
     def targets(self) -> tuple[str, ...]:
-        """Compute capabilities to build for; empty is the GPU here."""
-        return targets(words(self.options.compute_capability), self.flavour, self.gpu)
+        """The compute capabilities to build for; empty is the GPU here."""
+        return resolve_targets(option_words(self.options.compute_capability), self.flavour, self.gpu)
 
     @cached_property
     def onnx_sha256(self) -> str:
-        """Hash of the ONNX file and of the files beside it that hold its larger weights."""
+        """Hash of the ONNX file and of its external weights."""
         return sha256(self.path, *weight_files(self.path, onnx_graph(self.path)))
 
     @property
     def timings(self) -> Path | None:
-        """The file of timings, if tactics are chosen by one."""
+        """The timing cache, if tactics are timed."""
         return Path(self.options.timing_cache) if self.options.timing_cache and not self.flavour.jit else None
 
     @cached_property
@@ -103,7 +112,7 @@ class EngineJob:
         options = msgspec.structs.asdict(self.options)
         parts = (
             self.onnx_sha256, self.flavour.key, self.flavour.version, gpu, self.targets, self.case.precision,
-            {name: value for name, value in options.items() if name not in OF_THE_RUN}, self.profiles,
+            {name: value for name, value in options.items() if name not in RUN_OPTIONS}, self.profiles,
             [sha256(library) for library in plugin_files(self.options.plugins)],
             sha256(self.timings) if self.timings and self.timings.is_file() else "",
         )  # fmt: skip
@@ -111,8 +120,8 @@ class EngineJob:
 
 
 @dataclass(frozen=True)
-class Built:
-    """An engine: its content, its provenance, its file in the cache, and whether it was there before."""
+class BuiltEngine:
+    """An engine with its provenance and its file in the cache."""
 
     content: bytes
     provenance: Provenance
@@ -121,74 +130,74 @@ class Built:
 
 
 def build_engine(network: Network, config: Any) -> bytes:
-    """The serialized engine; ``Unsupported`` with the builder's reason, ``MemoryError`` if it ran out of memory."""
+    """Return the serialized engine. Raise Unsupported with the builder's reason, or MemoryError."""
     errors = network.log.errors
     errors.clear()
     serialized = network.builder.build_serialized_network(network.definition, config)
     if serialized is not None:
         return bytes(serialized)
-    reason = f"{network.flavour.title} cannot build the engine: {condensed(errors)}."
-    if any(words in error for error in errors for words in NO_MEMORY):
+    reason = f"{network.flavour.title} cannot build the engine: {error_summary(errors)}."
+    if any(option_words in error for error in errors for option_words in NO_MEMORY_TEXTS):
         raise MemoryError(reason)
     raise Unsupported(reason)
 
 
 def build(job: EngineJob, timing_cache: Path | None) -> tuple[bytes, Provenance]:
-    """Parses, configures and builds: the engine, and its provenance with the seconds that the builder took."""
+    """Parse, configure and build; return the engine and its provenance."""
     load_plugins(job.flavour, job.options.plugins)
-    parsed = network(job.path, job.flavour, weakly_typed=job.options.weakly_typed)
-    config = configuration(parsed, job.options, job.profiles, job.case.precision)
+    parsed = parse_network(job.path, job.flavour, weakly_typed=job.options.weakly_typed)
+    config = builder_config(parsed, job.options, job.profiles, job.case.precision)
     timings = use_timing_cache(parsed, config, timing_cache) if timing_cache else None
     begin = time.perf_counter()
     content = build_engine(parsed, config)
     seconds = time.perf_counter() - begin
     if timing_cache and timings is not None:
-        keep_timing_cache(config, timing_cache)
+        save_timing_cache(config, timing_cache)
     return content, _provenance(job, content, seconds, parsed.outputs)
 
 
-def built(job: EngineJob, preparation: Preparation) -> Built:
-    """The engine of ``job`` from the cache, or built and put there; timed as the phase ``build``."""
-    warn_of_tactics(job.options, job.flavour, preparation)
+def cached_engine(job: EngineJob, preparation: Preparation) -> BuiltEngine:
+    """Return the engine of ``job`` from the cache, or build it into the cache, in the phase ``build``."""
+    warn_tactic_options(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
         path = preparation.cache / FOLDER / f"{job.key}.engine"
-        fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # a build writes that file
-        kept = None if fresh else _kept(path)
-        if kept is not None:
+        fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # the build writes that file
+        cached = None if fresh else _read_cached(path)
+        if cached is not None:
             phase.note = "cached"
-            return Built(kept[0], _of_job(kept[1], job), path, cached=True)
-        if preparation.kept_only:
-            what = "The engine that was measured is not there any more, and another one may be slower."
-            raise Unsupported(what, hint="rebuild=True, or --rebuild on the command line")
+            return BuiltEngine(cached[0], _with_job(cached[1], job), path, cached=True)
+        if preparation.cached_only:
+            message = "The measured engine is no longer in the cache, and a new one may be slower."
+            raise Unsupported(message, hint="rebuild=True, or --rebuild on the command line")
         content, provenance = build(job, job.timings)
         write_engine(path, content, provenance)
-        return Built(content, provenance, path, cached=False)
+        return BuiltEngine(content, provenance, path, cached=False)
 
 
-def write_engine(path: Path, content: bytes, made: Provenance) -> None:
-    """Writes an engine, and its provenance beside it, whose hash tells whether it is of this engine."""
+def write_engine(path: Path, content: bytes, engine_provenance: Provenance) -> None:
+    """Write an engine, and its provenance with the engine's hash."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
-        provenance.write(path, made)
+        provenance.write(path, engine_provenance)
     except OSError as error:
         raise unwritable(path, error, "a folder with room that you may write to") from error
 
 
 def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
-    """What an engine just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
-    made = provenance.of(
+    """Return the provenance of a new engine; inputs are the model's, outputs the engine's (-1: a free size)."""
+    new = provenance.of(
         content, KIND, job.model, job.case,
         onnx_sha256=job.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
         libraries={job.flavour.key: job.flavour.version}, gpu=job.gpu.name if job.gpu else "",
         compute_capability=job.gpu.compute_capability if job.gpu else "", targets=job.targets, outputs=outputs,
         profiles=job.profiles, build_seconds=seconds,
     )  # fmt: skip
-    return _of_job(made, job)
+    return _with_job(new, job)
 
 
-def _of_job(provenance: Provenance, job: EngineJob) -> Provenance:
-    """``made``, of an equal engine, with the case and model of ``job``."""
+def _with_job(provenance: Provenance, job: EngineJob) -> Provenance:
+    """Return the provenance of an equal engine with the case and model of ``job``."""
     running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
         provenance,
@@ -198,40 +207,41 @@ def _of_job(provenance: Provenance, job: EngineJob) -> Provenance:
         options=msgspec.structs.asdict(job.options),
         inputs=tuple(
             msgspec.structs.replace(spec, best=running[spec.name][1]) if spec.dynamic else spec
-            for spec in spread(job.model.inputs, job.profiles)
+            for spec in spread_inputs(job.model.inputs, job.profiles)
         ),
     )
 
 
-def _kept(path: Path) -> tuple[bytes, Provenance] | None:
-    """An engine in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
+def _read_cached(path: Path) -> tuple[bytes, Provenance] | None:
+    """Return a cached engine and its provenance; ``None`` if it is missing, damaged or being replaced."""
     try:
         content = path.read_bytes()
-        made = provenance.read(path, content)
+        stored = provenance.read(path, content)
     except (InferlensError, OSError):
         return None
-    return None if made is None else (content, made)
+    return None if stored is None else (content, stored)
 
 
-# Engines in files, and repeated builds: noise in what the builder times makes builds differ.
+# Repeated builds, which differ by the noise of the builder's timings
 
 
 def build_to(
     path: Path, job: EngineJob, preparation: Preparation, *, builds: int = 1, examine: Examine | None = None
 ) -> BuildReport:
-    """Builds the engine of ``job`` and writes it to ``path``, its provenance beside it.
+    """Build the engine of ``job`` and write it to ``path``, with its provenance.
 
     One build may come from the cache. Several never do: they are made one after the other, then as many again with
-    timings that they share, where the flavour has such. ``examine`` opens an engine on the GPU; ``None`` without one.
+    shared timings, where the flavour has a timing cache. ``examine`` opens an engine on the GPU; it is ``None`` without
+    one.
     """
-    warn_of_tactics(job.options, job.flavour, preparation)
+    warn_tactic_options(job.options, job.flavour, preparation)
     if job.flavour.jit and job.options.timing_cache:
         why = f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs."
         preparation.warn("no-effect", why, "Leave it out here, and give it to what runs the engine.")
     build_series, shared, cached = BuildSeries(), BuildSeries(), False
     if builds <= 1:
-        made = built(job, preparation)
-        content, provenance, cached = made.content, made.provenance, made.cached
+        engine = cached_engine(job, preparation)
+        content, provenance, cached = engine.content, engine.provenance, engine.cached
     else:
         with preparation.phase("build"):
             content, provenance = build_series.add(job, builds, None, examine)
@@ -252,7 +262,7 @@ def build_to(
 
 
 class BuildSeries:
-    """Builds of one kind, and the tactics by layer of each that could be opened."""
+    """Builds of one kind, with the tactics by layer of each that could be opened."""
 
     def __init__(self) -> None:
         self.builds: list[Build] = []
@@ -261,8 +271,8 @@ class BuildSeries:
     def add(
         self, job: EngineJob, count: int, timings: Path | None, examine: Examine | None
     ) -> tuple[bytes, Provenance]:
-        """Builds ``count`` engines; the first of them, with its provenance."""
-        made = []
+        """Build ``count`` engines and return the first, with its provenance."""
+        engines = []
         for _ in range(count):
             content, provenance = build(job, timings)
             layers, gpu_seconds = examine(content) if examine else ([], None)
@@ -277,65 +287,65 @@ class BuildSeries:
                 )
             )
             if examine:
-                tactics = (next((str(layer[key]) for key in TACTIC if layer.get(key)), "") for layer in layers)
+                tactics = (next((str(layer[key]) for key in TACTIC_KEYS if layer.get(key)), "") for layer in layers)
                 self.layers.append(dict(zip((str(layer.get("Name")) for layer in layers), tactics, strict=True)))
-            made.append((content, provenance))
-        return made[0]
+            engines.append((content, provenance))
+        return engines[0]
 
     @property
     def differences(self) -> tuple[LayerDifference, ...]:
         names = list(dict.fromkeys(name for layers in self.layers for name in layers))
-        found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
-        return tuple(layer_difference for layer_difference in found if len(set(layer_difference.tactics)) > 1)
+        differences = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
+        return tuple(layer_difference for layer_difference in differences if len(set(layer_difference.tactics)) > 1)
 
-    def findings(self, how: str) -> list[str]:
+    def findings(self, suffix: str) -> list[str]:
         if not self.builds:
             return []
         kinds = len({build.sha256 for build in self.builds})
         same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
-        found = [f"{units.plural(len(self.builds), 'build')}{how} {same}."]
+        sentences = [f"{units.plural(len(self.builds), 'build')}{suffix} {same}."]
         if self.layers:
             most = max(len(layers) for layers in self.layers)
-            found.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{how}.")
+            sentences.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{suffix}.")
         times = [build.gpu_seconds for build in self.builds if build.gpu_seconds is not None]
         if times:
-            apart = units.significant((max(times) / min(times) - 1) * 100, 2)
-            found.append(
-                f"GPU time{how}: {units.duration(min(times))} to {units.duration(max(times))}, {apart} % apart."
+            percent = units.significant((max(times) / min(times) - 1) * 100, 2)
+            sentences.append(
+                f"GPU time{suffix}: {units.duration(min(times))} to {units.duration(max(times))}, {percent} % apart."
             )
-        return found
+        return sentences
 
 
-def examiner(job: EngineJob, preparation: Preparation) -> Examine:
-    """What opens engines of ``job`` on the GPU: their layers, and the median GPU time of a call in seconds."""
+def engine_examiner(job: EngineJob, preparation: Preparation) -> Examine:
+    """Return a function from an engine to its layers and the median GPU time of a call in seconds."""
 
     def examine(content: bytes) -> tuple[list[dict[str, Any]], float | None]:
-        scratch = Preparation(preparation.folder, preparation.cache)  # what it notes is of no one build
+        scratch = Preparation(preparation.folder, preparation.cache)  # its notes belong to no single build
         host_code = job.options.version_compatible
         with EngineRunner(
             lambda: content, job.model, job.case, scratch, job.flavour, job.options, host_code=host_code
         ) as runner:
             feed = runner.place(make_inputs(job.model, job.case.seed))
-            for _ in range(WARMUP):
+            for _ in range(WARMUP_CALLS):
                 runner.infer(feed)
-            times = CudaClock().time(runner.infer, itertools.repeat(feed), CALLS).gpu
+            times = CudaClock().time(runner.infer, itertools.repeat(feed), TIMED_CALLS).gpu
             layers, _ = runner.engine.information()
         return [layer if isinstance(layer, dict) else {"Name": str(layer)} for layer in layers], median(times)
 
     return examine
 
 
-# The steps before a build: an ONNX file parsed into a network of TensorRT's, and the builder's configuration.
+# Parsing an ONNX file, and the builder's configuration
 
-# Names of TensorRT's types (trt.DataType), as we and NumPy call them.
+# NumPy's names of trt.DataType.
 DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
     "UINT8": "uint8", "BOOL": "bool", "FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0",
 }  # fmt: skip
-LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
-UNREADABLE = ("ParseFromCodedStream", "Failed to parse the ONNX model")
-# The last is of operators that its parser hands to a plugin which the library does not have.
-NO_OPERATOR = re.compile(
+PRECISION_FLAGS = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
+UNREADABLE_TEXTS = ("ParseFromCodedStream", "Failed to parse the ONNX model")
+# The last alternatives are for operators that the parser maps to a missing plugin.
+NO_OPERATOR_TEXT = re.compile(
     r"^false$|^Op type \S+ is not supported|No importer registered for op|Plugin not found"
     r"|getPluginCreatorVersion\(creator\)"
 )
@@ -343,7 +353,7 @@ NO_OPERATOR = re.compile(
 
 @dataclass
 class Network:
-    """A parsed network, and what must live as long as it does; ``weakly_typed``: the builder may lower precisions."""
+    """A parsed network, and the objects that must live as long; a ``weakly_typed`` one may be lowered."""
 
     flavour: Flavour
     log: Any
@@ -358,39 +368,39 @@ class Network:
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """Inputs in order; a size that is free is -1."""
+        """The inputs in order; a free size is -1."""
         return tuple(map(_spec, self.tensors))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """Outputs in order; a size that depends on the inputs' is -1."""
+        """The outputs in order; a size that depends on the inputs is -1."""
         return tuple(_spec(self.definition.get_output(index)) for index in range(self.definition.num_outputs))
 
     @property
     def layers(self) -> int:
-        """Number of layers before the builder fuses them."""
+        """The number of layers before the builder fuses them."""
         return int(self.definition.num_layers)
 
 
-def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
-    """The network of an ONNX file; ``Unsupported`` names what cannot be read, or the node that cannot be run."""
+def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
+    """Parse an ONNX file. Raise Unsupported with the unreadable file or the node that cannot run."""
     if weakly_typed and flavour.strongly_typed_only:
         raise Unsupported(
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
             hint="no weakly_typed; --precision fp16 exports the graph in fp16",
         )
-    trt, heard = flavour.module, log(flavour)
-    builder = trt.Builder(heard)
+    trt, logger = flavour.module, new_logger(flavour)
+    builder = trt.Builder(logger)
     if builder is None:
-        raise Unsupported(f"{flavour.title} does not start: {condensed(heard.errors)}")
+        raise Unsupported(f"{flavour.title} does not start: {error_summary(logger.errors)}")
     typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     definition = builder.create_network(0 if weakly_typed or typed is None else 1 << int(typed))
-    parser = trt.OnnxParser(definition, heard)
+    parser = trt.OnnxParser(definition, logger)
     if not parser.parse_from_file(str(path)):
         raise _refusal(path, parser, flavour)
-    if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
+    if not definition.num_layers or not definition.num_outputs:  # the parser reads an empty file as an empty graph
         raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
-    return Network(flavour, heard, builder, definition, parser, weakly_typed)
+    return Network(flavour, logger, builder, definition, parser, weakly_typed)
 
 
 def _spec(tensor: Any) -> TensorSpec:
@@ -398,22 +408,22 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
-    """The error for a file that the parser refused: the first node, its operator, its module, the reason."""
+    """Return the error for a file that the parser refused: the first node, its operator, its module, the reason."""
     try:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        found = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
-    except UnicodeDecodeError:  # names that are no text
-        found = []
-    if not found or any(item in text for text, *_ in found for item in UNREADABLE):
+        failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
+    except UnicodeDecodeError:  # names that are not UTF-8
+        failures = []
+    if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
         return Unsupported(
-            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
+            f"{flavour.name} cannot read {path}: it is not an ONNX file, or it is damaged.", hint="export it again"
         )
-    text, name, operator = found[0]
-    said = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
-    reason = "it has no such operator" if NO_OPERATOR.search(text) else said
+    text, name, operator = failures[0]
+    summary = error_summary([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
+    reason = "it has no such operator" if NO_OPERATOR_TEXT.search(text) else summary
     module = ""
     with suppress(Exception):  # this only adds to a message
-        module = origins(path).by_name[name].modules[-1]
+        module = read_nodes(path).by_name[name].modules[-1]
     label = f" '{name}'" if name else ""
     where = f"the ONNX node{label} ({operator}{f', in the module {module}' if module else ''})"
     return Unsupported(
@@ -425,16 +435,16 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
 # Configuration, and the file of timings
 
 
-def configuration(
+def builder_config(
     network: Network, options: TensorRTOptions, profiles: tuple[Profile, ...], precision: str = "fp32"
 ) -> Any:
-    """An ``IBuilderConfig`` for ``network``; ``precision`` is what a weakly typed one may be lowered to.
+    """Return an ``IBuilderConfig``; ``precision`` is that to which a weakly typed network may be lowered.
 
-    Raises Unsupported for what this flavour does not have, a profile that does not fit, or no target without a GPU.
+    Raise Unsupported for an option that this flavour lacks, a profile that does not fit, or no target without a GPU.
     """
-    _check(network, options)
-    named = words(options.compute_capability)
-    goals = targets(named, network.flavour, None if named else current_gpu())
+    _check_options(network, options)
+    named = option_words(options.compute_capability)
+    goals = resolve_targets(named, network.flavour, None if named else current_gpu())
     trt, config = network.flavour.module, network.builder.create_builder_config()
     config.builder_optimization_level = options.optimization_level
     config.avg_timing_iterations = options.avg_timing_iterations
@@ -444,7 +454,7 @@ def configuration(
     if options.workspace:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace << 20)
     if options.tactic_sources:
-        config.set_tactic_sources(_sources(trt.TacticSource, options.tactic_sources))
+        config.set_tactic_sources(_tactic_sources(trt.TacticSource, options.tactic_sources))
     if options.hardware_compatible != "none":
         level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
         config.hardware_compatibility_level = level
@@ -459,19 +469,19 @@ def configuration(
 
 
 def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
-    """Gives ``config`` the timings in ``path``, if any; ``None`` for a flavour that times nothing in a build."""
+    """Load the timings in ``path`` into ``config``; return ``None`` for a flavour without timings."""
     if network.flavour.jit:
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-    if cache is None or not config.set_timing_cache(cache, False):  # False: of another GPU is an error
+    if cache is None or not config.set_timing_cache(cache, False):  # False: timings of another GPU are an error
         raise InferlensError(
             f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
         )
     return cache
 
 
-def keep_timing_cache(config: Any, path: Path) -> None:
-    """Writes the timings of a build to ``path``, with those another process put there meanwhile."""
+def save_timing_cache(config: Any, path: Path) -> None:
+    """Write the timings of a build to ``path``, merged with those of other processes."""
     cache = config.get_timing_cache()
     if path.is_file():
         timing_cache = config.create_timing_cache(path.read_bytes())
@@ -481,10 +491,10 @@ def keep_timing_cache(config: Any, path: Path) -> None:
     write_whole(path, bytes(cache.serialize()))
 
 
-def _check(network: Network, options: TensorRTOptions) -> None:
+def _check_options(network: Network, options: TensorRTOptions) -> None:
     flavour, level = network.flavour, options.hardware_compatible
-    known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
-    if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
+    levels = getattr(flavour.module, "HardwareCompatibilityLevel", None)
+    if level != "none" and (flavour.jit or not hasattr(levels, level.upper())):
         targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
         raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
     if options.max_num_tactics and not hasattr(flavour.module.IBuilderConfig, "max_num_tactics"):
@@ -496,13 +506,13 @@ def _check(network: Network, options: TensorRTOptions) -> None:
 def _set_flags(network: Network, config: Any, options: TensorRTOptions, precision: str) -> None:
     flags = network.flavour.module.BuilderFlag
     wanted = {
-        "TF32": options.tf32,  # the builder's own default is on
+        "TF32": options.tf32,  # the builder's default is on
         "SPARSE_WEIGHTS": options.sparsity,
         "REFIT": options.refittable,
         "VERSION_COMPATIBLE": options.version_compatible,
     }
-    if network.weakly_typed and precision in LOWERED:
-        wanted[LOWERED[precision]] = True
+    if network.weakly_typed and precision in PRECISION_FLAGS:
+        wanted[PRECISION_FLAGS[precision]] = True
     for name, on in wanted.items():
         flag = getattr(flags, name, None)
         if flag is None and on:
@@ -511,11 +521,11 @@ def _set_flags(network: Network, config: Any, options: TensorRTOptions, precisio
             (config.set_flag if on else config.clear_flag)(flag)
 
 
-def _sources(known: Any, text: str) -> int:
-    """Tactic sources as the bit mask that TensorRT takes."""
-    members = {name.lower(): value for name, value in known.__members__.items()}
+def _tactic_sources(source_type: Any, text: str) -> int:
+    """Return tactic sources as TensorRT's bit mask."""
+    members = {name.lower(): value for name, value in source_type.__members__.items()}
     mask = 0
-    for name in words(text.lower()):
+    for name in option_words(text.lower()):
         if name not in members and name != "none":
             expected = f"none, or some of {', '.join(members)}"
             raise InferlensError(
@@ -526,7 +536,7 @@ def _sources(known: Any, text: str) -> int:
 
 
 def _add_profile(network: Network, config: Any, profile: Profile) -> None:
-    """Adds a profile, which must have every input of the graph, at sizes that the graph does not fix otherwise."""
+    """Add a profile, which must have every input of the graph at sizes that the graph allows."""
     optimization_profile = network.builder.create_optimization_profile()
     for tensor in network.tensors:
         name, fixed = str(tensor.name), tuple(tensor.shape)
@@ -536,7 +546,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
             )
         if tensor.is_shape_tensor:
             raise Unsupported(
-                one_line(f"The values of the input '{name}' decide shapes inside the graph."),
+                one_line(f"The values of the input '{name}' determine shapes inside the graph."),
                 hint="export the model with that input as a constant",
             )
         for shape in profile[name]:
@@ -554,59 +564,56 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
 # Checks before TensorRT opens an engine, since one that does not fit can end the process. Code in an engine or a plugin
 # library runs only if the user allows it by an option.
 
-TRUST = "--trust, if you trust who built it"
+TRUST_HINT = "--trust, if you trust who built it"
 
 
-def checked_file(
+def check_engine_file(
     model: Model, case: Case, options: TensorRTOptions, flavour: Flavour, preparation: Preparation
 ) -> tuple[Provenance | None, TensorRTOptions]:
-    """The provenance of the engine of ``model``, which is checked, if there is one; and the case's ``options``.
+    """Check the model's engine file; return its provenance, if any, and the case's ``options``.
 
-    Where those name no profile, they get that which the engine was built to run.
+    Options without a profile get the one that the engine was built to run.
     """
     path = cast("Path", model.path)
-    made = provenance.read(path)
-    check_engine(path, made, flavour, None)
-    warn_of_built(case, made, flavour, preparation)
-    if made is None:
+    stored = provenance.read(path)
+    check_engine(path, stored, flavour, None)
+    warn_build_options(case, stored, flavour, preparation)
+    if stored is None:
         preparation.warn(
             "unknown-origin",
-            "What this engine was built from is not known, nor its precision; its outputs are not checked.",
+            "The model and the precision of this engine are unknown, so its outputs are not checked.",
             "Build it with inferlens export, which writes that beside it.",
         )
         return None, options
-    if made.options.get("version_compatible") and not preparation.trust:
+    if stored.options.get("version_compatible") and not preparation.trust:
         raise InferlensError(
             f"{path} was built for later versions as well, so it holds code of its own, which runs when it is opened.",
-            hint=TRUST,
+            hint=TRUST_HINT,
         )
-    libraries = one_line(str(made.options.get("plugins") or ""))
+    libraries = one_line(str(stored.options.get("plugins") or ""))
     if libraries and "plugins" not in case.options:
         raise InferlensError(
             f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",
             hint=f"--option tensorrt.plugins={libraries}",
         )
-    own = made.options.get("profile")
-    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(made.profiles):
+    own = stored.options.get("profile")
+    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(stored.profiles):
         options = msgspec.structs.replace(options, profile=own)
-    if all(spec.name in profile for spec in model.inputs for profile in made.profiles) and made.profiles:
-        check_shapes(made.profiles, options.profile, model.inputs)
+    if all(spec.name in profile for spec in model.inputs for profile in stored.profiles) and stored.profiles:
+        check_profile(stored.profiles, options.profile, model.inputs)
     preparation.facts["built"] = {
-        "flavour": made.flavour, "version": made.version, "gpu": made.gpu, "seconds": made.build_seconds,
-        "options": made.options, "model": made.case.model,
+        "flavour": stored.flavour, "version": stored.version, "gpu": stored.gpu, "seconds": stored.build_seconds,
+        "options": stored.options, "model": stored.case.model,
     }  # fmt: skip
-    return made, options
+    return stored, options
 
 
 def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
-    """Refuses an engine's file that is not whole, or not for this flavour and version, or, if it is given, this GPU.
-
-    ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for.
-    """
+    """Refuse an engine file that is damaged, or not for this flavour and version, or not for ``gpu`` if given."""
     header = whole(path)
     if header.variant != flavour.variant:
         raise Unsupported(
-            f"{path} was built by {KINDS[header.variant].name} {header.version}; {flavour.title} cannot run it.",
+            f"{path} was built by {FLAVOURS[header.variant].name} {header.version}; {flavour.title} cannot run it.",
             hint=f"--backend tensorrt:{header.variant}",
         )
     # Engines belong to one version (three numbers; the fourth is the build), unless built to be compatible.
@@ -619,7 +626,7 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
         )
     if gpu is not None:
         _check_gpu(path, provenance, flavour, gpu)
-        _ask_runtime(path, flavour, gpu)
+        _check_with_runtime(path, flavour, gpu)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -627,8 +634,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
-    """An engine built for one GPU runs on that model alone, unless it was built to be compatible."""
-    if provenance is None or flavour.jit or not provenance.gpu:  # kernels compiled when it runs: the runtime knows
+    """Refuse an engine for another GPU model, unless it was built to be compatible."""
+    if provenance is None or flavour.jit or not provenance.gpu:  # the runtime checks kernels that it compiles
         return
     same = provenance.compute_capability == gpu.compute_capability
     fits = {
@@ -646,16 +653,16 @@ def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu:
         )
 
 
-def _ask_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
-    """The runtime's own check of a header, where the flavour has one; of the compute capability it knows too little."""
+def _check_with_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
+    """Run the runtime's own check of a header; it knows too little about compute capabilities."""
     trt: Any = flavour.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
-    heard = log(flavour)
+    logger = new_logger(flavour)
     with path.open("rb") as file:
-        validity, causes = trt.Runtime(heard).get_engine_validity(file.read(SIZE))
+        validity, causes = trt.Runtime(logger).get_engine_validity(file.read(SIZE))
     members = trt.EngineInvalidityDiagnostics.__members__
     named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
     if validity == trt.EngineValidity.INVALID and named != ["unsupported cc"]:
-        why = ", ".join(named) or condensed(heard.errors)
+        why = ", ".join(named) or error_summary(logger.errors)
         raise Unsupported(f"{path} cannot run here, on {gpu.name} with {flavour.title}: {why}.", hint=AGAIN)

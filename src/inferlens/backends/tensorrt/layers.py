@@ -1,7 +1,7 @@
-"""An engine's layers: what its inspector says of them, and their times in runs.
+"""The layers of an engine: the inspector's entries, their times, and the kernels that belong to them.
 
-What a layer came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where
-that is empty, in its name, or in the names of the tensors that it writes. Times are reported by name, after each run.
+The origin of a layer is in its ``Metadata``, one entry per fused layer of the network; where that is empty, in its
+name, or in the names of its outputs. Times are reported by name, after each run.
 """
 
 from __future__ import annotations
@@ -18,47 +18,47 @@ import msgspec
 from msgspec.structs import replace
 
 from inferlens.analysis.graph import GraphSource
-from inferlens.backends.base import KernelOrigin, Launched, Origins
-from inferlens.backends.onnx.graph import OnnxNodes, modules_among, operators_among, origins
-from inferlens.backends.profiling.kernels import common
-from inferlens.backends.profiling.layers import clocked_runs
+from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources
+from inferlens.backends.onnx.graph import OnnxNodes, module_paths, operator_kinds, read_nodes
+from inferlens.backends.profiling.kernels import longest_common_pairs
+from inferlens.backends.profiling.layers import time_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.trace.precision import first_precision, kernel_precision
 
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
-NO_DETAILS = "the engine keeps no more of its layers than their names; {}"
-UNNAMED = "from which modules {} of the layers came is not known"
-NO_ONNX = "the modules of layers stand in the ONNX file, and this engine is given without it."
+NO_DETAILS = "the engine keeps only the names of its layers; {}"
+UNNAMED_NOTE = "the modules of {} layers are unknown"
+NO_ONNX = "the modules of layers are in the ONNX file, and this engine comes without it."
 DETAILED = "build it with --option tensorrt.profiling_verbosity=detailed"
 SEPARATORS = re.compile(r"[\x1e\x1f]")
-WRAPPED = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with what it was rewritten to behind it
-BRANCH = re.compile(r"_myl\d+(?:_\d+)?$")  # what Myelin puts behind the name of a layer or tensor
-OUTPUT = re.compile(r"_output(?:\.\d+)?(?:_\d+)?$")
+WRAPPED_NAME = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with a suffix if it was rewritten
+MYELIN_SUFFIX = re.compile(r"_myl\d+(?:_\d+)?$")  # Myelin's suffix of layers and tensors
+OUTPUT_SUFFIX = re.compile(r"_output(?:\.\d+)?(?:_\d+)?$")
 TYPES = {
     "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16",
     "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8", "int32": "int32", "int64": "int64",
     "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
 }  # fmt: skip
 CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
-Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the order of execution
-# From names of layers of the network to the modules and operators that they came from.
+Report = list[tuple[str, float]]  # names and milliseconds of one run, in execution order
+# From names of the network's layers to their modules and operators.
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def layers_and_bindings(text: str | bytes) -> tuple[list[Any], list[str]]:
-    """The entries of layers in what an inspector wrote as JSON, and the names of the engine's inputs and outputs."""
+    """Return the inspector's layer entries, and the names of the engine's inputs and outputs."""
     written = msgspec.json.decode(text)
     return (list(written.get("Layers", [])), list(map(str, written.get("Bindings", [])))) if written else ([], [])
 
 
 def is_engine_information(data: bytes) -> bool:
-    """Whether this may be an engine's information: a JSON object with layers in it."""
+    """Return whether this looks like an engine's information: a JSON object with layers."""
     return data.lstrip()[:1] == b"{" and b'"Layers"' in data and b'"schema"' not in data[:100]
 
 
 def engine_source(data: bytes, title: str) -> GraphSource:
-    """Return the layers of ``trt_engine_info.json``, without times. Raises InferlensError if it is no such file."""
+    """Return the layers of ``trt_engine_info.json``, without times. Raise InferlensError for another file."""
     try:
         entries, bindings = layers_and_bindings(data)
         layers = tuple(inspected_layers(entries, lambda names: ((), tuple(dict.fromkeys(names)))))
@@ -80,18 +80,18 @@ def engine_source(data: bytes, title: str) -> GraphSource:
 
 
 def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
-    """Layers in the order of execution, from the entries of the inspector's ``Layers``."""
+    """Return layers in execution order, from the entries of the inspector's ``Layers``."""
     return [_layer({"Name": str(entry)} if not isinstance(entry, dict) else entry, lookup) for entry in entries]
 
 
 def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
-    """Modules and operators of nodes of the ONNX file an engine was built from, by name or output; why none, if so."""
-    graph = origins(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
+    """Return a lookup of modules and operators by node name or output, and why modules are unknown, if so."""
+    graph = read_nodes(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         nodes = [node for name in names if (node := graph.by_name.get(name) or graph.by_output.get(name)) is not None]
-        ordered = graph.in_order(nodes)
-        return modules_among(ordered), operators_among(ordered)
+        ordered = graph.in_graph_order(nodes)
+        return module_paths(ordered), operator_kinds(ordered)
 
     return lookup, graph.absent
 
@@ -99,29 +99,32 @@ def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
 def absences(
     entries: Sequence[Any], layers: Sequence[Layer], missing: str = "", help: str = DETAILED
 ) -> dict[str, str]:
-    """What is not known of the layers, and why; ``missing``: why no modules are known, ``help``: what keeps more."""
+    """Return what is unknown of the layers, and why.
+
+    ``missing`` is why no modules are known, and ``help`` is what would keep more.
+    """
     absent = {}
     if not any(isinstance(entry, dict) for entry in entries):
         absent["details"] = NO_DETAILS.format(help)
-    lost = sum(1 for layer in layers if not layer.modules and not only_orders(layer) and any(layer.times))
+    lost = sum(1 for layer in layers if not layer.modules and not is_synchronization(layer) and any(layer.times))
     if missing or lost:
-        absent["modules"] = missing or UNNAMED.format(lost) + (f"; {help}" if help != DETAILED else "")
+        absent["modules"] = missing or UNNAMED_NOTE.format(lost) + (f"; {help}" if help != DETAILED else "")
     return absent
 
 
-def sources(entry: dict[str, Any]) -> list[str]:
-    """The names of the network's layers that became this one, as far as the entry has them."""
+def network_layers(entry: dict[str, Any]) -> list[str]:
+    """Return the names of the network's layers that were fused into this one."""
     written = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
     if written:
-        return [WRAPPED.sub(r"\1", name) for name in written]
-    return [BRANCH.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
+        return [WRAPPED_NAME.sub(r"\1", name) for name in written]
+    return [MYELIN_SUFFIX.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
 
 
 def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
-    modules, operators = lookup(sources(entry))
+    modules, operators = lookup(network_layers(entry))
     outputs = _tensors(entry.get("Outputs"))
-    if not (modules or operators):  # a tensor that is written is named by the layer of the network that writes it
-        modules, operators = lookup([OUTPUT.sub("", BRANCH.sub("", tensor.name)) for tensor in outputs])
+    if not (modules or operators):  # an output has the name of the network's layer that writes it
+        modules, operators = lookup([OUTPUT_SUFFIX.sub("", MYELIN_SUFFIX.sub("", tensor.name)) for tensor in outputs])
     inputs = _tensors(entry.get("Inputs"))
     return Layer(
         name=str(entry.get("Name", "")),
@@ -136,13 +139,13 @@ def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
 
 
 def precision_of(entry: dict[str, Any], tensors: Sequence[Tensor]) -> str:
-    """What a layer computes in: as its tactic is named, else the type of what it reads.
+    """Return a layer's compute precision: from its tactic's name, else the type of its tensors.
 
-    Myelin's own kernels convert within, and are not named by it.
+    Myelin's own kernels convert internally, and their names do not say so.
     """
-    told = kernel_precision(str(entry.get("TacticName") or ""))
-    if told or str(entry.get("TacticName", "")).startswith("__myl_"):
-        return told
+    precision = kernel_precision(str(entry.get("TacticName") or ""))
+    if precision or str(entry.get("TacticName", "")).startswith("__myl_"):
+        return precision
     return first_precision(tensor.dtype for tensor in tensors)
 
 
@@ -151,7 +154,7 @@ def _tensors(entries: Any) -> tuple[Tensor, ...]:
 
 
 def _tensor(entry: dict[str, Any]) -> Tensor:
-    """A tensor; ``Format/Datatype`` is a type alone, or words such as ``Channel major FP16 format where ...``."""
+    """Return a tensor; ``Format/Datatype`` is a type, or words such as ``Channel major FP16 format where ...``."""
     text = str(entry.get("Format/Datatype") or entry.get("Datatype") or entry.get("Format") or "")
     words = re.findall(r"\w+", text.lower())
     kind = next((TYPES[word] for word in words if word in TYPES), "")
@@ -161,51 +164,51 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
     )
 
 
-def timed_layers(
+def time_layers(
     runner: Any, feed: Any, runs: int, layers: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
     """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
     reports: list[Report] = []
-    clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
-    return clocked.layers(with_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
+    clocked = time_runs(runner, feed, runs, lambda: reports.append(take()))
+    return clocked.layers(add_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
 
 
-def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
-    """The layers with their times in each run; one that is reported and not known is added."""
-    runs = [numbered(report) for report in reports]
+def add_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
+    """Return the layers with their times in each run; an unknown one that is reported is added."""
+    runs = [number_times(report) for report in reports]
     if not any(runs):
         raise Unsupported(
             "The runtime reports no times of layers.", hint="--level kernel, which does not need its help"
         )
     reported = dict.fromkeys(key for run in runs for key in run)
-    found = dict(zip(numbered([(layer.name, 0.0) for layer in layers]), layers, strict=True))
-    found |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in found}
+    by_key = dict(zip(number_times([(layer.name, 0.0) for layer in layers]), layers, strict=True))
+    by_key |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in by_key}
     return tuple(
         replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
-        for key, layer in found.items()
+        for key, layer in by_key.items()
     )
 
 
-def inspectors_names(report: Report, layers: Sequence[Layer]) -> Report:
-    """A report under the names that the inspector has; where those are written otherwise, they go by their order."""
+def use_inspector_names(report: Report, layers: Sequence[Layer]) -> Report:
+    """Return a report under the inspector's names, by order where the names differ."""
     if len(report) != len(layers) or {name for name, _ in report} & {layer.name for layer in layers}:
         return report
     return [(layer.name, milliseconds) for layer, (_, milliseconds) in zip(layers, report, strict=True)]
 
 
-def numbered(report: Report) -> dict[tuple[str, int], float]:
-    """The times of a report by name and, of those of one name, their number."""
+def number_times(report: Report) -> dict[tuple[str, int], float]:
+    """Return the times of a report by name and number among equal names."""
     count: Counter[str] = Counter()
-    found = {}
+    numbered = {}
     for name, time in report:
-        found[name, count[name]] = max(time, 0.0)
+        numbered[name, count[name]] = max(time, 0.0)
         count[name] += 1
-    return found
+    return numbered
 
 
 @functools.lru_cache(maxsize=2)
-def recorder(module: Any) -> Any:
-    """The class of profilers that keep what is reported; it must be a subclass of the module's own ``IProfiler``."""
+def recorder_class(module: Any) -> Any:
+    """Return the class of profilers that keep reports; it must be a subclass of the module's ``IProfiler``."""
 
     class _Recorder(module.IProfiler):  # type: ignore[misc]
         """Keeps the reports of one run, until they are taken."""
@@ -229,84 +232,87 @@ def recorder(module: Any) -> Any:
 # equally many. Otherwise convolutions and matrix products are further anchors: layers of TensorRT for RTX and kernels
 # both have names that say which of the two they are. The other kernels of such a stretch belong to its layers jointly.
 
-FRAMEWORK = ("aten::", "prims::", "torchvision::")  # operators that launch kernels of their own, beside an engine
-JOINT = "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."
-ORDERS = ("signal", "wait")  # types of layers of Myelin that only order others
-MADE_UP = re.compile(r"(?:^|/)__mye\d")  # begins the names that Myelin makes up, for those and for what it rewrote
-MULTIPLY = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
-OTHERS = ("kgen", "maxpool")
-KERNEL = re.compile(r"convFwd|matMul")
+FRAMEWORK_OPERATORS = ("aten::", "prims::", "torchvision::")  # prefixes of operators that launch their own kernels
+SHARED_NOTE = "{} of {} kernels are in stretches with another number of layers, and belong to all layers there, if any."
+SYNCHRONIZATION_KINDS = ("signal", "wait")  # types of layers of Myelin that only order others
+MYELIN_NAME = re.compile(r"(?:^|/)__mye\d")  # prefix of names that Myelin makes up
+PRODUCT_KINDS = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
+OTHER_KINDS = ("kgen", "maxpool")
+PRODUCT_KERNEL = re.compile(r"convFwd|matMul")
 Owners = tuple[Layer, ...]
 
 
-def kernel_origins(launched: Sequence[Launched], layers: Sequence[Layer], absent: dict[str, str]) -> Origins:
-    """Where each kernel of one run came from; ``absent`` is what is not known of the layers.
+def kernel_sources(launched: Sequence[GpuLaunch], layers: Sequence[Layer], absent: dict[str, str]) -> KernelSources:
+    """Return the origin of each kernel of one run; ``absent`` is what is unknown of the layers.
 
-    Kernels that an operator of the framework launched are not an engine's, nor are copies and fills.
+    Kernels launched by an operator of the framework are not an engine's, nor are copies and fills.
     """
     places = [
         place
         for place, item in enumerate(launched)
-        if item.kind == "kernel" and not item.operator.startswith(FRAMEWORK)
+        if item.kind == "kernel" and not item.operator.startswith(FRAMEWORK_OPERATORS)
     ]
     names = [launched[place].name for place in places]
-    owners = narrowed(names, aligned(names, layers))
-    found = [KernelOrigin()] * len(launched)
+    owners = narrow_owners(names, align_kernels(names, layers))
+    origins = [KernelOrigin()] * len(launched)
     for place, layers_of in zip(places, owners, strict=True):
         modules = dict.fromkeys(path for layer in layers_of for path in layer.modules)
-        found[place] = KernelOrigin(" + ".join(layer.name for layer in layers_of), tuple(modules))
+        origins[place] = KernelOrigin(" + ".join(layer.name for layer in layers_of), tuple(modules))
     joint = sum(len(layers_of) != 1 for layers_of in owners)
-    return Origins(tuple(found), absent | ({"layers": JOINT.format(joint, len(owners))} if joint else {}))
+    return KernelSources(tuple(origins), absent | ({"layers": SHARED_NOTE.format(joint, len(owners))} if joint else {}))
 
 
 def tactic(layer: Layer) -> str:
-    """The name of the layer's tactic; empty if it has none, or the engine keeps none."""
+    """Return the name of the layer's tactic, or an empty string."""
     return str(layer.details.get("inspector", {}).get("TacticName", ""))
 
 
-def only_orders(layer: Layer) -> bool:
-    """Whether the layer only makes others wait: it has a name that Myelin made up, and no tactic, or such a type."""
-    return layer.kind in ORDERS or (MADE_UP.search(layer.name) is not None and not tactic(layer))
+def is_synchronization(layer: Layer) -> bool:
+    """Return whether the layer only makes others wait, by its type or by a made-up name without a tactic."""
+    return layer.kind in SYNCHRONIZATION_KINDS or (MYELIN_NAME.search(layer.name) is not None and not tactic(layer))
 
 
-def aligned(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owners]:
-    """For each kernel the layer that it belongs to, or several of which it is one's; none where no layer is left.
+def align_kernels(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owners]:
+    """Return for each kernel the layer that it belongs to, or the several that share it.
 
-    Kernels go by their names, in the order of their launches; layers that only order others are passed over.
+    Kernels are names in launch order; synchronization layers are skipped.
     """
-    able = [layer for layer in layers if not only_orders(layer)]
-    found: list[Owners] = []
+    candidates = [layer for layer in layers if not is_synchronization(layer)]
+    owners: list[Owners] = []
     begin, above = 0, 0
-    for place, index in [*common(kernels, [tactic(layer) for layer in able]), (len(kernels), len(able))]:
-        between, count = able[above:index], place - begin
-        found += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
+    for place, index in [
+        *longest_common_pairs(kernels, [tactic(layer) for layer in candidates]),
+        (len(kernels), len(candidates)),
+    ]:
+        between, count = candidates[above:index], place - begin
+        owners += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
         if place < len(kernels):
-            found.append((able[index],))
+            owners.append((candidates[index],))
         begin, above = place + 1, index + 1
-    return found
+    return owners
 
 
-def narrowed(kernels: Sequence[str], owners: Sequence[Owners]) -> list[Owners]:
-    """The layers of each kernel, fewer where products tell them apart; in ``owners`` shared layers are one object."""
-    found: list[Owners] = []
+def narrow_owners(kernels: Sequence[str], owners: Sequence[Owners]) -> list[Owners]:
+    """Return fewer layers for each kernel where products tell them apart; shared layers are one object."""
+    narrowed: list[Owners] = []
     for _, stretch in groupby(zip(kernels, owners, strict=True), key=lambda pair: id(pair[1])):
         names, layers = zip(*stretch, strict=True)
-        found += _apart(names, layers[0])
-    return found
+        narrowed += _split_at_products(names, layers[0])
+    return narrowed
 
 
-def _apart(kernels: Sequence[str], layers: Owners) -> list[Owners]:
-    """The layers of each of some kernels that share these; they stay shared if any type of layer is another."""
-    places = [place for place, name in enumerate(kernels) if KERNEL.search(name)]
-    owners = [index for index, layer in enumerate(layers) if layer.kind in MULTIPLY]
-    if len(places) != len(owners) or not all(layer.kind in MULTIPLY + OTHERS for layer in layers):
+def _split_at_products(kernels: Sequence[str], layers: Owners) -> list[Owners]:
+    """Return the layers of kernels that share these; they stay shared if any layer type is another."""
+    places = [place for place, name in enumerate(kernels) if PRODUCT_KERNEL.search(name)]
+    owners = [index for index, layer in enumerate(layers) if layer.kind in PRODUCT_KINDS]
+    if len(places) != len(owners) or not all(layer.kind in PRODUCT_KINDS + OTHER_KINDS for layer in layers):
         return [layers] * len(kernels)
-    found: list[Owners] = []
+    split: list[Owners] = []
     before, above = -1, -1
     for place, index in [*zip(places, owners, strict=True), (len(kernels), len(layers))]:
         within, count = layers[above + 1 : index], place - before - 1
         one_each = [(layer,) for layer in within]
-        found += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
-        found += [layers[index : index + 1]] * (place < len(kernels))
+        split += one_each if count == len(within) else [layers[max(above, 0) : index + 1]] * count
+        split += [layers[index : index + 1]] * (place < len(kernels))
         before, above = place, index
-    return found
+    return split

@@ -1,6 +1,6 @@
-"""The two flavours of TensorRT behind one seam: TensorRT itself, and TensorRT for RTX, which has the same interface.
+"""The two flavours of TensorRT, which have the same interface: TensorRT and TensorRT for RTX; and their options.
 
-What a flavour can do is asked of its module, not of its version number. No other file here imports either library.
+Abilities of a flavour are read from its module, not from its version. No other file here imports either library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import imported, warn_unheeded
+from inferlens.backends.availability import import_library, warn_ignored_options
 from inferlens.backends.base import Absence, Preparation
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 from inferlens.models.provenance import Provenance
@@ -26,7 +26,7 @@ from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
 
 
-class Kind(NamedTuple):
+class FlavourKind(NamedTuple):
     """A flavour's module, its name for people, and the extra that installs it."""
 
     module: str
@@ -34,21 +34,21 @@ class Kind(NamedTuple):
     extra: str
 
 
-KINDS = {
-    "trt": Kind("tensorrt", "TensorRT", "tensorrt"),
-    "rtx": Kind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
+FLAVOURS = {
+    "trt": FlavourKind("tensorrt", "TensorRT", "tensorrt"),
+    "rtx": FlavourKind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
 }
-OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
+GPU_HINT = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
 # Logged after every other error on a machine without a driver; not a cause.
-ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
-# Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
-_loaded: set[tuple[str, Path]] = set()
+ECHOED_ERROR = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
+# Loaded plugins by flavour and path, for the whole process. An empty path is TensorRT's own.
+_loaded_plugins: set[tuple[str, Path]] = set()
 
 
 @dataclass(frozen=True)
 class Flavour:
-    """One flavour of TensorRT as it is installed here: the module, its name, its name for people, its version."""
+    """An installed flavour of TensorRT."""
 
     variant: str
     key: str
@@ -63,7 +63,7 @@ class Flavour:
 
     @property
     def strongly_typed_only(self) -> bool:
-        """Whether precisions are the network's alone, with no flags that let the builder lower them."""
+        """Whether the builder cannot lower precisions."""
         return self.jit or not hasattr(self.module.BuilderFlag, "FP16")  # TensorRT for RTX 1.4 has flags it ignores
 
     @property
@@ -73,83 +73,85 @@ class Flavour:
 
     @property
     def targets(self) -> dict[str, Any]:
-        """Compute capabilities (``8.9``) that engines can be built for without such a GPU; empty if none."""
-        known = getattr(self.module, "ComputeCapability", None)
-        if known is None or not hasattr(self.module.IBuilderConfig, "set_compute_capability"):
+        """Compute capabilities (``8.9``) to build for without such a GPU."""
+        capability_type = getattr(self.module, "ComputeCapability", None)
+        if capability_type is None or not hasattr(self.module.IBuilderConfig, "set_compute_capability"):
             return {}
-        names = {name: value for name, value in known.__members__.items() if name.startswith("SM")}
+        names = {name: value for name, value in capability_type.__members__.items() if name.startswith("SM")}
         return {f"{name[2:-1]}.{name[-1]}": value for name, value in names.items()}
 
 
-def flavour(variant: str) -> Flavour:
-    """The flavour of a variant, its library imported."""
-    found = find(variant)
-    if isinstance(found, Absence):
-        raise Unsupported(found.reason, hint=found.hint)
-    return found
+def load_flavour(variant: str) -> Flavour:
+    """Return the flavour of a variant. Raise Unsupported if it is missing."""
+    flavour = find_flavour(variant)
+    if isinstance(flavour, Absence):
+        raise Unsupported(flavour.reason, hint=flavour.hint)
+    return flavour
 
 
-def find(variant: str) -> Flavour | Absence:
-    """The flavour of a variant, or why it is not here, with the hint; never raises for a missing library."""
-    kind = KINDS[variant]
-    other: Any = sys.modules.get(kind.module)
-    alias = Path(getattr(other, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
+def find_flavour(variant: str) -> Flavour | Absence:
+    """Return the flavour of a variant, or its absence; never raises for a missing library."""
+    kind = FLAVOURS[variant]
+    module_alias: Any = sys.modules.get(kind.module)
+    alias = Path(getattr(module_alias, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
     if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
         del sys.modules[kind.module]
     try:
-        module, absence = imported(kind.module, kind.name, kind.extra)
+        module, absence = import_library(kind.module, kind.name, kind.extra)
     finally:
         if alias:
-            sys.modules[kind.module] = other
+            sys.modules[kind.module] = module_alias
     if absence:
         return Absence(variant, absence.reason, absence.hint)
     return Flavour(variant, kind.module, kind.name, str(module.__version__), module)
 
 
 def current_gpu() -> Gpu | None:
-    """The GPU in use, as PyTorch describes it; ``None`` where there is none, or no PyTorch to ask."""
+    """Return the GPU in use, as PyTorch describes it, or ``None``."""
     try:
         import torch
     except ImportError:
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's words about a driver that is missing
+        warnings.simplefilter("ignore")  # PyTorch warns of a missing driver
         if not torch.cuda.is_available():
             return None
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     return Gpu(name=str(gpu.name), memory=int(gpu.total_memory), compute_capability=f"{gpu.major}.{gpu.minor}")
 
 
-def words(text: str) -> tuple[str, ...]:
-    """The values of an option that takes several, joined by ``+``."""
+def option_words(text: str) -> tuple[str, ...]:
+    """Return the values of an option that takes several, joined by ``+``."""
     return tuple(word.strip() for word in text.split("+") if word.strip())
 
 
-def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
-    """The named compute capabilities to build for, in ascending order; empty is the GPU here."""
-    known = flavour.targets
-    if not named and gpu is None:
+def resolve_targets(requested: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
+    """Return the requested compute capabilities in ascending order; empty is the GPU here."""
+    available = flavour.targets
+    if not requested and gpu is None:
         raise Unsupported(
             f"There is no GPU here that {flavour.name} could build an engine for.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
+            hint=f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
+            if available
+            else GPU_HINT,
         )
-    if unknown := [name for name in named if name not in known]:
+    if unknown := [name for name in requested if name not in available]:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
-            expected=f"some of {', '.join(known)}" if known else "the GPU of the machine",
+            expected=f"some of {', '.join(available)}" if available else "the GPU of the machine",
             hint="leave the option out on a machine with such a GPU: it builds for the GPU there",
         )
-    return tuple(name for name in known if name in named)
+    return tuple(name for name in available if name in requested)
 
 
-def log(flavour: Flavour) -> Any:
-    """A new logger, whose ``errors`` are texts in order; it must outlive what it is given to."""
+def new_logger(flavour: Flavour) -> Any:
+    """Return a new logger with a list of ``errors``; it must outlive the objects that it is given to."""
     return _log_class(flavour.module)()
 
 
 @functools.lru_cache(maxsize=2)
 def _log_class(module: Any) -> Any:
-    """The class of a module's loggers, which must be a subclass of the module's own."""
+    """Return the class of a module's loggers, which must be a subclass of the module's own."""
 
     class _Log(module.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -170,9 +172,9 @@ def _log_class(module: Any) -> Any:
     return _Log
 
 
-def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
-    """Return the reasons of the errors on one line, each once."""
-    texts = ["\n".join(line for line in error.splitlines() if not ECHO.search(line)) for error in errors]
+def error_summary(errors: list[str], otherwise: str = "no reason given") -> str:
+    """Return the distinct reasons of the errors on one line."""
+    texts = ["\n".join(line for line in error.splitlines() if not ECHOED_ERROR.search(line)) for error in errors]
     return "; ".join(dict.fromkeys(reason(text) for text in texts if text.strip())) or otherwise
 
 
@@ -180,8 +182,8 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
 
 
 def plugin_files(libraries: str) -> tuple[Path, ...]:
-    """The files of libraries of plugins, paths joined by ``+``; nothing is loaded."""
-    paths = tuple(Path(name).resolve() for name in words(libraries))
+    """Return the files of plugin libraries, paths joined by ``+``, without loading them."""
+    paths = tuple(Path(name).resolve() for name in option_words(libraries))
     for path in paths:
         if not path.is_file():
             raise InferlensError(
@@ -191,40 +193,40 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
 
 
 def load_plugins(flavour: Flavour, libraries: str) -> None:
-    """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process."""
+    """Load plugin libraries, paths joined by ``+``, and TensorRT's own plugins, once per process."""
     for path in (Path(), *plugin_files(libraries)):
-        if (flavour.key, path) not in _loaded:
+        if (flavour.key, path) not in _loaded_plugins:
             if path == Path():
-                flavour.module.init_libnvinfer_plugins(log(flavour), "")
+                flavour.module.init_libnvinfer_plugins(new_logger(flavour), "")
             else:
                 _load_library(flavour, path)
-            _loaded.add((flavour.key, path))
+            _loaded_plugins.add((flavour.key, path))
 
 
 def registered_plugins(flavour: Flavour) -> list[str]:
-    """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
+    """Return the registered plugins, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
-    found = flavour.module.get_plugin_registry().all_creators
-    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in found}
+    creators = flavour.module.get_plugin_registry().all_creators
+    names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in creators}
     return sorted(name.removeprefix("::") for name in names)
 
 
 def _load_library(flavour: Flavour, path: Path) -> None:
     before = registered_plugins(flavour)
     try:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # says why it cannot be loaded, which the registry does not
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the registry would not report the reason of a failure
     except OSError as error:
         raise Unsupported(
             f"The plugin library {path} cannot be loaded: {reason(error)}.", hint=f"ldd {path} says what it lacks"
         ) from error
-    if registered_plugins(flavour) == before:  # it registers its plugins when it is asked to
+    if registered_plugins(flavour) == before:  # the library does not register plugins by itself
         flavour.module.get_plugin_registry().load_library(str(path))
 
 
 # Options. Several values in one option are joined by ``+``, profiles by ``;``, since commas make axes of a plan.
 
 # TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).
-OF_TACTICS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
+TACTIC_OPTIONS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
 LARGEST = 2**31 - 2
 Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
@@ -276,22 +278,22 @@ class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     streams: Annotated[int, Meta(description="calls side by side for throughput, each with its own context", ge=1)] = 1
 
 
-def heeded(jit: bool) -> tuple[str, ...]:
-    """The options that an engine from a file has; ``jit``: of a flavour that compiles kernels when it runs."""
+def runtime_options(jit: bool) -> tuple[str, ...]:
+    """Return the options that an engine from a file has; ``jit`` is as of :class:`Flavour`."""
     return ("profile", "cuda_graph", "streams", "plugins", *(["timing_cache"] * jit))
 
 
-def warn_of_tactics(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
-    """Warns of options for the choice of tactics where none are timed."""
+def warn_tactic_options(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
+    """Warn of tactic options where no tactics are timed."""
     if flavour.jit:
-        warn_unheeded(options, OF_TACTICS, f"{flavour.name} times no tactics.", preparation)
+        warn_ignored_options(options, TACTIC_OPTIONS, f"{flavour.name} times no tactics.", preparation)
 
 
-def warn_of_built(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
-    """Warns of options of the builder for an engine from a file, unless it was built with those values."""
+def warn_build_options(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
+    """Warn of build options for an engine from a file that was not built with those values."""
     own = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
     for name, value in case.options.items():
-        if name not in heeded(flavour.jit) and own.get(name) != value:
+        if name not in runtime_options(flavour.jit) and own.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")
 
 
@@ -301,27 +303,29 @@ def warn_of_built(case: Case, provenance: Provenance | None, flavour: Flavour, p
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
-FORM = "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
+PROFILE_FORM = (
+    "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
 several profiles joined by ;"
-_SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
+)
+SHAPE_TEXT = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 
-def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
-    """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty."""
+def parse_profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
+    """Return profiles as shapes by input name; one with the inputs' own shapes if ``text`` is empty."""
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
-    found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for name, (least, *_) in [item for profile in found for item in profile.items()]:
+    profiles = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
+    for name, (least, *_) in [item for profile in profiles for item in profile.items()]:
         if min(least, default=0) < 0:
             raise InferlensError(
                 one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
-                expected=FORM,
+                expected=PROFILE_FORM,
             )
-    return found
+    return profiles
 
 
-def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
-    """Checks that the profile that runs takes the shapes that are measured."""
+def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
+    """Check that the profile that runs takes the shapes that are measured."""
     if index >= len(profiles):
         raise Unsupported(f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.")
     for spec in specs:
@@ -334,42 +338,44 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
             )
 
 
-def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
-    """The inputs with the range of sizes that all the profiles take together: what the graph is exported for."""
-    found = []
+def spread_inputs(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
+    """Return the inputs with the range of sizes over all profiles, for which the graph is exported."""
+    inputs = []
     for spec in specs:
         triples = [profile[spec.name] for profile in profiles]
         least = tuple(min(sizes) for sizes in zip(*(triple[0] for triple in triples), strict=True))
         most = tuple(max(sizes) for sizes in zip(*(triple[2] for triple in triples), strict=True))
         ranged = msgspec.structs.replace(spec, least=least, best=triples[0][1], most=most)
-        found.append(spec if least == most else ranged)
-    return tuple(found)
+        inputs.append(spec if least == most else ranged)
+    return tuple(inputs)
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
+    """Return a shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
     return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
 
 
 def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
-    known = {spec.name: spec for spec in specs}
-    found: Profile = {}
+    specs_by_name = {spec.name: spec for spec in specs}
+    profile: Profile = {}
     for part in text.split("+"):
         name, equals, shapes = part.strip().rpartition("=")
         if not equals and len(specs) > 1:
-            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=FORM)
+            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=PROFILE_FORM)
         name = name.strip() if equals else specs[0].name
-        if name not in known:
-            hint = one_line(suggestion(name, known))
-            raise InferlensError(f"The model has no input '{name}'.", expected=one_line(", ".join(known)), hint=hint)
-        found[name] = _shapes(shapes.strip(), known[name])
-    return found
+        if name not in specs_by_name:
+            hint = one_line(suggestion(name, specs_by_name))
+            raise InferlensError(
+                f"The model has no input '{name}'.", expected=one_line(", ".join(specs_by_name)), hint=hint
+            )
+        profile[name] = _shapes(shapes.strip(), specs_by_name[name])
+    return profile
 
 
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     words = [word.strip() for word in text.split("/")]
-    if len(words) not in (1, 3) or not all(_SHAPE.match(word) for word in words):
-        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=FORM)
+    if len(words) not in (1, 3) or not all(SHAPE_TEXT.match(word) for word in words):
+        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=PROFILE_FORM)
     parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
     least, best, most = parsed * 3 if len(parsed) == 1 else parsed
     if len(best) != len(spec.shape) or not _within(least, best, most):

@@ -1,4 +1,4 @@
-"""Running an engine: the opened :class:`Engine`, and :class:`BoundContext`, one way of calling it with its own memory.
+"""Running an engine: the opened :class:`Engine`, and :class:`BoundContext`, a call of it with its own memory.
 
 A context reads and writes memory by address, so a :class:`BoundContext` keeps every tensor while its context lives.
 """
@@ -17,26 +17,26 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.backends.availability import refused
+from inferlens.backends.availability import unsupported_on_error
 from inferlens.backends.base import (
+    GpuLaunch,
     Inputs,
-    KernelOrigins,
-    Launched,
+    KernelSources,
+    KernelTracer,
     LayerProfiler,
-    Origins,
     Outputs,
     Preparation,
     Runner,
-    ordered,
+    arrays_in_order,
 )
 from inferlens.backends.clocks import Clock, CudaClock, Lane
-from inferlens.backends.profiling.kernels import kernels_of, layers_of_kernels
+from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
 from inferlens.backends.profiling.layers import check_level
-from inferlens.backends.pytorch.runner import host_array, ready
+from inferlens.backends.pytorch.runner import converted_tensor, host_array
 from inferlens.backends.tensorrt.layers import (
     absences,
     inspected_layers,
-    kernel_origins,
+    kernel_sources,
     layers_and_bindings,
     onnx_lookup,
 )
@@ -44,9 +44,9 @@ from inferlens.backends.tensorrt.library import (
     Flavour,
     Shape,
     TensorRTOptions,
-    condensed,
+    error_summary,
     load_plugins,
-    log,
+    new_logger,
     shape_text,
 )
 from inferlens.errors import Unsupported, one_line
@@ -66,10 +66,9 @@ TYPES = {
 class Engine:
     """An engine, opened on the GPU; ``inputs`` and ``outputs`` are the names of its tensors in order.
 
-    ``content`` was checked to be for this flavour and GPU (``check_engine``). ``host_code`` lets it run the code that a
-    version-compatible engine brings along: only for engines that were built here or are trusted. The file ``cache``, in
-    flavours that compile kernels when an engine runs, keeps those from one run to the next. ``hint`` is what to try if
-    it cannot be opened.
+    ``content`` was checked by ``check_engine``. ``host_code`` allows the code in a version-compatible engine: only for
+    engines that were built here or are trusted. The file ``cache`` keeps kernels of flavours that compile them when an
+    engine runs. ``hint`` is what to try if the engine cannot be opened.
     """
 
     def __init__(
@@ -79,15 +78,15 @@ class Engine:
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
         self.flavour = flavour
-        self.log = log(flavour)
+        self.log = new_logger(flavour)
         self._runtime = trt.Runtime(self.log)
-        if host_code and not flavour.jit:  # TensorRT for RTX has no engines with code
+        if host_code and not flavour.jit:  # engines of TensorRT for RTX hold no code
             self._runtime.engine_host_code_allowed = True
-        self.opened: Any = self._runtime.deserialize_cuda_engine(content)
-        if self.opened is None:
-            raise self._failed("cannot open the engine", hint)
-        names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
-        modes = {name: self.opened.get_tensor_mode(name) for name in names}
+        self.cuda_engine: Any = self._runtime.deserialize_cuda_engine(content)
+        if self.cuda_engine is None:
+            raise self._error("cannot open the engine", hint)
+        names = [self.cuda_engine.get_tensor_name(index) for index in range(self.cuda_engine.num_io_tensors)]
+        modes = {name: self.cuda_engine.get_tensor_mode(name) for name in names}
         self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
         self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
         self._cache = cache
@@ -99,38 +98,38 @@ class Engine:
     def dtype(self, name: str) -> Any:
         import torch
 
-        kind = self.opened.get_tensor_dtype(name).name
+        kind = self.cuda_engine.get_tensor_dtype(name).name
         if kind not in TYPES:
-            raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch has not.")
+            raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch lacks.")
         return getattr(torch, TYPES[kind])
 
     def context(self) -> Any:
-        create = self.opened.create_execution_context
-        made = create() if self._config is None else create(self._config)
-        if made is None:
-            raise self._failed("created no context")
-        return made
+        create = self.cuda_engine.create_execution_context
+        context = create() if self._config is None else create(self._config)
+        if context is None:
+            raise self._error("created no context")
+        return context
 
-    def keep_kernels(self) -> None:
-        """Writes the kernels that were compiled so far to the cache file, if there is one."""
+    def save_kernels(self) -> None:
+        """Write the kernels compiled so far to the cache file, if there is one."""
         if self._kernels is not None and self._cache is not None:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._cache, bytes(self._kernels.serialize()))
 
     def information(self) -> tuple[list[Any], list[str]]:
-        """What the inspector has of the layers, a mapping for each or its name alone; names of inputs and outputs."""
-        inspector = self.opened.create_engine_inspector()
+        """Return the inspector's entries of the layers, and the names of inputs and outputs."""
+        inspector = self.cuda_engine.create_engine_inspector()
         return layers_and_bindings(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
 
-    def _failed(self, what: str, hint: str = "") -> Exception:
-        reason = f"{self.flavour.title} {what}: {condensed(self.log.errors)}."
+    def _error(self, message: str, hint: str = "") -> Exception:
+        reason = f"{self.flavour.title} {message}: {error_summary(self.log.errors)}."
         return MemoryError(reason) if "memory" in reason.lower() else Unsupported(reason, hint=hint)
 
     def _use_cache(self, path: Path) -> None:
-        self._config = self.opened.create_runtime_config()
+        self._config = self.cuda_engine.create_runtime_config()
         self._kernels = self._config.create_runtime_cache()
         content = path.read_bytes() if path.is_file() else b""
-        if content and self._kernels.deserialize(content) is False:  # a version that does not tell returns None
+        if content and self._kernels.deserialize(content) is False:  # older versions return None
             raise Unsupported(
                 f"{path} holds no kernels, or those of another GPU, driver or version.", hint="another timing_cache"
             )
@@ -138,17 +137,17 @@ class Engine:
 
 
 class BoundContext:
-    """One context of an engine on a stream, with its inputs and outputs bound."""
+    """A context of an engine on a stream, with its inputs and outputs bound."""
 
     def __init__(self, engine: Engine, stream: Any, shapes: dict[str, Shape], profile: int = 0) -> None:
-        """Binds outputs for inputs of ``shapes``; it ``grows`` if the shape of an output is known only after a call."""
+        """Bind outputs for inputs of ``shapes``, also those whose shape is known only after a call."""
         self.engine = engine
         self.stream = stream
         self._handle = stream.cuda_stream
         self.context = engine.context()
         self._inputs: dict[str, Any] = {}
-        self._outputs: list[Any] = []  # tensors, and what will give one where its shape depends on the data
-        self.grows = False
+        self._outputs: list[Any] = []  # tensors, or allocators where the shape depends on the data
+        self.has_dynamic_outputs = False
         if profile:
             self.context.set_optimization_profile_async(profile, self._handle)
             stream.synchronize()
@@ -157,33 +156,33 @@ class BoundContext:
         self._bind_outputs()
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
-        """Gives inputs other shapes, by name, that the profile takes. Outputs keep the memory they were bound to."""
+        """Set other input shapes, by name, that the profile takes. Outputs keep their memory."""
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
-                least, _, most = map(tuple, self.engine.opened.get_tensor_profile_shape(name, self._profile))
+                least, _, most = map(tuple, self.engine.cuda_engine.get_tensor_profile_shape(name, self._profile))
                 takes = f"takes {one_line(name)} from {shape_text(least)} to {shape_text(most)}"
                 raise Unsupported(f"The engine {takes}, not {shape_text(shape)}.")
 
     def bind(self, tensors: dict[str, Any]) -> None:
-        """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""
+        """Read the inputs from ``tensors`` without copies: contiguous, on the GPU, of the engine's types."""
         for name, tensor in tensors.items():
             self.context.set_tensor_address(name, tensor.data_ptr())
         self._inputs = dict(tensors)
 
     def enqueue(self) -> None:
-        """One inference on the stream; a ``RuntimeError`` if TensorRT could not enqueue it."""
+        """Enqueue one inference on the stream. Raise RuntimeError if TensorRT could not."""
         if not self.context.execute_async_v3(self._handle):
-            raise RuntimeError(f"{self.engine.flavour.name} did not run: {condensed(self.engine.log.errors)}")
+            raise RuntimeError(f"{self.engine.flavour.name} did not run: {error_summary(self.engine.log.errors)}")
 
     def close(self) -> None:
-        """Lets go of the context first, then of what it had the addresses of."""
+        """Release the context, then the memory that it has addresses of."""
         self.stream.synchronize()
         self.context = None
         self._inputs, self._outputs = {}, []
 
     @property
     def outputs(self) -> list[Any]:
-        """The outputs' tensors; those whose shape depends on the data have it once the stream has come to its end."""
+        """The output tensors; shapes that depend on the data are known once the stream has ended."""
         return [value.tensor() if hasattr(value, "notify_shape") else value for value in self._outputs]
 
     def _bind_outputs(self) -> None:
@@ -197,15 +196,15 @@ class BoundContext:
                 self.context.set_tensor_address(name, tensor.data_ptr())
                 self._outputs.append(tensor)
             else:
-                growing = _growing(self.engine.flavour.module)(dtype)
+                growing = _output_allocator_class(self.engine.flavour.module)(dtype)
                 self.context.set_output_allocator(name, growing)
                 self._outputs.append(growing)
-                self.grows = True
+                self.has_dynamic_outputs = True
 
 
 @functools.lru_cache(maxsize=2)
-def _growing(module: Any) -> Any:
-    """The class of outputs whose shape depends on the data, which must be a subclass of the module's own allocator."""
+def _output_allocator_class(module: Any) -> Any:
+    """Return the class of outputs whose shape depends on the data, a subclass of the module's allocator."""
 
     class _Growing(module.IOutputAllocator):  # type: ignore[misc]
         """Memory that TensorRT asks for while it runs, kept from call to call and never made smaller."""
@@ -239,18 +238,18 @@ def _growing(module: Any) -> Any:
     return _Growing
 
 
-# The runner of the backend ``tensorrt``: an engine on a stream of its own, fed by PyTorch's tensors without a copy.
+# The runner of the backend ``tensorrt``
 
 Feed = dict[str, Any]
-ALIGNED = 256  # bytes; what setTensorAddress asks for, in NvInferRuntime.h
+ALIGNMENT = 256  # bytes that setTensorAddress requires, in NvInferRuntime.h
 
 
 @dataclass(eq=False)
-class EngineRunner(Runner, LayerProfiler, KernelOrigins):
-    """Opens an engine when it is entered and calls it; the engine is made by ``build``, inside of the entry.
+class EngineRunner(Runner, LayerProfiler, KernelTracer):
+    """A runner that makes its engine by ``build`` when it is entered, on a stream of its own.
 
-    With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
-    engine reads the feed's own tensors. ``host_code`` and ``hint`` are as of :class:`Engine`.
+    With a CUDA graph a call is a replay that reads captured inputs, into which feeds are copied. Without it the engine
+    reads the feed's tensors. ``host_code`` and ``hint`` are as of :class:`Engine`.
     """
 
     reuses_outputs = True
@@ -261,7 +260,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     preparation: Preparation
     flavour: Flavour
     options: TensorRTOptions
-    onnx: Path | None = None  # the file that the engine is built from
+    onnx: Path | None = None  # the source of the engine
     host_code: bool = False
     hint: str = ""
 
@@ -269,7 +268,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         self.calls: list[BoundContext] = []
         self._graphs: list[Any] = []
         self._outputs: Any = None
-        self._bound: Feed | None = None
+        self._bound_feed: Feed | None = None
         self._entered = ExitStack()
         self.clock: Clock = CudaClock()
 
@@ -281,22 +280,22 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             stream = torch.cuda.Stream()
             entered.enter_context(torch.cuda.stream(stream))
             with self.preparation.phase("build"):
-                self.engine = self._opened(content)
+                self.engine = self._open_engine(content)
                 shapes = {spec.name: spec.shape for spec in self.model.inputs if spec.name in self.engine.inputs}
                 streams = [stream, *(torch.cuda.Stream() for _ in range(self.options.streams - 1))]
                 self.calls = [BoundContext(self.engine, stream, shapes, self.options.profile) for stream in streams]
-                self._own = self.place(make_inputs(self.model, self.case.seed))
-                if self.case.io == "host" and self.calls[0].grows:
+                self._inputs = self.place(make_inputs(self.model, self.case.seed))
+                if self.case.io == "host" and self.calls[0].has_dynamic_outputs:
                     raise Unsupported("The shape of an output depends on the data, so no host memory can be reserved.")
                 for call in self.calls:
-                    call.bind(self._own)
-                    call.enqueue()  # kernels are loaded, or compiled, at the first call
+                    call.bind(self._inputs)
+                    call.enqueue()  # the first call loads or compiles kernels
                 torch.cuda.synchronize()
                 if self.options.cuda_graph:
-                    self._graphs = [self._captured(call) for call in self.calls]
-                    self.follows_stream = True  # an engine itself, on the default stream, would wait for the GPU
+                    self._graphs = [self._capture(call) for call in self.calls]
+                    self.follows_stream = True  # without a graph, the default stream would wait for the GPU
             self._entered = entered.pop_all()
-        self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
+        self._outputs = self.calls[0] if self.calls[0].has_dynamic_outputs else self.calls[0].outputs
         self.clock = CudaClock(self._lanes())
         self._note_facts()
         return self
@@ -307,39 +306,39 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         import torch
 
         if kind is None:
-            torch.cuda.synchronize(self.calls[0].stream.device)  # whichever streams it was called on
-            self.engine.keep_kernels()
+            torch.cuda.synchronize(self.calls[0].stream.device)  # for all streams
+            self.engine.save_kernels()
             self._graphs = []
             for call in self.calls:
                 call.close()
-        self.calls, self._bound = [], None
+        self.calls, self._bound_feed = [], None
         self._entered.close()
 
     def place(self, inputs: Inputs) -> Feed:
         specs = self.model.inputs
-        arrays = zip(specs, ordered(inputs, specs), strict=True)
+        arrays = zip(specs, arrays_in_order(inputs, specs), strict=True)
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
 
-    def take(self, given: Mapping[str, Any]) -> Feed:
-        """The tensors themselves, where they are of the engine's types, contiguous, aligned and on the GPU."""
+    def take(self, inputs: Mapping[str, Any]) -> Feed:
+        """Return the tensors themselves where they have the engine's types, are contiguous, aligned and on the GPU."""
         import torch
 
-        taken = {}
-        for name, own in self._own.items():
-            value = ready(given[name], own.dtype, own.device, torch.contiguous_format)
-            taken[name] = value.clone() if value.data_ptr() % ALIGNED else value
-        return taken
+        feed = {}
+        for name, own in self._inputs.items():
+            value = converted_tensor(inputs[name], own.dtype, own.device, torch.contiguous_format)
+            feed[name] = value.clone() if value.data_ptr() % ALIGNMENT else value
+        return feed
 
     def give(self, outputs: Any) -> Any:
-        """The tensors that the engine writes to; it waits only where their shapes depend on the data."""
+        """Return the output tensors; waits only where their shapes depend on the data."""
         if not isinstance(outputs, BoundContext):
             return one_or_all(outputs)
         self.synchronize()
         return one_or_all(outputs.outputs)
 
     def infer(self, feed: Feed) -> Any:
-        """Enqueues one call; a feed that is not the last one is bound first, or copied where a graph is replayed."""
-        if feed is not self._bound:
+        """Enqueue one call; a new feed is bound first, or copied where a graph is replayed."""
+        if feed is not self._bound_feed:
             self.bind(feed)
         if self._graphs:
             self._graphs[0].replay()
@@ -347,32 +346,32 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             self.calls[0].enqueue()
         return self._outputs
 
-    def read_by(self, feed: Feed) -> list[Any]:
-        return list((self._own if self._graphs else feed).values())
+    def tensors_read(self, feed: Feed) -> list[Any]:
+        return list((self._inputs if self._graphs else feed).values())
 
     def synchronize(self) -> None:
         self.calls[0].stream.synchronize()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Time the engine's layers by their kernels: the profiler of TensorRT itself would keep them apart."""
+        """Time the engine's layers by their kernels: TensorRT's own profiler would keep layers apart."""
         check_level(self.preparation)
         entries, self.preparation.facts["engine_bindings"] = self.engine.information()
         lookup, missing = onnx_lookup(self.onnx)
-        kernels = kernels_of(self, feed, runs)
+        kernels = trace_kernels(self, feed, runs)
         layers = layers_of_kernels(kernels, inspected_layers(entries, lookup))
         return replace(layers, absent=layers.absent | absences(entries, layers.layers, missing))
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The engine's layers, and their modules; a CUDA graph replays kernels in their order too."""
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        """Return the engine's layers and modules; a CUDA graph replays kernels in their order, too."""
         entries, _ = self.engine.information()
         lookup, missing = onnx_lookup(self.onnx)
-        return kernel_origins(launched, inspected_layers(entries, lookup), absences(entries, (), missing))
+        return kernel_sources(launched, inspected_layers(entries, lookup), absences(entries, (), missing))
 
     def memory_parts(self) -> dict[str, int]:
-        """The contexts' memory for activations, and the engine's weights where this TensorRT has them."""
-        opened = self.engine.opened
+        """Return the bytes of the contexts' activations, and of weights where TensorRT reports them."""
+        cuda_engine = self.engine.cuda_engine
         names = {"activations": ("device_memory_size_v2", len(self.calls)), "weights": ("streamable_weights_size", 1)}
-        sizes = {part: getattr(opened, name, 0) * times for part, (name, times) in names.items()}
+        sizes = {part: getattr(cuda_engine, name, 0) * times for part, (name, times) in names.items()}
         return {part: size for part, size in sizes.items() if size > 0}
 
     def collect(self, outputs: Any) -> Outputs:
@@ -380,73 +379,75 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         return [host_array(tensor) for tensor in tensors]
 
     def bind(self, feed: Feed) -> None:
-        """Has the next calls, on every stream, read ``feed``; copied in where graphs are replayed."""
+        """Make the next calls on every stream read ``feed``; it is copied where graphs are replayed."""
         if self._graphs:
-            for name, own in self._own.items():
+            for name, own in self._inputs.items():
                 own.copy_(feed[name])
         else:
             for call in self.calls:
                 call.bind(feed)
-        self._bound = feed
+        self._bound_feed = feed
 
-    def _opened(self, content: bytes) -> Engine:
-        """The engine, checked to have the case's inputs and profile."""
+    def _open_engine(self, content: bytes) -> Engine:
+        """Return the engine, checked to have the case's inputs and profile."""
         cache = Path(self.options.timing_cache) if self.options.timing_cache and self.flavour.jit else None
         engine = Engine(
             content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code,
             hint=self.hint,
         )  # fmt: skip
-        known = {spec.name for spec in self.model.inputs}
-        if not set(engine.inputs) <= known:
-            shapes = {name: shape_text(tuple(engine.opened.get_tensor_shape(name))) for name in engine.inputs}
+        input_names = {spec.name for spec in self.model.inputs}
+        if not set(engine.inputs) <= input_names:
+            shapes = {name: shape_text(tuple(engine.cuda_engine.get_tensor_shape(name))) for name in engine.inputs}
             wanted = ", ".join(f"{name}={shape}" for name, shape in shapes.items())
             raise Unsupported(
-                one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), hint="--input for each"
+                one_line(f"The engine takes {wanted}, not {', '.join(sorted(input_names))}."), hint="--input for each"
             )
-        count = engine.opened.num_optimization_profiles
+        count = engine.cuda_engine.num_optimization_profiles
         if self.options.profile >= count:
             raise Unsupported(f"There is no profile {self.options.profile}: the engine has {count}, counted from 0.")
         return engine
 
     def _lanes(self) -> list[Lane]:
-        """What enqueues a call on each of the streams, reading what is bound."""
         calls = self.calls
         if not self._graphs:
             return [Lane(lambda _, call=call: call.enqueue(), call.stream) for call in calls]  # type: ignore[misc]
-        return [Lane(_replay(graph, call.stream), call.stream) for graph, call in zip(self._graphs, calls, strict=True)]
+        return [
+            Lane(_graph_replay(graph, call.stream), call.stream)
+            for graph, call in zip(self._graphs, calls, strict=True)
+        ]
 
     def _tensor(self, array: Any, spec: TensorSpec) -> Any:
         import torch
 
         return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
-    def _captured(self, call: BoundContext) -> Any:
+    def _capture(self, call: BoundContext) -> Any:
         import torch
 
-        if call.grows:
+        if call.has_dynamic_outputs:
             raise Unsupported(
                 "The shape of an output depends on the data, which a CUDA graph cannot hold.", hint="without cuda_graph"
             )
         graph = torch.cuda.CUDAGraph()
         with (
-            refused("The engine cannot be captured in a CUDA graph", hint="without cuda_graph"),
+            unsupported_on_error("The engine cannot be captured in a CUDA graph", hint="without cuda_graph"),
             torch.cuda.graph(graph, stream=call.stream),
         ):
             call.enqueue()
         return graph
 
     def _note_facts(self) -> None:
-        opened, facts = self.engine.opened, self.preparation.facts
+        cuda_engine, facts = self.engine.cuda_engine, self.preparation.facts
         facts["flavour"] = self.flavour.title
-        facts["layers"] = opened.num_layers
-        facts["profiles"] = opened.num_optimization_profiles
+        facts["layers"] = cuda_engine.num_layers
+        facts["profiles"] = cuda_engine.num_optimization_profiles
         facts["streams"] = len(self.calls)
-        if hasattr(opened, "device_memory_size_v2"):
-            facts["activation_bytes"] = opened.device_memory_size_v2
+        if hasattr(cuda_engine, "device_memory_size_v2"):
+            facts["activation_bytes"] = cuda_engine.device_memory_size_v2
 
 
-def _replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
-    """Replays ``graph`` on ``stream``: a replay goes to whatever stream is the current one."""
+def _graph_replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
+    """Return a call that replays ``graph`` on ``stream``: a replay uses the current stream."""
     import torch
 
     def replay(_: Feed) -> None:

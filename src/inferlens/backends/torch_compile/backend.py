@@ -1,7 +1,7 @@
 """``torch.compile`` with its own compiler, Inductor, in the modes that users choose between.
 
-The compilation happens at the first call, so the runner makes that call itself when it is entered: it is the build.
-What the compiler could not do as asked (graph breaks, CUDA graphs skipped) is said in facts and warnings.
+Compilation happens at the first call, so the runner makes that call when it is entered: it is the build. Graph breaks
+and skipped CUDA graphs become facts and warnings.
 """
 
 from __future__ import annotations
@@ -21,55 +21,62 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from inferlens.backends.availability import cuda_absence, cuda_quantized, found, imported, refused, warn_unheeded
+from inferlens.backends.availability import (
+    cuda_absence,
+    cuda_quantized,
+    import_library,
+    is_installed,
+    unsupported_on_error,
+    warn_ignored_options,
+)
 from inferlens.backends.base import (
     Absence,
     Backend,
     Capabilities,
     Deployer,
-    KernelOrigins,
+    GpuLaunch,
+    KernelSources,
+    KernelTracer,
     Knob,
-    Launched,
     LayerProfiler,
-    Noted,
-    Origins,
+    PhaseNote,
     Preparation,
     Recommendation,
     Runner,
 )
 from inferlens.backends.onnx.quantize import (
-    FOLDER,
-    beside_record,
+    QUANTIZED_FOLDER,
+    cache_key,
+    cached_file,
     check_share,
-    from_cache,
-    key_of,
-    measured,
+    keep_with_record,
+    recorded_file,
     seven_bits,
 )
 from inferlens.backends.profiling.kernels import (
-    Called,
+    CallRunner,
     MatchedKernels,
-    kernels_of,
-    layers_of,
     layers_of_kernels,
-    matched_kernels,
-    origins_by_match,
+    sources_by_match,
+    trace_kernel_sources,
+    trace_kernels,
+    trace_layers,
 )
 from inferlens.backends.profiling.layers import check_level
 from inferlens.backends.pytorch.runner import (
     Feed,
     TorchOptions,
     TorchRunner,
+    dynamic_sizes,
     example_feed,
     flops_by_module,
-    free_sizes,
+    flops_share,
+    input_tensor,
     not_entered,
-    share_of,
-    tensor_of,
     torch_capabilities,
 )
 from inferlens.backends.scripts import program_script
-from inferlens.backends.torch_compile.layers import QUANTIZED_PRODUCTS, Compiler, InductorNames
+from inferlens.backends.torch_compile.layers import QUANTIZED_PRODUCTS, InductorNames, TracingCompiler
 from inferlens.errors import Unsupported, library
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -82,11 +89,11 @@ from inferlens.spec.keep import check_kept, kept
 from inferlens.units import plural
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
-AUTOTUNING = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
-MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNING}  # what other backends have an option for
+AUTOTUNE_MODES = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
+MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": AUTOTUNE_MODES}  # modes for options of other backends
 SAME_WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune-no-cudagraphs": "max-autotune"}
-AS_TORCHAO = "torchao, where it is installed, quantizes to int8, and to fp8 on a GPU that has it"
-CONFIGURED = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # in torch._inductor.config, by these names
+NO_TORCHAO = "torchao, where it is installed, quantizes to int8, and to fp8 on a GPU that has it"
+CONFIG_OPTIONS = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # names in torch._inductor.config
 
 
 class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -118,8 +125,8 @@ class TorchCompile(Backend, Deployer):
 
     name = "torch_compile"
     summary = "torch.compile (Inductor)"
-    variants = ("default", "reduce-overhead", *AUTOTUNING)
-    slow_variants: ClassVar[dict[str, float]] = dict.fromkeys(AUTOTUNING, 8.0)
+    variants = ("default", "reduce-overhead", *AUTOTUNE_MODES)
+    slow_variants: ClassVar[dict[str, float]] = dict.fromkeys(AUTOTUNE_MODES, 8.0)
     variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {"reduce-overhead": ("host",), "max-autotune": ("host",)}
     options = TorchCompileOptions
     knobs = (
@@ -133,7 +140,7 @@ class TorchCompile(Backend, Deployer):
         ),
         Knob(name="tf32", values=(True,), devices=("cuda",), precisions=("fp32",)),
     )  # fmt: skip
-    recommended = (  # what is quantized is frozen anyway on the CPU
+    recommended = (  # a quantized model is always frozen on the CPU
         Recommendation("default", "cpu", {"freezing": True}, PRECISIONS),
         Recommendation("reduce-overhead"),
         Recommendation("reduce-overhead", "cuda", {"freezing": True}, ("fp32",)),
@@ -142,11 +149,11 @@ class TorchCompile(Backend, Deployer):
     )
 
     def capabilities(self) -> Capabilities:
-        torch, missing = imported("torch", "PyTorch", "torch")
+        torch, missing = import_library("torch", "PyTorch", "torch")
         no_gpu = missing or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_quantized(torch)
-        quantizes = {"cpu": ("int8",), "cuda": on_gpu} if found("torchao") else {}
-        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes, AS_TORCHAO)
+        quantizes = {"cpu": ("int8",), "cuda": on_gpu} if is_installed("torchao") else {}
+        can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes, NO_TORCHAO)
         keeps = {"cpu": ("fp32",), "cuda": ("fp16",)}
         supports = [
             replace(one, keeps=keeps[one.device], without_data={} if one.device == "cuda" else None)
@@ -163,45 +170,50 @@ class TorchCompile(Backend, Deployer):
             preparation.warn(
                 "no-effect",
                 f"{case.variant} differs from '{same}' by CUDA graphs, which {case.device} does not have: this ran as "
-                f"'{same}' does.",
+                f"'{same}'.",
                 f"Compare torch_compile:{same} instead.",
             )
-        if case.variant in AUTOTUNING and case.device == "cuda":
+        if case.variant in AUTOTUNE_MODES and case.device == "cuda":
             why = f"the mode {case.variant} does it already."
-            warn_unheeded(options, ("coordinate_descent_tuning",), why, preparation)
+            warn_ignored_options(options, ("coordinate_descent_tuning",), why, preparation)
         if case.precision in QUANTIZED and case.device == "cpu":
             model = dataclasses.replace(model, module=quantized_module(model, case, preparation))
             options = replace(options, freezing=True)
-        _import_compiler()
+        from torch._inductor import config
+
+        with config.patch(compile_threads=1):  # a slow import, which is not part of the build; no worker starts yet
+            importlib.import_module("torch._inductor.compile_fx")
         return CompiledRunner(model, case, preparation, options)
 
-    def times_kernels(self, case: Case, *, built: bool = False) -> bool:
-        return not built and (case.variant in AUTOTUNING or self.parse_options(case).coordinate_descent_tuning)
+    def times_kernels(self, case: Case, *, cached: bool = False) -> bool:
+        return not cached and (case.variant in AUTOTUNE_MODES or self.parse_options(case).coordinate_descent_tuning)
 
     @classmethod
     def effective(cls, case: Case) -> Case:
-        """On the CPU, modes that differ by CUDA graphs alone are one."""
+        """Return the case with one variant for modes that differ only by CUDA graphs, on the CPU."""
         case = super().effective(case)
         same = SAME_WITHOUT_GRAPHS.get(case.variant)
         return replace(case, variant=same) if same and case.device != "cuda" else case
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """By a mode, which is a variant, where one does it; what is frozen elsewhere is freezing here."""
+        """Return a mode, which is a variant, for options that modes replace; ``freeze`` is ``freezing``."""
         modes = MODES_FOR.get(option, ())
         if not modes:
             return super().hint(case, "freezing" if option == "freeze" else option, value, facts)
         if case.device != "cuda":
             return Hint()
-        mode = "max-autotune" if case.variant in AUTOTUNING else modes[0]
+        mode = "max-autotune" if case.variant in AUTOTUNE_MODES else modes[0]
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{mode}")
 
     def packages(self, case: Case) -> tuple[str, ...]:
         return ("torch", *["triton"] * (case.device == "cuda"), *["torchao"] * (case.precision in QUANTIZED))
 
-    def deployed_as(self, case: Case) -> str:
+    def deploy_suffix(self, case: Case) -> str:
         if case.precision in QUANTIZED and case.device == "cuda":
-            raise Unsupported("What torchao quantized for a GPU is not deployed.", hint="--backend tensorrt, an engine")
+            raise Unsupported(
+                "Models that torchao quantized for a GPU cannot be deployed.", hint="--backend tensorrt, an engine"
+            )
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -211,24 +223,16 @@ class TorchCompile(Backend, Deployer):
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchCompileOptions = self.parse_options(case)
-        how = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
+        arguments = f"mode={case.variant!r}, dynamic={options.dynamic}, fullgraph={options.fullgraph}"
         quantized = case.precision in QUANTIZED
-        set_here = [name for name in CONFIGURED if getattr(options, name) or (quantized and name == "freezing")]
+        set_here = [name for name in CONFIG_OPTIONS if getattr(options, name) or (quantized and name == "freezing")]
         config = [f"torch._inductor.config.{name} = True" for name in set_here]
-        compiled, imports = f"model = torch.compile(model, {how})", [f"import {OPERATORS}"] * quantized
+        compiled, imports = f"model = torch.compile(model, {arguments})", [f"import {OPERATORS}"] * quantized
         return program_script(case, options, file, inputs, *config, compiled, imports=imports)
 
 
-def _import_compiler() -> None:
-    """Imports Inductor, for seconds, as libraries are loaded, and not as this one builds; its workers start then."""
-    from torch._inductor import config
-
-    with config.patch(compile_threads=1):
-        importlib.import_module("torch._inductor.compile_fx")
-
-
 def compiler_absence(torch: Any, device: str) -> Absence | None:
-    """What Inductor lacks to compile for a device; on CUDA Triton compiles the stubs by which it launches kernels."""
+    """Return what Inductor lacks to compile for a device; on CUDA Triton compiles C stubs."""
     names = {"cpu": (os.environ.get("CXX"), "g++", "clang++"), "cuda": (os.environ.get("CC"), "gcc", "clang", "cc")}
     if not any(shutil.which(name) for name in names[device] if name):
         hint = "install g++ (Debian: apt-get install g++), or name one in the variable CXX"
@@ -238,17 +242,17 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
         return Absence("", "torch.compile needs the header Python.h, it is not installed", hint, device)
     if device != "cuda":
         return None
-    if not found("triton"):
+    if not is_installed("triton"):
         return Absence("", "torch.compile needs Triton on cuda, it is not installed", "pip install triton", device)
     if torch.cuda.get_device_capability() < (7, 0):
         return Absence("", "Triton needs a GPU of compute capability 7.0 or later", "a newer GPU", device)
     return None
 
 
-class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
-    """Calls the compiled module."""
+class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
+    """A runner that calls the compiled module."""
 
-    overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
+    thread_safe = False  # calls check guards, and may compile again
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
@@ -256,7 +260,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         super().__init__(model, case, preparation, options, rest=on_gpu if case.device == "cuda" else "fp32")
         self._options = options
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
-        self._compiler: Compiler | None = None  # where layers or kernels are to be told
+        self._compiler: TracingCompiler | None = None  # for profiles of layers or kernels
         self._matched: MatchedKernels | None = None
 
     @contextmanager
@@ -265,11 +269,11 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         from torch._inductor.utils import fresh_cache
 
         empty = fresh_cache() if self.preparation.rebuild else nullcontext()
-        with super().settings(), empty, config.patch({name: getattr(self._options, name) for name in CONFIGURED}):
+        with super().settings(), empty, config.patch({name: getattr(self._options, name) for name in CONFIG_OPTIONS}):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
-        """In no inference mode where weights are torchao's: torch before 2.14 does not compile these there."""
+        """Return no inference mode for torchao's weights, which torch before 2.14 cannot compile there."""
         import torch
 
         return torch.no_grad() if self._quantizes_linear else super().without_gradients()
@@ -280,47 +284,47 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def __enter__(self) -> CompiledRunner:
         if self._quantizes_linear:
-            quantize_linear(self._moved(), self.model, self.case, self.preparation, self._options.fp8_scales)
+            quantize_linear(self._module_on_device(), self.model, self.case, self.preparation, self._options.fp8_scales)
         super().__enter__()
         from torch._inductor.async_compile import shutdown_compile_workers
 
-        shutdown_compile_workers()  # where all was in the cache they are still starting, and would slow down calls
+        shutdown_compile_workers()  # after a cache hit they are still starting, which would slow down calls
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Compiles, by calling once; where CUDA graphs are used, until they are recorded."""
+        """Compile by calling once, or until CUDA graphs are recorded."""
         import torch
         import torch._inductor.config
         from torch._dynamo.utils import counters
 
         torch._dynamo.reset()
         counters.clear()
-        if self.preparation.built:  # all is in the cache: nobody has to help, but who starts to would disturb others
+        if self.preparation.already_built:  # everything is cached, and starting workers would disturb other processes
             torch._inductor.config.compile_threads = 1
         if self.preparation.level in ("layer", "kernel") and not self._graphs:
-            self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+            self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
         try:
-            compiled = self._compiled(module)
+            compiled = self._compile(module)
         except torch._dynamo.exc.Unsupported as error:
-            what = f"'{self.model.name}' does not compile into one graph: {reason(error)}"
-            raise Unsupported(what, hint="without fullgraph") from error
-        self._tell({name: dict(counts) for name, counts in counters.items()})
+            message = f"'{self.model.name}' does not compile into one graph: {reason(error)}"
+            raise Unsupported(message, hint="without fullgraph") from error
+        self._report_counters({name: dict(counts) for name, counts in counters.items()})
         return compiled
 
-    def _compiled(self, module: Any) -> Callable[..., Any]:
-        """What was compiled, by Inductor in the case's mode or as it tells, and called until it is ready."""
+    def _compile(self, module: Any) -> Callable[..., Any]:
+        """Return the compiled module, called until it is ready."""
         import torch
 
-        how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
-        how |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
-        compiled = torch.compile(self.forward(module), **how)
+        arguments: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
+        arguments |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
+        compiled = torch.compile(self.forward(module), **arguments)
         feed = self.seeded_feed()
         for tensor, spec in zip(feed, self.model.inputs, strict=True):
-            for index in free_sizes(spec):
+            for index in dynamic_sizes(spec):
                 if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
                     torch._dynamo.mark_dynamic(tensor, index)
         with warnings.catch_warnings():
-            # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
+            # Inductor recommends TF32 for every fp32 matrix product; the option tf32 decides.
             warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
             for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
                 compiled(*feed)
@@ -331,49 +335,51 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return self._graphs
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Time kernels and operators by torch.profiler: of replays, where CUDA graphs are used."""
+        """Time kernels and operators by torch.profiler; with CUDA graphs, those of replays."""
         check_level(self.preparation)
         if self._graphs:
-            kernels = kernels_of(self, feed, runs)
+            kernels = trace_kernels(self, feed, runs)
             return layers_of_kernels(kernels, self._matched.layers if self._matched else ())
         assert self._compiler is not None
-        return layers_of(self, InductorNames(self._compiler), feed, runs, on_gpu=self.case.device == "cuda")
+        return trace_layers(self, InductorNames(self._compiler), feed, runs, on_gpu=self.case.device == "cuda")
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """The layers and modules of the same kernels in one call that is looked at.
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        """Return the layers and modules of the same kernels in one untimed call.
 
-        A replayed CUDA graph tells nothing; there the model is compiled once more, without.
+        A replayed CUDA graph shows no operators; the model is compiled again without it.
         """
         if self._matched is None:
             call, module = self._call, self.model.module
             try:
                 if self._compiler is None:
-                    self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
-                    call = self._compiled(module)
-                self._matched = matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
-            except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
-                why = f"not known: the call that shows where kernels came from failed ({reason(error)})."
+                    self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+                    call = self._compile(module)
+                self._matched = trace_kernel_sources(
+                    CallRunner(call), InductorNames(self._compiler), self.seeded_feed()
+                )
+            except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
+                why = f"unknown: the call without a CUDA graph failed ({reason(error)})."
                 self._matched = MatchedKernels([], {"modules": why})
-        return origins_by_match(launched, self._matched)
+        return sources_by_match(launched, self._matched)
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         import torch
 
         self._call = not_entered
-        torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
+        torch._dynamo.reset()  # releases the compiled code and the CUDA graphs' memory
         super().__exit__(kind, *error)
 
-    def _tell(self, counters: Mapping[str, Mapping[str, int]]) -> None:
-        """What the compiler's counters say, as facts and warnings."""
+    def _report_counters(self, counters: Mapping[str, Mapping[str, int]]) -> None:
+        """Turn the compiler's counters into facts and warnings."""
         inductor = counters.get("inductor", {})
         reasons = [reason(text) for text in counters.get("graph_break", {})]
         breaks = sum(counters.get("graph_break", {}).values())
         facts = self.preparation.facts
         facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
         facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
-        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss", "bypass"))
+        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{outcome}", 0) for outcome in ("hit", "miss", "bypass"))
         facts["compile_cache"] = {"hits": hits, "misses": misses}
-        self.cached = bool(hits) and not misses and not bypasses
+        self.built_from_cache = bool(hits) and not misses and not bypasses
         if breaks:
             self.preparation.warn(
                 "graph-breaks",
@@ -394,20 +400,22 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 # are constants, so ``freezing`` is on.
 
 SUFFIX = ".pt2"
-# The operators of a quantized program, and how Inductor computes them in int8: without it they run, in fp32.
+# Importing it makes Inductor compute the quantized operators in int8; without it they run in fp32.
 OPERATORS = "torchao.quantization.pt2e.quantizer.x86_inductor_quantizer"
-LEAST_ROWS, MULTIPLE = 17, 8  # of inputs, and of both sizes of weights, that torch._int_mm takes on a GPU
+MIN_ROWS, SIZE_MULTIPLE = 17, 8  # limits of torch._int_mm on a GPU, for inputs and for both sizes of weights
 
 
 def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
-    """The model's module with its convolutions and linear layers in int8, for inputs of the case's shape.
+    """Return the module with convolutions and linear layers in int8, for inputs of the case's shape.
 
-    It is read from a file in any case, so that what is measured is what is loaded later.
+    It is always read from a file, so that the measured module is the one that is loaded later.
     """
     import torch
 
     library(OPERATORS, extra="quantize")
-    path = measured(preparation, SUFFIX) or beside_record(preparation, quantized_program(model, case, preparation))
+    path = recorded_file(preparation, SUFFIX) or keep_with_record(
+        preparation, quantized_program(model, case, preparation)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
@@ -416,62 +424,61 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     return module
 
 
-def _keeping(x86: Any, layers: list[str]) -> Any:
-    """The quantizer for x86, which leaves alone what is in these modules.
+def _partial_quantizer(x86: Any, layers: list[str]) -> Any:
+    """Return the quantizer for x86 without the operators of these modules.
 
-    Its own ``set_module_name_qconfig`` holds for what lies in one module as a whole: not for a convolution and the ReLU
-    after it, which it quantizes together.
+    Its own ``set_module_name_qconfig`` does not keep a convolution and the ReLU after it, which it quantizes together.
     """
     keeps = [x86.get_module_name_filter(layer) for layer in layers]
 
     class Keeping(x86.X86InductorQuantizer):  # type: ignore[misc]
         def annotate(self, model: Any) -> Any:
-            kept = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
-            x86._annotate_nodes_not_quantize(kept)  # what is annotated already is not looked at again
+            nodes = [node for node in model.graph.nodes if any(keep(node) for keep in keeps)]
+            x86._annotate_nodes_not_quantize(nodes)  # the quantizer skips annotated nodes
             return super().annotate(model)
 
     return Keeping()
 
 
 def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
-    """The file of the exported program with its products in int8, from the cache or made and put there."""
+    """Return the file of the exported int8 program, from the cache or newly quantized."""
     torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
-    key = key_of(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
-    made = preparation.cache / FOLDER / key / f"torch_compile{SUFFIX}"
+    key = cache_key(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
+    quantized_path = preparation.cache / QUANTIZED_FOLDER / key / f"torch_compile{SUFFIX}"
 
-    def write(path: Path, _: Noted) -> None:
-        with refused(f"'{model.name}' cannot be quantized"):
-            torch.export.save(_quantized(model, case), str(path))
+    def write(path: Path, _: PhaseNote) -> None:
+        with unsupported_on_error(f"'{model.name}' cannot be quantized"):
+            torch.export.save(_quantize(model, case), str(path))
 
-    return from_cache(made, preparation, write)
+    return cached_file(quantized_path, preparation, write)
 
 
-def _quantized(model: Model, case: Case) -> Any:
+def _quantize(model: Model, case: Case) -> Any:
     import torch
 
     pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
     x86 = library(OPERATORS, extra="quantize")
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
-        # Strict: the quantizer tells calls of one module from each other. Guards are nodes that it does not know.
+        # Strict, so that the quantizer can distinguish calls of one module. It does not know guard nodes.
         feed = example_feed(model, case, "fp32")
         exported = torch.export.export(model.module, feed, strict=True).module(check_guards=False)
         check_kept(case, [path for path, _ in model.module.named_modules()] if model.module is not None else ())
-        quantizer = _keeping(x86, list(kept(case)))
+        quantizer = _partial_quantizer(x86, list(kept(case)))
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):
-            observed(*(tensor_of(arrays[spec.name], spec, "fp32") for spec in model.inputs))
+            observed(*(input_tensor(arrays[spec.name], spec, "fp32") for spec in model.inputs))
         module = pt2e.convert_pt2e(observed)
         read = {node.target for node in module.graph.nodes if node.op == "get_attr"}
-        for name in [name for name, _ in module.named_parameters() if name not in read]:  # in fp32, as it was
+        for name in [name for name, _ in module.named_parameters() if name not in read]:  # the unused fp32 weights
             owner, _, last = name.rpartition(".")
             delattr(module.get_submodule(owner), last)
         return torch.export.export(module, feed)
 
 
 def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
-    """The share of a graph's multiply-adds whose factors are quantized; tensors have no values meanwhile."""
+    """Return the share of a graph's multiply-adds with quantized factors; nothing is computed."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
@@ -483,12 +490,12 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
             nonlocal whole, quantized
             name = getattr(node.target, "__name__", "").partition(".")[0]
             with FlopCounterMode(display=False) as counter:
-                made = super().run_node(node)
+                result = super().run_node(node)
             if node.op == "call_function" and name in QUANTIZED_PRODUCTS:
                 factors = node.args[1:3] if name == "addmm" else node.args[:2]
                 whole += counter.get_total_flops()
                 quantized += counter.get_total_flops() * all("dequantize" in str(factor.target) for factor in factors)
-            return made
+            return result
 
     with taken_apart(), FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         Counting(module).run(*feed)
@@ -498,41 +505,41 @@ def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
 def quantize_linear(
     module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
 ) -> None:
-    """Give the linear layers of ``module``, in place and on the device, weights and inputs in the case's precision."""
+    """Quantize the linear layers of ``module`` and their inputs to the case's precision, in place."""
     import torch
 
     quantization = library("torchao.quantization", extra="quantize")
-    known, keep = dict(module.named_modules()), kept(case)
-    check_kept(case, known)
+    modules, keep = dict(module.named_modules()), kept(case)
+    check_kept(case, modules)
 
-    def is_taken(each: Any, path: str) -> bool:
-        # Attention calls the weights of its last layer, which is of a subclass, itself.
-        return type(each) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
+    def is_taken(part: Any, path: str) -> bool:
+        # Attention uses the weights of its last layer, a subclass, without calling it.
+        return type(part) is torch.nn.Linear and not any(f"{path}.".startswith(f"{layer}.") for layer in keep)
 
     def fits(path: str) -> bool:
-        sizes = known[path].in_features, known[path].out_features
+        sizes = modules[path].in_features, modules[path].out_features
         rows = work.get(path, math.inf) / (2 * math.prod(sizes))
-        return rows >= LEAST_ROWS and not any(size % MULTIPLE for size in sizes)
+        return rows >= MIN_ROWS and not any(size % SIZE_MULTIPLE for size in sizes)
 
-    linear, what = [path for path, item in known.items() if is_taken(item, path)], "linear layers"
+    linear, noun = [path for path, item in modules.items() if is_taken(item, path)], "linear layers"
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")
-        feed = (tensor.to(device) for tensor in example_feed(model, case, _floats(module)))
+        feed = (tensor.to(device) for tensor in example_feed(model, case, _module_precision(module)))
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
-            linear, what = [*filter(fits, linear)], f"linear layers of {LEAST_ROWS} rows or more and sizes in eights"
-        why = f"it has no modules of {what}"
-        check_share(share_of(work, linear), model, case, preparation, why, calibrated=False)
+            linear, noun = [*filter(fits, linear)], f"linear layers of {MIN_ROWS} rows or more and sizes in eights"
+        why = f"it has no modules of {noun}"
+        check_share(flops_share(work, linear), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
         else:
             scales = {"tensor": quantization.PerTensor, "row": quantization.PerRow}[fp8_scales]()
             config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
-        with refused(f"torchao cannot quantize '{model.name}'"):
+        with unsupported_on_error(f"torchao cannot quantize '{model.name}'"):
             quantization.quantize_(module, config, lambda _, path: path in linear)
 
 
-def _floats(module: Any) -> str:
+def _module_precision(module: Any) -> str:
     import torch
 
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}

@@ -1,1 +1,1 @@
-"""Torch-TensorRT: a model in PyTorch, its operators put into TensorRT engines where that can be done."""
+"""Torch-TensorRT: a PyTorch model whose operators run in TensorRT engines where possible."""

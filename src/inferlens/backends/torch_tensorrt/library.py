@@ -1,6 +1,6 @@
-"""Torch-TensorRT as it is installed here: its versions, its flavour of TensorRT, what this build can do, its options.
+"""The installed Torch-TensorRT: its versions, its flavour of TensorRT, the abilities of this build, and its options.
 
-It cannot be imported where there is no GPU, which it asks CUDA for on the way: :func:`gpu_or_assumed` answers for one.
+It cannot be imported without a GPU, because it asks CUDA for one: see :func:`assume_gpu`.
 """
 
 from __future__ import annotations
@@ -16,26 +16,34 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from inferlens.backends.availability import changed, cuda_absence, found, gpu_here, imported, quiet, warn_unheeded
+from inferlens.backends.availability import (
+    changed_options,
+    cuda_absence,
+    has_gpu,
+    ignore_deprecations,
+    import_library,
+    is_installed,
+    warn_ignored_options,
+)
 from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.pytorch.runner import dtype_of
-from inferlens.backends.tensorrt.library import KINDS, words
+from inferlens.backends.pytorch.runner import precision_dtype
+from inferlens.backends.tensorrt.library import FLAVOURS, option_words
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
 from inferlens.spec.case import Case
 
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
-FLAVOURS = {kind.module: kind.name for kind in KINDS.values()}
-DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
-# Options that the TorchScript front end has no word for.
+FLAVOUR_TITLES = {kind.module: kind.name for kind in FLAVOURS.values()}
+DEFAULT_LEVEL = 3  # TensorRT's default
+# Options that the TorchScript front end lacks.
 NOT_IN_SCRIPT = (
     "optimization_level", "autocast", "version_compatible", "hardware_compatible", "use_python_runtime",
 )  # fmt: skip
-OTHER = "--backend torch_tensorrt:dynamo"
-# Options for the choice of tactics, which TensorRT for RTX does not heed: see the backend ``tensorrt``.
-OF_TACTICS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
+DYNAMO_HINT = "--backend torch_tensorrt:dynamo"
+# Options for the choice of tactics, which TensorRT for RTX ignores: see the backend ``tensorrt``.
+TACTIC_OPTIONS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
 NOT_IN_RTX = {"hardware_compatible": "levels of hardware compatibility", "version_compatible": "lean runtime"}
-ASSUMED = (8, 9)  # compute capability; converters ask for it only to tell Jetson boards
+ASSUMED_CAPABILITY = (8, 9)  # compute capability, which converters only use to detect Jetson boards
 
 
 @dataclass(frozen=True)
@@ -43,35 +51,35 @@ class Library:
     """The imported library."""
 
     module: Any  # ``torch_tensorrt``
-    package: str  # the TensorRT it was built for, such as ``tensorrt_rtx``; ``flavour``: its name for people
+    package: str  # the TensorRT it was built for, such as ``tensorrt_rtx``
     flavour: str
     versions: dict[str, str]
-    rtx: bool  # whether kernels are compiled just in time: then the builder times no tactics
-    script: bool  # whether this build has the TorchScript front end; ``native``: the runtime in C++
+    rtx: bool  # whether kernels are compiled at run time, without timed tactics
+    script: bool  # whether it has the TorchScript front end; ``native``: the runtime in C++
     native: bool
-    settings: frozenset[str]  # names that this version honours; a parameter alone may be there for old programs' sake
-    parameters: frozenset[str]  # names of the parameters that the Dynamo front end takes
+    settings: frozenset[str]  # settings that have an effect; a parameter may exist only for old programs
+    parameters: frozenset[str]  # parameters of the Dynamo front end
 
 
-def find() -> Library | Absence:
-    """The library, or why it cannot be used here, with the hint. Imports it only where there is a GPU."""
-    torch, absence = imported("torch", "PyTorch", "torch")
-    if torch is not None and (found("torch_tensorrt") or not gpu_here()):
+def find_library() -> Library | Absence:
+    """Return the library or its absence. Imports it only where there is a GPU."""
+    torch, absence = import_library("torch", "PyTorch", "torch")
+    if torch is not None and (is_installed("torch_tensorrt") or not has_gpu()):
         absence = cuda_absence(torch)
     if absence:
         return absence
     try:
-        return load()
+        return load_library()
     except InferlensError as error:
         return Absence("", error.what, error.hint)
 
 
-def load() -> Library:
-    """The library, imported; a GPU is there or assumed."""
-    if not found("torch_tensorrt"):
+def load_library() -> Library:
+    """Import the library; a GPU is there or assumed."""
+    if not is_installed("torch_tensorrt"):
         raise MissingLibrary(TITLE, extra=EXTRA)
-    with quiet():
-        module, broken = imported("torch_tensorrt", TITLE, EXTRA)
+    with ignore_deprecations():
+        module, broken = import_library("torch_tensorrt", TITLE, EXTRA)
     if broken:
         raise InferlensError(broken.reason, hint=broken.hint)
     package = str(getattr(module, "tensorrt_package_name", "")) or "tensorrt"
@@ -80,7 +88,7 @@ def load() -> Library:
     return Library(
         module,
         package,
-        flavour=FLAVOURS.get(package, package),
+        flavour=FLAVOUR_TITLES.get(package, package),
         versions={"torch_tensorrt": str(module.__version__), package: version},
         rtx=bool(getattr(features, "tensorrt_rtx", False)),
         script=bool(features.torchscript_frontend),
@@ -91,8 +99,8 @@ def load() -> Library:
 
 
 @contextmanager
-def replaced(owner: Any, **new: Any) -> Iterator[None]:
-    """While it lasts, attributes of a module or class of the library are others."""
+def replace_attributes(owner: Any, **new: Any) -> Iterator[None]:
+    """Replace attributes of a module or class while the context lasts."""
     own = {name: getattr(owner, name) for name in new}
     try:
         for name, value in new.items():
@@ -104,30 +112,30 @@ def replaced(owner: Any, **new: Any) -> Iterator[None]:
 
 
 @contextmanager
-def gpu_or_assumed() -> Iterator[str]:
-    """Where there is no GPU, what is asked of CUDA is answered for an assumed one, whose capability is yielded.
+def assume_gpu() -> Iterator[str]:
+    """Where there is no GPU, answer CUDA's queries for an assumed one, and yield its capability.
 
-    Only lowering and partitioning work then, and the process is good for nothing else: the library stays imported.
+    Only lowering and partitioning work then. The library stays imported, so the process is of no other use.
     """
     import torch
 
     if torch.cuda.is_available():
         yield ""
         return
-    memory, (major, minor) = 16 * 2**30, ASSUMED
+    memory, (major, minor) = 16 * 2**30, ASSUMED_CAPABILITY
     device = SimpleNamespace(major=major, minor=minor, name="assumed", total_memory=memory, multi_processor_count=1)
     answers: dict[str, Any] = {
-        "get_device_capability": ASSUMED, "current_device": 0, "get_device_properties": device,
+        "get_device_capability": ASSUMED_CAPABILITY, "current_device": 0, "get_device_properties": device,
         "get_device_name": device.name, "mem_get_info": (memory, memory),
     }  # fmt: skip
     with ExitStack() as put_back:
         functions = {name: lambda *_, answer=answer: answer for name, answer in answers.items()}
-        put_back.enter_context(replaced(torch.cuda, **functions))
-        if found("torch_tensorrt"):
+        put_back.enter_context(replace_attributes(torch.cuda, **functions))
+        if is_installed("torch_tensorrt"):
             compiler = importlib.import_module("torch_tensorrt.dynamo._compiler")
-            here = torch.device("cpu")  # where what PyTorch runs is moved to
-            put_back.enter_context(replaced(compiler, to_torch_device=lambda _: here))
-        # The CPU's convolutions are chosen by the batch, so a range of sizes would not go beyond 15 (or not below 16).
+            here = torch.device("cpu")  # the device of PyTorch's parts
+            put_back.enter_context(replace_attributes(compiler, to_torch_device=lambda _: here))
+        # The CPU chooses convolutions by batch, so a range of sizes would end at 15 (or begin at 16).
         put_back.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
         torch._C._set_mkldnn_enabled(False)
@@ -135,11 +143,11 @@ def gpu_or_assumed() -> Iterator[str]:
         yield f"{major}.{minor}"
 
 
-# Options, under the names that the library gives them: what a version does not know is asked of it
+# Options, under the library's names
 
 
 class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of Torch-TensorRT."""
+    """Options of Torch-TensorRT, under the library's names."""
 
     min_block_size: Annotated[
         int, Meta(description="fewest operators of an engine; PyTorch runs smaller blocks", ge=1)
@@ -160,50 +168,50 @@ class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
 
 
-def check(options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation) -> None:
-    """Refuses, or warns of, options that the front end or the installed version cannot honour."""
+def check_options(options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation) -> None:
+    """Refuse, or warn of, options that the front end or the installed version lacks."""
     if case.variant.startswith("ts-"):
         for name in NOT_IN_SCRIPT:
-            if name in changed(options):
-                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=OTHER)
+            if name in changed_options(options):
+                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=DYNAMO_HINT)
     if options.autocast and case.variant == "compile":
-        raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=OTHER)
+        raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=DYNAMO_HINT)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
-    if library.rtx:  # what Torch-TensorRT would ignore there without a word
-        for name, what in NOT_IN_RTX.items():
+    if library.rtx:  # Torch-TensorRT would ignore these silently
+        for name, feature in NOT_IN_RTX.items():
             if getattr(options, name):
-                raise Unsupported(f"{library.flavour} has no {what}.", hint=f"no {name}; build where it is to run")
-        warn_unheeded(options, OF_TACTICS, f"{library.flavour} times no tactics.", preparation)
+                raise Unsupported(f"{library.flavour} has no {feature}.", hint=f"no {name}; build where it is to run")
+        warn_ignored_options(options, TACTIC_OPTIONS, f"{library.flavour} times no tactics.", preparation)
 
 
 def dynamo_settings(
     options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation
 ) -> dict[str, Any]:
-    """Keyword arguments of ``dynamo.compile``, or options of ``torch.compile``, as far as this version knows them."""
-    known = library.settings if case.variant == "compile" else library.settings & library.parameters
+    """Return the arguments of ``dynamo.compile``, or options of ``torch.compile``, that this version knows."""
+    names = library.settings if case.variant == "compile" else library.settings & library.parameters
     wanted = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
         "disable_tf32": not options.tf32,
-        # By default builds share timings in a folder of temporary files; here each case begins with none.
+        # By default builds share timings in a temporary folder; here every case begins without.
         "timing_cache_path": str(preparation.folder / "timing.cache"),
         "cache_built_engines": False,
         "reuse_cached_engines": False,
-        # A build that fails is a row with the reason, not a run of PyTorch.
+        # A build that fails is reported, and PyTorch does not run instead.
         "pass_through_build_failures": True,
-        # Types are the module's own. This is the default in new versions; older ones let the builder choose.
+        # The default in new versions; in older ones the builder chooses types.
         "use_explicit_typing": True,
     }
     if not options.use_python_runtime:
         del wanted["use_python_runtime"]
     if options.autocast:
-        wanted |= {"enable_autocast": True, "autocast_low_precision_type": dtype_of(case.precision)}
-    return {name: value for name, value in wanted.items() if name in known}
+        wanted |= {"enable_autocast": True, "autocast_low_precision_type": precision_dtype(case.precision)}
+    return {name: value for name, value in wanted.items() if name in names}
 
 
 def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]:
-    """Keyword arguments of ``torch_tensorrt.ts.compile``."""
+    """Return the arguments of ``torch_tensorrt.ts.compile``."""
     import torch
 
     names = (name.removeprefix("torch.ops.").split(".") for name in executed_ops(options.torch_executed_ops))
@@ -217,13 +225,13 @@ def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]
         "disable_tf32": not options.tf32,
         "sparse_weights": options.sparse_weights,
         "refit": not options.immutable_weights,
-        "enabled_precisions": {torch.float32, dtype_of(case.precision)},
+        "enabled_precisions": {torch.float32, precision_dtype(case.precision)},
     }
 
 
 def executed_ops(text: str) -> list[str]:
-    """``torch.ops.aten.relu.default`` and so on, of ``aten.relu+aten::mean.dim``; without an overload all of them."""
-    return [name for word in words(text) for name in _overloads(word)]
+    """Return ``torch.ops.aten.relu.default`` and so on; a word without an overload stands for all of them."""
+    return [name for word in option_words(text) for name in _overloads(word)]
 
 
 def _overloads(word: str) -> Iterator[str]:

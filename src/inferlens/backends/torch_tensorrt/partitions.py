@@ -1,9 +1,9 @@
-"""How a model is partitioned: who runs each operator, why PyTorch, from which module it came, and where Dynamo breaks.
+"""Partitions: which operators run in PyTorch and why, the modules they came from, and breaks of Dynamo's graphs.
 
-Both functions by which the library partitions a graph are wrapped while it compiles; that of what is compiled already
-is read from its graph: how many operators an engine has is not known then.
-Dynamo notes modules by their place in the function that it compiles, and Torch-TensorRT's lowering forgets them; here
-they become paths of the model and are kept. What is computed stays the same, and a path that is not certain is none.
+Both partitioning functions of the library are wrapped while it compiles. A compiled module shows its partition in its
+graph, without the number of operators in an engine. Dynamo names modules by their place in the compiled function, and
+Torch-TensorRT's lowering drops them; here they become paths of the model and are kept. A path that is not certain is
+omitted, and the computation stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.backends.torch_tensorrt.library import replaced
+from inferlens.backends.torch_tensorrt.library import replace_attributes
 from inferlens.reasons import reason
 from inferlens.record.partition import (
     Interruption,
@@ -34,63 +34,63 @@ from inferlens.record.partition import (
     partition_of,
 )
 
-OWNERS = ("TorchTensorRTModule", "PythonTorchTensorRTModule")  # classes of modules with an engine
-CALLS = ("call_function", "call_method", "call_module")
+ENGINE_MODULES = ("TorchTensorRTModule", "PythonTorchTensorRTModule")  # classes of modules with an engine
+CALL_NODES = ("call_function", "call_method", "call_module")
 STACK = "nn_module_stack"
-ACCELERATED = "_run_on_acc"  # begins the names of submodules that become engines
-EXECUTES = re.compile(r"^tensorrt\b.*execute_engine")  # operators that run engines
+ENGINE_PREFIX = "_run_on_acc"  # prefix of submodules that become engines
+ENGINE_OPERATOR = re.compile(r"^tensorrt\b.*execute_engine")  # operators that run engines
 SCOPE = "__module."
-OF_SCRIPT = "The TorchScript front end does not say which operators went into an engine, nor why others did not."
-OF_FILE = "A compiled module does not say which operators went into an engine, nor why others did not."
+SCRIPT_NOTE = "The TorchScript front end does not report which operators are in an engine, nor why others are not."
+FILE_NOTE = "A compiled module does not show which operators are in an engine, nor why others are not."
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
-LOCAL = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # what begins the name of everything in a compiled function
+LOCAL_NAME = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # prefix of all names in a compiled function
 
 
-class Lowered:
-    """One lowered graph, without its weights: its partition, and what another ``min_block_size`` would give."""
+class LoweredGraph:
+    """A lowered graph without its weights: its partition, and those of other ``min_block_size``."""
 
     def __init__(self, number: int, graph_module: Any, executed: Any, again: Callable[..., Any]) -> None:
-        """``executed`` are the operators that PyTorch runs in any case; ``again`` partitions a copy of the graph."""
+        """Copy the graph; ``executed`` always run in PyTorch, and ``again`` partitions a copy of the graph."""
         from torch_tensorrt.dynamo.partitioning._adjacency_partitioner import OpSupportTester
 
         self._number = number
-        self._module = weightless(graph_module)
+        self._module = without_weights(graph_module)
         self._executed = executed
         self._support = OpSupportTester(torch_executed_ops=executed)
-        self._again = again
+        self._partition_again = again
         self._segments: tuple[Segment, ...] | None = None
 
-    def partitioned(self, result: Any, again: Callable[..., Any]) -> None:
-        """Notes what the library's partitioner made, and how to ask it again."""
-        self._again = again
-        self._segments = self._read(result)
+    def set_partition(self, result: Any, again: Callable[..., Any]) -> None:
+        """Keep the result of the library's partitioner, and a function to call it again."""
+        self._partition_again = again
+        self._segments = self._segments_of(result)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """As partitioned; a graph that was passed over as too small runs in PyTorch, whole."""
+        """The segments of the partition; a graph that is too small runs in PyTorch as a whole."""
         if self._segments is None:
             return merged([self._segment(self._module.graph.nodes, "PyTorch")])
         return self._segments
 
-    def at(self, min_block_size: int) -> tuple[Segment, ...]:
-        """The segments that another ``min_block_size`` gives; none of a graph without operators."""
-        if not any(node.op in CALLS for node in self._module.graph.nodes):
+    def segments_at(self, min_block_size: int) -> tuple[Segment, ...]:
+        """Return the segments at another ``min_block_size``; none for a graph without operators."""
+        if not any(node.op in CALL_NODES for node in self._module.graph.nodes):
             return ()
         import torch
 
         clone = torch.fx.GraphModule(self._module, copy.deepcopy(self._module.graph))  # partitioning changes it
-        return self._read(self._again(clone, min_block_size=min_block_size)[0])
+        return self._segments_of(self._partition_again(clone, min_block_size=min_block_size)[0])
 
-    def why(self, node: Any) -> tuple[Why, str]:
-        """Why PyTorch runs a node, and the same in words; asks the library's converters as its partitioner does."""
+    def pytorch_reason(self, node: Any) -> tuple[Why, str]:
+        """Return why PyTorch runs a node, as a code and in words, from the library's converters."""
         from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
 
         if node.target in self._executed or full_name(node) in self._executed:
             return "forced", "named in torch_executed_ops"
         source = node.all_input_nodes[0] if node.target is getitem and node.all_input_nodes else None
-        if source is not None and source.op in CALLS:  # one of several results runs where they are made
-            reason, detail = self.why(source)
+        if source is not None and source.op in CALL_NODES:  # an item of a result runs where the result is computed
+            reason, detail = self.pytorch_reason(source)
             if reason != "block too small":
                 return reason, f"a result of {short_name(source)}: {detail}"
         if self._support.is_node_supported({}, node):
@@ -98,72 +98,76 @@ class Lowered:
         converted = node.target in DYNAMO_CONVERTERS
         return "unsupported", "its converter does not take these arguments" if converted else "no converter"
 
-    def _read(self, partitioned: Any) -> tuple[Segment, ...]:
-        """Segments of a partitioned module: its submodules, and, from the global partitioner, nodes between them."""
+    def _segments_of(self, partitioned: Any) -> tuple[Segment, ...]:
+        """Return the submodules of a partitioned module, and the nodes between them, as segments."""
         parts = []
         for node in partitioned.graph.nodes:
             if node.op == "call_module":
-                side: Side = "TensorRT" if ACCELERATED in str(node.target) else "PyTorch"
+                side: Side = "TensorRT" if ENGINE_PREFIX in str(node.target) else "PyTorch"
                 parts.append(self._segment(partitioned.get_submodule(node.target).graph.nodes, side))
             elif node.target is not getitem or not any(
                 input_node.op == "call_module" for input_node in node.all_input_nodes
             ):
-                parts.append(self._segment([node], "PyTorch"))  # what unpacks a submodule's outputs was not there
+                parts.append(self._segment([node], "PyTorch"))  # nodes that unpack a submodule's outputs are new
         return merged(parts)
 
     def _segment(self, nodes: Any, side: Side) -> Segment:
-        why: Callable[[Any], tuple[Why, str]] = self.why if side == "PyTorch" else lambda _: ("", "")
-        operators = (Operator(short_name(node), module_path(node), *why(node)) for node in nodes if node.op in CALLS)
+        why: Callable[[Any], tuple[Why, str]] = self.pytorch_reason if side == "PyTorch" else lambda _: ("", "")
+        operators = (
+            Operator(short_name(node), module_path(node), *why(node)) for node in nodes if node.op in CALL_NODES
+        )
         return Segment(side, tuple(operators), self._number)
 
 
 @contextmanager
-def watching() -> Iterator[list[Lowered]]:
-    """The graphs that are partitioned meanwhile, in order."""
+def watch_partitioner() -> Iterator[list[LoweredGraph]]:
+    """Yield a list that collects the graphs that are partitioned meanwhile."""
     from torch_tensorrt.dynamo import partitioning
 
-    graphs: list[Lowered] = []
+    graphs: list[LoweredGraph] = []
     asks, fast = partitioning.get_graph_converter_support, partitioning.fast_partition
     whole = {"require_full_compilation": False}
 
-    def asked(graph_module: Any, torch_executed_ops: Any = None) -> Any:
+    def record_graph(graph_module: Any, torch_executed_ops: Any = None) -> Any:
         supported, total = asks(graph_module, torch_executed_ops)
         executed = torch_executed_ops or set()
         again = partial(fast, torch_executed_ops=executed, skip_fusion=supported == total, **whole)
-        graphs.append(Lowered(len(graphs), graph_module, executed, again))
+        graphs.append(LoweredGraph(len(graphs), graph_module, executed, again))
         return supported, total
 
-    def done(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
+    def record_partition(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
         result = partition(graph_module, *positional, **arguments)
         if graphs:
-            graphs[-1].partitioned(result[0], partial(partition, **{**arguments, **whole}))
+            graphs[-1].set_partition(result[0], partial(partition, **{**arguments, **whole}))
         return result
 
-    watched = {name: partial(done, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")}
-    with replaced(partitioning, get_graph_converter_support=asked, **watched):
+    watched = {
+        name: partial(record_partition, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")
+    }
+    with replace_attributes(partitioning, get_graph_converter_support=record_graph, **watched):
         yield graphs
 
 
-def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
-    """Segments of all graphs, in order."""
+def segments_of(graphs: Sequence[LoweredGraph]) -> tuple[Segment, ...]:
+    """Return the segments of all graphs, in order."""
     return tuple(segment for graph in graphs for segment in graph.segments)
 
 
-def choices_in(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
-    """``choices`` and ``ways`` of a partition, each found by the library's partitioner; or the ``note`` why not."""
+def partition_choices(graphs: Sequence[LoweredGraph], own: int) -> dict[str, Any]:
+    """Return ``choices`` and ``ways`` of a partition by the library's partitioner, or a ``note`` why not."""
 
     def evaluate(min_block_size: int) -> list[Segment]:
-        return [segment for graph in graphs for segment in graph.at(min_block_size)]
+        return [segment for graph in graphs for segment in graph.segments_at(min_block_size)]
 
     try:
         sizes = [len(segment.operators) for segment in evaluate(1) if segment.runs_in == "TensorRT"]
         return choices_of(sizes, own, evaluate)
-    except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
-        return {"note": f"What other values of min_block_size give is not known: {reason(error)}."}
+    except Exception as error:  # the partitioner raises nearly every type, and the partition itself is complete
+        return {"note": f"The partitions of other values of min_block_size are unknown: {reason(error)}."}
 
 
-def weightless(graph_module: Any) -> Any:
-    """A copy of a graph whose weights have a shape and a type but no values."""
+def without_weights(graph_module: Any) -> Any:
+    """Return a copy of a graph whose weights have a shape and a type but no values."""
     import torch
 
     graph = copy.deepcopy(graph_module.graph)
@@ -177,13 +181,16 @@ def weightless(graph_module: Any) -> Any:
     return torch.fx.GraphModule(root, graph)
 
 
-# What is compiled already
+# Compiled modules
 
 
 def compiled_partition(
-    compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **known: Any
+    compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **fields: Any
 ) -> Partition | None:
-    """The partition that a compiled module's graph shows, if any; ``wrapped``: the model's path in what was traced."""
+    """Return the partition in a compiled module's graph, if any.
+
+    ``wrapped`` is the model's path inside a trace.
+    """
     import torch
 
     if isinstance(compiled, torch.jit.ScriptModule):
@@ -195,17 +202,17 @@ def compiled_partition(
     else:
         return None
     segments = tuple(Segment("TensorRT", ()) if segment.runs_in == "TensorRT" else segment for segment in merged(parts))
-    partition = partition_of(segments, note=note, **known)
+    partition = partition_of(segments, note=note, **fields)
     if not partition.engines:
         return partition
     return replace(partition, operators=None, in_tensorrt=None, engines=(None,) * len(partition.engines))
 
 
 def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Segment]:
-    """Engines and operators of a TorchScript graph, blocks within it included; what only packs values is left out."""
+    """Yield engines and operators of a TorchScript graph and its blocks."""
     for node in graph.nodes():
         name = node.kind()
-        if EXECUTES.search(name):
+        if ENGINE_OPERATOR.search(name):
             yield Segment("TensorRT", (Operator(name),))
         elif name.startswith("aten::"):
             inner = f"{str(node.scopeName()).rpartition('/')[2]}."
@@ -217,99 +224,99 @@ def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Se
 
 
 def _graph_parts(module: Any) -> Iterator[Segment]:
-    """Engines and operators of a graph module, those of the submodules that it calls included."""
+    """Yield engines and operators of a graph module and its submodules."""
     import torch
 
     for node in module.graph.nodes:
-        if node.op not in CALLS:
+        if node.op not in CALL_NODES:
             continue
         inner = module.get_submodule(node.target) if node.op == "call_module" else None
         name = short_name(node) if inner is None else type(inner).__name__
-        if name in OWNERS or EXECUTES.search(name):
+        if name in ENGINE_MODULES or ENGINE_OPERATOR.search(name):
             yield Segment("TensorRT", (Operator(name),))
         elif isinstance(getattr(inner, "graph", None), torch.fx.Graph):
             yield from _graph_parts(inner)
-        elif name.startswith("aten."):  # what else there is only packs values
+        elif name.startswith("aten."):  # other nodes only pack values
             yield Segment("PyTorch", (Operator(name, module_path(node)),))
 
 
 # Dynamo
 
 
-class Captured:
-    """The graphs that Dynamo captures of a module, as they come."""
+class CapturedGraphs:
+    """The graphs that Dynamo captures of a module."""
 
-    _ends: list[Any]  # why each graph ended, one of each
-    _noted: int  # reasons that Dynamo had noted before
+    _end_reasons: list[Any]  # one reason per graph
+    _reason_count: int  # number of Dynamo's earlier reasons
 
     def backend(self, module: Any) -> Callable[..., Any]:
-        """The backend for ``torch.compile`` of ``module``: Torch-TensorRT's, which is watched."""
+        """Return Torch-TensorRT's backend for ``torch.compile`` of ``module``, watched."""
         from torch._dynamo import lookup_backend, utils
 
         own = lookup_backend("torch_tensorrt")
-        self._ends, self._noted = [], len(getattr(utils, "graph_break_reasons", ()))
+        self._end_reasons, self._reason_count = [], len(getattr(utils, "graph_break_reasons", ()))
 
         def torch_tensorrt(graph_module: Any, inputs: Any, **more: Any) -> Any:
-            self._ends.append(getattr(graph_module, "compile_subgraph_reason", None))
+            self._end_reasons.append(getattr(graph_module, "compile_subgraph_reason", None))
             try:
                 set_paths(graph_module, module)
-            except Exception:  # these are notes of Dynamo's own, which change from version to version
+            except Exception:  # Dynamo's notes change between versions
                 for node in graph_module.graph.nodes:
                     node.meta.pop(STACK, None)
-            with kept_paths():
+            with keep_paths():
                 return own(graph_module, inputs, **more)
 
         return torch_tensorrt
 
     def interruptions(self) -> tuple[Interruption, ...]:
-        """Where Python runs between the graphs, in order."""
+        """Return where Python runs between the graphs, in order."""
         from torch._dynamo import utils
 
-        found: list[Interruption] = []
+        interruptions: list[Interruption] = []
         graph = -1
         before: tuple[str, ...] = ()
-        for item in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
-            graph = next((number for number, end in enumerate(self._ends) if end is item), graph)
+        for item in list(getattr(utils, "graph_break_reasons", ()))[self._reason_count :]:
+            graph = next((number for number, end in enumerate(self._end_reasons) if end is item), graph)
             why = reason(item.reason)
             lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ())
-            # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
-            if not (lines and lines == before[-len(lines) :] and found[-1].reason == why):
+            # Dynamo reports a break in a called function twice: for the caller, and for the function.
+            if not (lines and lines == before[-len(lines) :] and interruptions[-1].reason == why):
                 called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
-                found.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
+                interruptions.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
             before = lines
-        known = {interruption.reason for interruption in found}
+        reasons = {interruption.reason for interruption in interruptions}
         rest = dict.fromkeys(reason(item) for item in utils.counters.get("graph_break", {}))
-        return (*found, *(Interruption(graph, why) for why in rest if why not in known))
+        return (*interruptions, *(Interruption(graph, why) for why in rest if why not in reasons))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
-    """Has every node of one of Dynamo's graphs carry the path of its module in ``module``, where that is certain.
+    """Set the module path of every node in one of Dynamo's graphs, where it is certain.
 
-    Dynamo notes modules by their ids, and by what they are called in the function that it compiles: of the two the path
-    of the module whose function that is follows, which is that of nodes without a note.
+    Dynamo notes modules by their ids, and by their names in the compiled function. Both together give the path of that
+    function's module, which is the path of nodes without a note.
     """
     paths = {str(id(part)): path for path, part in module.named_modules()}
     types = {path: type(part) for path, part in module.named_modules()}
-    found: dict[Any, str | None] = {}
+    node_paths: dict[Any, str | None] = {}
     own: set[str] = set()
     for node in graph_module.graph.nodes:
         stack = node.meta.pop(STACK, None)
         if stack:
             key, (called, *_) = list(stack.items())[-1]
-            path, local = paths.get(str(key).partition("@")[0]), clean_path(LOCAL.sub("", str(called)))
-            found[node] = path
+            path, local = paths.get(str(key).partition("@")[0]), clean_path(LOCAL_NAME.sub("", str(called)))
+            node_paths[node] = path
             if path is not None and (not local or f".{path}".endswith(f".{local}")):
                 own.add(path.removesuffix(local).rstrip("."))
     root = own.pop() if len(own) == 1 else None
     for node in graph_module.graph.nodes:
-        path = found.get(node, root)
+        path = node_paths.get(node, root)
         if path is not None:
             node.meta[STACK] = {path: (path, types[path])}
 
 
 @contextmanager
-def kept_paths() -> Iterator[None]:
-    """Has the lowering of Dynamo's graphs keep the paths, as Inductor does it; where that cannot be, they are lost."""
+def keep_paths() -> Iterator[None]:
+    """Keep module paths while Dynamo's graphs are lowered, as Inductor does; if that fails they are lost."""
     import torch
     from torch.fx.traceback import preserve_node_meta
 
@@ -319,18 +326,18 @@ def kept_paths() -> Iterator[None]:
         yield
         return
 
-    def exported(graph_module: Any, inputs: Any, **more: Any) -> Any:
+    def export(graph_module: Any, inputs: Any, **more: Any) -> Any:
         try:
             with preserve_node_meta():
-                made = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
-        except Exception:  # whatever it is, the library is asked as if nobody watched
+                result = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
+        except Exception:  # fall back to the library's own function
             return own(graph_module, inputs, **more)
-        for node in made.graph.nodes:
-            if STACK in node.meta:  # nodes of one origin share it, and the library takes from it what it has read
+        for node in result.graph.nodes:
+            if STACK in node.meta:  # nodes share it, and the library removes what it has read
                 node.meta[STACK] = dict(node.meta[STACK])
-        return made
+        return result
 
-    with replaced(backends, **{EXPORTS: exported}):
+    with replace_attributes(backends, **{EXPORTS: export}):
         yield
 
 
@@ -338,25 +345,25 @@ def kept_paths() -> Iterator[None]:
 
 
 def full_name(node: Any) -> str:
-    """``torch.ops.aten.relu.default``."""
+    """Return the qualified name, such as ``torch.ops.aten.relu.default``."""
     from torch.fx.node import _get_qualified_name
 
     return node.target if isinstance(node.target, str) else str(_get_qualified_name(node.target))
 
 
 def short_name(node: Any) -> str:
-    """``aten.relu.default``, ``getitem``."""
+    """Return the short name, such as ``aten.relu.default`` or ``getitem``."""
     return full_name(node).removeprefix("torch.ops.").removeprefix("_operator.")
 
 
 def module_path(node: Any) -> str | None:
-    """Path of the ``nn.Module`` a node came from, such as ``layer1.0.conv1``; ``None`` where it is not known."""
+    """Return the path of a node's ``nn.Module``, such as ``layer1.0.conv1``, or ``None`` if unknown."""
     stack = node.meta.get(STACK) or {}
     paths = [str(entry[0]) for entry in stack.values() if isinstance(entry, tuple)]
     return clean_path(paths[-1]) if paths else None
 
 
 def clean_path(path: str) -> str:
-    """``layer1.0`` for Dynamo's ``L['self']._modules['layer1']._modules['0']``: as ``named_modules`` has it."""
+    """Return ``layer1.0`` for Dynamo's ``L['self']._modules['layer1']._modules['0']``."""
     path = re.sub(r"(?:\._modules)?\[['\"]([^'\"]+)['\"]\]", r".\1", path)
     return re.sub(r"^(L\.)?(fn|self)(\.|$)|^L\.", "", path).strip(".")

@@ -1,9 +1,9 @@
-"""The layers of a module that Torch-TensorRT compiled: those of its engines, and what PyTorch runs between them.
+"""Runners of modules with engines, and their layers: those of engines, and the parts that PyTorch runs between them.
 
 A part that PyTorch runs is one layer, timed by CUDA events around its call. Engines report after every run.
 
-While :func:`detailed_engines` lasts, engines keep details, and every layer of the network carries its own name as
-metadata, which TensorRT hands on. Neither changes what is computed. The names hold the path of the module:
+Under :func:`detailed_engines` engines keep details, and every layer of the network carries its own name as metadata,
+which TensorRT passes on. Neither changes the computation. The names hold the path of the module:
 ``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``; those of the TorchScript front end end
 in ``scope: __module.layer1/... # file``. A layer without a name carries the operator that was converted.
 """
@@ -25,9 +25,9 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.backends.availability import quiet, warn_unheeded
-from inferlens.backends.base import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Preparation
-from inferlens.backends.profiling.layers import GpuMoments, check_level
+from inferlens.backends.availability import ignore_deprecations, warn_ignored_options
+from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, LayerProfiler, Preparation
+from inferlens.backends.profiling.layers import GpuMarks, check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.layers import (
     CLOCK,
@@ -35,16 +35,22 @@ from inferlens.backends.tensorrt.layers import (
     Report,
     absences,
     inspected_layers,
-    inspectors_names,
-    kernel_origins,
+    kernel_sources,
     layers_and_bindings,
-    numbered,
-    recorder,
-    timed_layers,
+    number_times,
+    recorder_class,
+    time_layers,
+    use_inspector_names,
 )
 from inferlens.backends.tensorrt.library import current_gpu
-from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replaced
-from inferlens.backends.torch_tensorrt.partitions import OF_FILE, OWNERS, SCOPE, clean_path, compiled_partition
+from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replace_attributes
+from inferlens.backends.torch_tensorrt.partitions import (
+    ENGINE_MODULES,
+    FILE_NOTE,
+    SCOPE,
+    clean_path,
+    compiled_partition,
+)
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models import provenance
 from inferlens.models.model import Model
@@ -58,64 +64,64 @@ from inferlens.spec.case import Case
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
-WRITTEN = "*_engine_execution_profile.trace"
-NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # a name is written as it is, quotes too: that is no JSON then
-DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
-PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
+REPORT_FILES = "*_engine_execution_profile.trace"
+TRACE_NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # names are not escaped, so the file may be invalid JSON
+TRACE_DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
+PART_PREFIX = "_run_on_gpu"  # prefix of submodules that PyTorch runs
 PART_SCOPE = "inferlens part "
-BEST = "torch_tensorrt:dynamo keeps them best"
+BEST_HINT = "torch_tensorrt:dynamo keeps them best"
 INTERPRETER = "torch_tensorrt.dynamo.conversion._TRTInterpreter"
-CONFIGURES = "_populate_trt_builder_config"
-CONVERTS = "run_node"  # once for each operator of the graph
-UNNAMED = "(Unnamed Layer* "  # begins the names that TensorRT makes up
+CONFIG_METHOD = "_populate_trt_builder_config"
+CONVERT_METHOD = "run_node"  # called for every operator of the graph
+UNNAMED_PREFIX = "(Unnamed Layer* "  # prefix of names that TensorRT makes up
 DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_NAME = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
 
 
-class Inside(AbstractContextManager["Inside"]):
-    """One engine; a context in which it is profiled. ``describe`` gives what its inspector wrote, as JSON."""
+class ProfiledEngine(AbstractContextManager["ProfiledEngine"]):
+    """An engine, as a context in which it is profiled. ``describe`` returns its inspector's JSON."""
 
     clock = CLOCK
-    prefix = ""  # of the names of its layers, where there are several engines
+    prefix = ""  # of its layers' names, if there are several engines
 
     def __init__(self, name: str, describe: Callable[[], Any]) -> None:
         self.name = name
         self._describe = describe
 
     @abstractmethod
-    def take(self) -> Report:
-        """The report of the run that has just ended."""
+    def report(self) -> Report:
+        """Return the report of the run that has just ended."""
 
     def information(self) -> tuple[list[Any], list[str]]:
-        """What it has of the layers, and the names of its inputs and outputs; nothing where that is no JSON."""
+        """Return the entries of layers, and the names of inputs and outputs; nothing without JSON."""
         try:
             return layers_and_bindings(str(self._describe()))
         except (msgspec.DecodeError, RuntimeError):
             return [], []
 
 
-class PythonEngine(Inside):
-    """An engine that the runtime in Python calls."""
+class PythonEngine(ProfiledEngine):
+    """An engine of the runtime in Python."""
 
     def __init__(self, name: str, owner: Any, context: Any, module: Any) -> None:
         super().__init__(name, owner.get_layer_info)
         self._context = context
-        self._recorder = recorder(module)()
+        self._recorder = recorder_class(module)()
 
     def __enter__(self) -> PythonEngine:
-        self._context.profiler = self._recorder  # reported to from within each call, which is TensorRT's default
+        self._context.profiler = self._recorder  # TensorRT reports within every call by default
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A profiler cannot be taken away again."""
+        """Do nothing: a profiler cannot be removed."""
 
-    def take(self) -> Report:
+    def report(self) -> Report:
         return list(self._recorder.take())
 
 
-class NativeEngine(Inside):
-    """An engine that the runtime in C++ calls; it writes its reports into ``folder``, which is its own."""
+class NativeEngine(ProfiledEngine):
+    """An engine of the runtime in C++, which writes its reports into its own ``folder``."""
 
     clock = NATIVE_CLOCK
 
@@ -136,53 +142,53 @@ class NativeEngine(Inside):
         self._engine.disable_profiling()
         shutil.rmtree(self._folder)
 
-    def take(self) -> Report:
-        written = [path.read_text("utf-8", errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
-        sums = numbered([item for text in written for item in read_sums(text)])
+    def report(self) -> Report:
+        written = [path.read_text("utf-8", errors="replace") for path in sorted(self._folder.glob(REPORT_FILES))]
+        sums = number_times([item for text in written for item in read_durations(text)])
         report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
         self._sums = sums
         return report
 
 
-def read_sums(written: str) -> list[tuple[str, float]]:
-    """Names and microseconds in a file of the runtime in C++, in the order of execution."""
-    return list(zip(NAMES.findall(written), map(float, DURATIONS.findall(written)), strict=False))
+def read_durations(written: str) -> list[tuple[str, float]]:
+    """Return names and microseconds in a file of the runtime in C++, in execution order."""
+    return list(zip(TRACE_NAMES.findall(written), map(float, TRACE_DURATIONS.findall(written)), strict=False))
 
 
 @contextmanager
-def collected(level: str) -> Iterator[list[Any]]:
-    """The modules with an engine that are made meanwhile: ``torch.compile`` gives nothing that can be looked into."""
+def collect_engines(level: str) -> Iterator[list[Any]]:
+    """Yield a list that collects the engine modules made meanwhile, for ``torch.compile``."""
     runtime = importlib.import_module("torch_tensorrt.dynamo.runtime") if level else None
-    made: list[Any] = []
+    modules: list[Any] = []
 
-    def noted(module: Any, setup: Any, *arguments: Any) -> Any:
-        if not any(module is item for item in made):
-            made.append(module)
+    def record(module: Any, setup: Any, *arguments: Any) -> Any:
+        if not any(module is item for item in modules):
+            modules.append(module)
         return setup(module, *arguments)
 
     with ExitStack() as watched:
-        for name in OWNERS:
+        for name in ENGINE_MODULES:
             kind: Any = getattr(runtime, name, None)
             if hasattr(kind, "setup_engine"):
-                watched.enter_context(replaced(kind, setup_engine=partialmethod(noted, kind.setup_engine)))
-        yield made
+                watched.enter_context(replace_attributes(kind, setup_engine=partialmethod(record, kind.setup_engine)))
+        yield modules
 
 
-def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[Inside]:
-    """The engines of a compiled module or a list of modules, in order; see :class:`Interior`."""
-    found: list[Inside] = []
+def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[ProfiledEngine]:
+    """Return the engines of a compiled module or a list of modules, in order; see :class:`CompiledModule`."""
+    engines: list[ProfiledEngine] = []
     for path, part in _modules(compiled):
         native = list(_native(part))
         for number, (name, engine) in enumerate(native):
-            found.append(NativeEngine(path or name, engine, folder / f"engine-{len(found)}-{number}"))
+            engines.append(NativeEngine(path or name, engine, folder / f"engine-{len(engines)}-{number}"))
         for holder in (part, getattr(part, "engine", None)):
             context = getattr(holder, "context", None)
             if not native and hasattr(context, "execute_async_v3"):
-                found.append(PythonEngine(path, part, context, tensorrt))
+                engines.append(PythonEngine(path, part, context, tensorrt))
                 break
-    for inside in found:
-        inside.prefix = f"{inside.name}/" if len(found) > 1 else ""
-    return found
+    for inside in engines:
+        inside.prefix = f"{inside.name}/" if len(engines) > 1 else ""
+    return engines
 
 
 def _modules(compiled: Any) -> list[tuple[str, Any]]:
@@ -193,7 +199,7 @@ def _modules(compiled: Any) -> list[tuple[str, Any]]:
 
 
 def _native(part: Any) -> Iterator[tuple[str, Any]]:
-    """Engines that a module holds itself: as attributes, or, of a script module, as those that its graph reads."""
+    """Yield the engines that a module holds as attributes or, of a script module, that its graph reads."""
     import torch
 
     if not isinstance(part, torch.jit.ScriptModule):
@@ -211,14 +217,14 @@ def _native(part: Any) -> Iterator[tuple[str, Any]]:
 
 
 @dataclass(frozen=True)
-class Interior:
-    """What is inside of a compiled module."""
+class CompiledModule:
+    """The parts of a compiled module."""
 
     compiled: Any  # a module, or a list of modules
-    segments: Sequence[Segment]  # who runs what of it, where that is known
-    folder: Path  # where the runtime in C++ may write its reports
-    tensorrt: Any  # the module of TensorRT that the engines were built with
-    lookup: Lookup  # modules and operators, from the names of the network's layers
+    segments: Sequence[Segment]  # its segments, if known
+    folder: Path  # for reports of the runtime in C++
+    tensorrt: Any  # the TensorRT module of the engines
+    lookup: Lookup  # from names of the network's layers to modules and operators
 
     @property
     def children(self) -> list[tuple[str, Any]]:
@@ -226,13 +232,13 @@ class Interior:
 
     @property
     def parts(self) -> list[tuple[str, Any]]:
-        """Those of them that PyTorch runs."""
-        return [(name, child) for name, child in self.children if name.startswith(PART)]
+        """The children that PyTorch runs."""
+        return [(name, child) for name, child in self.children if name.startswith(PART_PREFIX)]
 
     def part_layers(self) -> list[Layer]:
-        """What PyTorch runs, each part a layer without times."""
+        """Return a layer without times for each part that PyTorch runs."""
         runs = [segment.operators for segment in self.segments if segment.runs_in == "PyTorch"]
-        known = runs if len(runs) == len(self.parts) else [()] * len(self.parts)
+        operators_by_part = runs if len(runs) == len(self.parts) else [()] * len(self.parts)
         return [
             Layer(
                 name=name,
@@ -240,11 +246,11 @@ class Interior:
                 modules=tuple(dict.fromkeys(operator.module for operator in operators if operator.module is not None)),
                 operators=tuple(operator.name for operator in operators),
             )
-            for (name, _), operators in zip(self.parts, known, strict=True)
+            for (name, _), operators in zip(self.parts, operators_by_part, strict=True)
         ]
 
-    def inspected(self) -> tuple[list[Inside], dict[str, list[Layer]], list[str], dict[str, str]]:
-        """The engines, layers of each without their times, their inputs and outputs by name, and what is absent."""
+    def inspect(self) -> tuple[list[ProfiledEngine], dict[str, list[Layer]], list[str], dict[str, str]]:
+        """Return the engines, the layers of each, their bindings, and what is unknown."""
         engines = engines_in(self.compiled, self.folder, self.tensorrt)
         layers: dict[str, list[Layer]] = {}
         bindings: list[str] = []
@@ -252,40 +258,40 @@ class Interior:
         for engine in engines:
             entries, names = engine.information()
             bindings += names
-            absent |= absences(entries, (), help=BEST)
+            absent |= absences(entries, (), help=BEST_HINT)
             own = inspected_layers(entries, self.lookup)
             layers[engine.name] = [replace(layer, name=engine.prefix + layer.name) for layer in own]
         return engines, layers, bindings, absent
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        """Where each kernel of one run came from: layers of engines, or parts by their scopes around a launch."""
-        _, found, _, absent = self.inspected()
+    def origins(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        """Return the origin of each kernel of one run: a layer of an engine, or the part around its launch."""
+        _, layers, _, absent = self.inspect()
         inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
-        of = [next((inside[name] for name in item.around if name in inside), None) for item in launched]
-        elsewhere = [item for item, part in zip(launched, of, strict=True) if part is None]
-        engines = kernel_origins(elsewhere, [layer for item in found.values() for layer in item], absent)
-        rest = iter(engines.of)
-        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in of)
-        return Origins(tuple(origins), engines.absent)
+        parts = [next((inside[name] for name in item.scopes if name in inside), None) for item in launched]
+        elsewhere = [item for item, part in zip(launched, parts, strict=True) if part is None]
+        engines = kernel_sources(elsewhere, [layer for item in layers.values() for layer in item], absent)
+        rest = iter(engines.origins)
+        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in parts)
+        return KernelSources(tuple(origins), engines.absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
-        """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs; and names the engines' bindings."""
-        engines, known, bindings, absent = self.inspected()
+        """Time the layers in ``runs`` calls of ``runner.infer(feed)``, and return the engines' bindings."""
+        engines, layers_by_engine, bindings, absent = self.inspect()
         if not engines:
             raise Unsupported(
-                "The compiled module has no engine that can be asked.",
+                "The compiled module has no engine that reports its layers.",
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
-        groups = known | {layer.name: [layer] for layer in self.part_layers()}
-        order = {name: place for place, (name, _) in enumerate(self.children)}  # where it is not known, engines first
-        every = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
-        parts, moments = self.parts, GpuMoments(2 * len(self.parts) + 1)  # one before the run, two for each part
+        groups = layers_by_engine | {layer.name: [layer] for layer in self.part_layers()}
+        order = {name: place for place, (name, _) in enumerate(self.children)}  # engines first if the order is unknown
+        ordered = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
+        parts, moments = self.parts, GpuMarks(2 * len(self.parts) + 1)  # one before the run, two per part
 
         def take() -> Report:
             report: Report = []
             for engine in engines:
-                own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.take()]
-                report += inspectors_names(own, known[engine.name])
+                own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.report()]
+                report += use_inspector_names(own, layers_by_engine[engine.name])
             times = moments.read()[1:]
             pairs = zip(parts, times[::2], times[1::2], strict=False)
             report += [(name, (end - begin) * 1e3) for (name, _), begin, end in pairs]
@@ -298,31 +304,31 @@ class Interior:
             runner.infer(feed)
             runner.synchronize()
             for engine in engines:
-                engine.take()
-            profiled.enter_context(around(parts, lambda _: moments.take(), moments.take))
+                engine.report()
+            profiled.enter_context(hook_parts(parts, lambda _: moments.take(), moments.take))
             moments.take()
-            layers = timed_layers(runner, feed, runs, every, take, self.lookup)
-        lost = absences([{}], layers.layers, help=BEST)
+            layers = time_layers(runner, feed, runs, ordered, take, self.lookup)
+        lost = absences([{}], layers.layers, help=BEST_HINT)
         return replace(layers, clock=engines[0].clock, absent=absent | lost), bindings
 
     def scopes(self) -> AbstractContextManager[None]:
-        """Has every call of the parts that PyTorch runs be a scope of the trace, named by the part."""
+        """Make every call of PyTorch's parts a scope of the trace, named by the part."""
         import torch
 
-        open_: list[Any] = []
+        entered: list[Any] = []
 
-        def entering(name: str) -> None:
-            open_.append(torch.profiler.record_function(PART_SCOPE + name))
-            open_[-1].__enter__()
+        def enter(name: str) -> None:
+            entered.append(torch.profiler.record_function(PART_SCOPE + name))
+            entered[-1].__enter__()
 
-        return around(self.parts, entering, lambda: open_.pop().__exit__(None, None, None))
+        return hook_parts(self.parts, enter, lambda: entered.pop().__exit__(None, None, None))
 
 
 @contextmanager
-def around(
+def hook_parts(
     parts: Sequence[tuple[str, Any]], before: Callable[[str], None], after: Callable[[], None]
 ) -> Iterator[None]:
-    """While it lasts, calls ``before``, with the part's name, and ``after`` around every call of a part."""
+    """Call ``before``, with the part's name, and ``after`` around every call of a part."""
     with ExitStack() as hooked:
         for name, child in parts:
             hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: before(name)).remove)
@@ -332,48 +338,48 @@ def around(
 
 @contextmanager
 def detailed_engines(library: Library, level: str) -> Iterator[None]:
-    """Has engines that are built meanwhile keep details, if they are built to be profiled at some ``level``."""
+    """Make engines that are built meanwhile keep details, if ``level`` says that they are profiled."""
     kind = importlib.import_module(INTERPRETER).TRTInterpreter if level else None
-    if not (hasattr(kind, CONFIGURES) and hasattr(kind, CONVERTS)):
+    if not (hasattr(kind, CONFIG_METHOD) and hasattr(kind, CONVERT_METHOD)):
         yield
         return
-    own = {name: getattr(kind, name) for name in (CONFIGURES, CONVERTS)}
+    own = {name: getattr(kind, name) for name in (CONFIG_METHOD, CONVERT_METHOD)}
     tensorrt = importlib.import_module(library.package)
 
-    def converted(interpreter: Any, node: Any) -> Any:
+    def convert(interpreter: Any, node: Any) -> Any:
         network = interpreter.ctx.net
         before = network.num_layers
-        result = own[CONVERTS](interpreter, node)
+        result = own[CONVERT_METHOD](interpreter, node)
         for layer in map(network.get_layer, range(before, network.num_layers)):
-            if layer.name.startswith(UNNAMED):
+            if layer.name.startswith(UNNAMED_PREFIX):
                 layer.metadata = f"[{layer.type.name}]-[{node.target}]-[{interpreter._cur_node_name}]"
         return result
 
-    def detailed(interpreter: Any, *arguments: Any, **named: Any) -> Any:
-        config = own[CONFIGURES](interpreter, *arguments, **named)
+    def configure(interpreter: Any, *arguments: Any, **named: Any) -> Any:
+        config = own[CONFIG_METHOD](interpreter, *arguments, **named)
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         network = interpreter.ctx.net
         for layer in map(network.get_layer, range(network.num_layers)):
             layer.metadata = layer.metadata or layer.name
         return config
 
-    with replaced(kind, **{CONFIGURES: detailed, CONVERTS: converted}):
+    with replace_attributes(kind, **{CONFIG_METHOD: configure, CONVERT_METHOD: convert}):
         yield
 
 
-def lookup_among(paths: frozenset[str]) -> Lookup:
-    """Modules and operators from the names of the network's layers; ``paths`` are the model's own."""
+def lookup_in(paths: frozenset[str]) -> Lookup:
+    """Return a lookup of modules and operators by names of the network's layers; ``paths`` are the model's."""
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        found = [each for name in names if (each := module_and_operator(name, paths)) is not None]
-        modules = dict.fromkeys(module for module, _ in found)
-        return tuple(modules), tuple(operator for _, operator in found if operator)
+        sources = [source for name in names if (source := module_and_operator(name, paths)) is not None]
+        modules = dict.fromkeys(module for module, _ in sources)
+        return tuple(modules), tuple(operator for _, operator in sources if operator)
 
     return lookup
 
 
 def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | None:
-    """The path of the module that a layer of the network came from, and its operator; ``None`` if it is not known."""
+    """Return the module path and operator of a layer of the network, or ``None``."""
     script, dynamo = SCRIPT_NAME.search(name), DYNAMO_NAME.search(name)
     if script:
         aten = SCRIPT_OPERATOR.search(name)
@@ -384,20 +390,20 @@ def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | N
         module = clean_path(dynamo.group(2).rpartition("/")[0])
     else:
         return None
-    inner = module.partition(".")[2]  # behind the name of a module that was put around the model
+    inner = module.partition(".")[2]  # without the name of a wrapper around the model
     return next(((path, operator) for path in (module, inner) if path in paths), None)
 
 
 # Runners. A CUDA graph is captured around the whole call: the library's ``enable_cudagraphs`` copies the inputs and
 # clones the outputs in every call, which would be timed, and captures single engines.
 
-KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
-OF_COMPILED = ("cuda_graph", "tf32")  # options that mean something to a module that is compiled already
-AGAIN = "inferlens export, once more, on this machine"
+FILE_KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
+COMPILED_OPTIONS = ("cuda_graph", "tf32")  # options of a compiled module
+EXPORT_AGAIN = "inferlens export, once more, on this machine"
 
 
-class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
-    """Calls a module that has engines in it, or replays the call."""
+class ReplayingRunner(TorchRunner, LayerProfiler, KernelTracer):
+    """A runner that calls a module with engines, or replays the call."""
 
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
@@ -409,29 +415,29 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self.compiled: Any = None
         self.cuda_graph = options.cuda_graph
 
-    def inside(self) -> tuple[Any, Sequence[Segment]]:
-        """What can be looked into for engines: a module, or a list of modules; and who runs what of it, if known."""
+    def compiled_parts(self) -> tuple[Any, Sequence[Segment]]:
+        """Return the module, or list of modules, with engines, and its segments, if known."""
         return self.compiled, ()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         check_level(self.preparation, replays=self.graph is not None)
-        layers, bindings = self._interior().profile(self, feed, runs)
+        layers, bindings = self._compiled_module().profile(self, feed, runs)
         self.preparation.facts["engine_bindings"] = bindings
         return layers
 
     def scopes(self) -> AbstractContextManager[Any]:
-        return self._interior().scopes()
+        return self._compiled_module().scopes()
 
-    def origins(self, launched: Sequence[Launched]) -> Origins:
-        return self._interior().origins(launched)
+    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
+        return self._compiled_module().origins(launched)
 
-    def _interior(self) -> Interior:
+    def _compiled_module(self) -> CompiledModule:
         paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
         folder = self.preparation.folder / "engine-reports"
-        return Interior(*self.inside(), folder, import_module(self.library.package), lookup_among(paths))
+        return CompiledModule(*self.compiled_parts(), folder, import_module(self.library.package), lookup_in(paths))
 
     def device_memory(self) -> None:
-        """Not known: engines take memory past PyTorch's allocator."""
+        """Return nothing: engines take memory past PyTorch's allocator."""
 
     def __exit__(self, *error: Any) -> None:
         self._call = not_entered
@@ -440,95 +446,95 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
 
 class LoadedRunner(ReplayingRunner):
-    """Calls a compiled module from a file as it is: neither moved nor cast nor compiled."""
+    """A runner of a compiled module from a file, which is neither moved nor cast nor compiled."""
 
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
     ) -> None:
         path = self._path = cast("Path", model.path)
-        made = provenance.read(path)
-        self._made_with = made.options if made else {}
-        check_file(path, made, library)
-        unheeded = [name for name in options.__struct_fields__ if name not in OF_COMPILED]
-        warn_unheeded(options, unheeded, "the module is compiled already.", preparation)
-        autocast = bool(self._made_with.get("autocast"))  # then its inputs are fp32, whatever its precision
+        stored = provenance.read(path)
+        self._made_with = stored.options if stored else {}
+        check_file(path, stored, library)
+        unheeded = [name for name in options.__struct_fields__ if name not in COMPILED_OPTIONS]
+        warn_ignored_options(options, unheeded, "the module is compiled already.", preparation)
+        autocast = bool(self._made_with.get("autocast"))  # its inputs are fp32 in any precision
         super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """The module as it is; its engines and the operators beside them are a fact, where they can be read."""
+        """Return the module; its partition is a fact, if it can be read."""
         facts = self.preparation.facts
         facts["flavour"] = self.library.flavour
         self.compiled = module
         size = self._made_with.get("min_block_size")
         try:
             partition = compiled_partition(
-                module, OF_FILE, front_end=self.case.variant, flavour=self.library.flavour,
+                module, FILE_NOTE, front_end=self.case.variant, flavour=self.library.flavour,
                 min_block_size=size if isinstance(size, int) else self.options.min_block_size,
             )  # fmt: skip
-        except Exception:  # what is in a file depends on the version that wrote it
+        except Exception:  # the content depends on the version that wrote it
             partition = None
         if partition is not None:
             facts["partition"] = msgspec.to_builtins(partition)
-        with compiling(self.model.name, "capture"):
-            return self.captured(module)
+        with compile_step(self.model.name, "capture"):
+            return self.capture(module)
 
-    def _moved(self) -> Any:
+    def _module_on_device(self) -> Any:
         return self.model.module or open_module(self._path)
 
 
 def check_file(path: Path, provenance: Provenance | None, library: Library) -> None:
-    """Refuses a file that cannot run here, as far as what lies beside it says: opening it can end the process."""
+    """Refuse a file that cannot run here according to its provenance: opening it can end the process."""
     if provenance is None:
         return
     here = library.versions[library.package]
     if provenance.flavour != library.flavour or provenance.version.split(".")[:3] != here.split(".")[:3]:
         raise Unsupported(
             f"{path} holds engines of {provenance.flavour} {provenance.version}; here is {library.flavour} {here}.",
-            hint=AGAIN,
+            hint=EXPORT_AGAIN,
         )
     gpu = current_gpu() or Gpu(name="")
     same = provenance.compute_capability == gpu.compute_capability and (library.rtx or provenance.gpu == gpu.name)
-    # TensorRT for RTX has no engines for other GPUs, though files may say that this was asked for.
+    # TensorRT for RTX has no engines for other GPUs, whatever the file's options say.
     if not same and (library.rtx or not provenance.options.get("hardware_compatible")):
         raise Unsupported(
             f"{path} was built on {provenance.gpu} (compute capability "
             f"{provenance.compute_capability}) and for it; here is {gpu.name} ({gpu.compute_capability}).",
-            hint=AGAIN,
+            hint=EXPORT_AGAIN,
         )
 
 
 def open_module(path: Path) -> Any:
-    """The module in a file, on the GPU; both kinds hold pickles, which run what code their author wants."""
+    """Return the module in a file, on the GPU; both kinds hold pickles, which can run any code."""
     import torch
 
     try:
-        with quiet():
+        with ignore_deprecations():
             if path.suffix in (".ep", ".pt2") or file_kind(path).title == COMPILED_PROGRAM:
                 return torch.export.load(str(path)).module()
             return torch.jit.load(str(path), map_location="cuda")
-    except Exception as error:  # unpickling can raise anything, and so can the engine inside
+    except Exception as error:  # unpickling can raise anything, as can the engine
         raise InferlensError(
             f"{path} cannot be opened: {reason(error)}",
-            expected=f"a {KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
-            hint=AGAIN,
+            expected=f"a {FILE_KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
+            hint=EXPORT_AGAIN,
         ) from error
 
 
 @contextmanager
-def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
-    """Turns what a step raises for a model that it cannot take into the reason of a row; lack of memory is none."""
+def compile_step(name: str, step: str, hint: str = "") -> Iterator[None]:
+    """Turn exceptions of a step into Unsupported, except for a lack of memory."""
     import torch
 
     try:
         # Outside of PyTorch's inference mode, which an export would trace into the graph.
-        with quiet(), torch.inference_mode(mode=False), torch.no_grad():
+        with ignore_deprecations(), torch.inference_mode(mode=False), torch.no_grad():
             yield
     except (torch.OutOfMemoryError, MemoryError, InferlensError):
         raise
-    except Exception as error:  # exporters, compilers and converters raise nearly every type there is
+    except Exception as error:  # exporters, compilers and converters raise nearly every type
         inner = getattr(error, "inner_exception", None) or error
         if isinstance(inner, InferlensError):
             raise inner from error
-        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
+        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # not caused by the model
             raise
         raise Unsupported(f"{TITLE} cannot {step} '{name}': {reason(inner)}", hint=hint) from error

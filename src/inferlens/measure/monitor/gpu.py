@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.measure.monitor.cpu import Reading, Untold, Value, reason_of
 from inferlens.record.machine import Before
 
@@ -169,7 +169,7 @@ def gpu_before(nvml: Any = None) -> Before:
             return None
 
     try:
-        with nvml_open(nvml) as opened:
+        with open_nvml(nvml) as opened:
             gpu = WatchedGpu(opened)
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
     except Exception as error:

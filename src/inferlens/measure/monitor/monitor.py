@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.measure.monitor.cpu import Cpus, Reading, Value, reason_of
 from inferlens.measure.monitor.gpu import Neighbours, WatchedGpu
 from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
@@ -114,7 +114,7 @@ class Monitor:
     def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
         """The columns to fill, and every how many ticks; the ``stack`` lets go of NVML."""
         try:
-            gpu = self._gpu = WatchedGpu(stack.enter_context(nvml_open(self._nvml))) if self._wants_gpu else None
+            gpu = self._gpu = WatchedGpu(stack.enter_context(open_nvml(self._nvml))) if self._wants_gpu else None
         except Exception as error:
             gpu, self._absent["gpu"] = None, reason_of(error)
         asked = []

@@ -11,7 +11,7 @@ from functools import partial
 import psutil
 
 from inferlens.analysis.interference import FOREIGN_ACTIVE, OTHERS_BUSY
-from inferlens.backends.availability import nvml_open
+from inferlens.backends.availability import open_nvml
 from inferlens.measure.monitor.cpu import Cpus
 from inferlens.measure.monitor.gpu import WatchedGpu
 from inferlens.units import duration, percent
@@ -60,7 +60,7 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
             who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
             return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
-        with suppress(Exception), nvml_open() as nvml:  # whatever the driver comes up with
+        with suppress(Exception), open_nvml() as nvml:  # whatever the driver comes up with
             share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
             if share > FOREIGN_ACTIVE:
                 return f"other processes use {percent(share)} of the GPU's time"

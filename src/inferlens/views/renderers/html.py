@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
+from inferlens.errors import InferlensError
+from inferlens.reasons import reason
 from inferlens.units import number
-from inferlens.views.plain import plain, without_end
-from inferlens.views.report.blocks import Block, Picture, Report
-from inferlens.views.table import Column, Document, Line, Table, longest
+from inferlens.views.table import Block, Column, Document, Line, Picture, Report, Table, cut_end, group_maxima, plain
 
 FILES = Path(__file__).parent / "page"
 _LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a sentence, of names that never run on
@@ -30,40 +34,37 @@ _BLOCKS = {chr(code) for code in range(0x2581, 0x2590)}  # that a terminal draws
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
-def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    """The page of a document."""
+def render_html(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     return page(
         document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>", scripts=[script()]
     )
 
 
 def render_report(report: Report) -> str:
-    """The page of a report, with links to its sections."""
-    links = "".join(f'<a href="#{section.name}">{_said(section.title)}</a>' for section in report.sections)
+    """Return the page of a report with links to its sections."""
+    links = "".join(f'<a href="#{section.name}">{_escape(section.title)}</a>' for section in report.sections)
     body = f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>"
     return page(report.title, body, scripts=[script()])
 
 
 def _head(title: str, links: str = "") -> str:
-    """What every page begins with; the script adds a button for the theme."""
-    return f'<header><h1>{_said(title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
+    return f'<header><h1>{_escape(title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
 
 
 def script() -> str:
-    """What a page can do with its own tables and pictures."""
     return (FILES / "page.js").read_text("utf-8")
 
 
-def pictured(
+def picture_page(
     title: str, picture: Picture, about: str = "", *, style: str = "", scripts: Sequence[str] = (), theme: str = ""
 ) -> str:
-    """The page of one picture, with scripts of its own; ``theme`` is that of the system unless it is said."""
-    body = f'{_head(title)}<main>{fragment([picture])}<p class="soft">{_said(about)}</p></main>'
+    """Return the page of one picture; ``theme`` defaults to the system's."""
+    body = f'{_head(title)}<main>{fragment([picture])}<p class="soft">{_escape(about)}</p></main>'
     return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], theme=theme)
 
 
 def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), theme: str = "") -> str:
-    """One HTML file: its policy forbids every request, and every style and script but these.
+    """Return one HTML file. Its policy forbids requests and foreign styles and scripts.
 
     Args:
         body: HTML, escaped already.
@@ -74,25 +75,25 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     style = (FILES / "page.css").read_text("utf-8") + style
     allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
-    found: str = (
+    text: str = (
         _environment()
         .get_template("page.html")
         .render(title=title, style=style, body=body, scripts=scripts, policy=policy, theme=theme)
     )
-    return found
+    return text
 
 
-def fragment(blocks: Sequence[Block], most: int | None = None, level: int = 2) -> str:
-    """What the page shows, for a page that has its own style, such as a notebook.
+def fragment(blocks: Sequence[Block], max_rows: int | None = None, level: int = 2) -> str:
+    """Return blocks as HTML for a page with its own style, such as a notebook.
 
-    Rows of a table after the first ``most`` are hidden, until the page's script is asked for them.
+    Rows after the first ``max_rows`` stay hidden until the page's script shows them.
     """
-    found: str = _environment().get_template("blocks.html").render(every=blocks, level=level, most=most)
-    return found.strip()
+    text: str = _environment().get_template("blocks.html").render(every=blocks, level=level, max_rows=max_rows)
+    return text.strip()
 
 
-def for_notebook(blocks: Sequence[Block]) -> str:
-    """The same with the little style that a notebook lacks, in whose colours it is."""
+def notebook_html(blocks: Sequence[Block]) -> str:
+    """Return blocks as HTML with a style for notebooks."""
     style = (FILES / "notebook.css").read_text("utf-8")
     return f'<div class="inferlens"><style>{style}</style>{fragment(blocks, level=4)}</div>'
 
@@ -106,39 +107,39 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     environment.filters |= {
-        "said": _said, "sentence": partial(_said, longest=_SENTENCE), "named": _named, "cell": _cell,
-        "answered": _answered,
+        "escaped": _escape, "sentence": partial(_escape, length=_SENTENCE), "name": _breakable_name, "cell": _cell,
+        "answer": _answer,
         "kind": lambda item: type(item).__name__, "command": _COMMAND.match,
         "columns": _columns, "classes": _classes, "row": _row, "bars": _bars, "units": _units,
         "shape": _shape,
-        "drawn": _drawn, "link": lambda item: _link(item.data, item.kind),
+        "svg": _inline_svg, "link": lambda item: _link(item.data, item.kind),
     }  # fmt: skip
     return environment
 
 
-def _said(value: str, longest: int = _LONGEST) -> Any:
-    """A text as it is shown: of one line, not of thousands of characters, and escaped."""
+def _escape(value: str, length: int = _LONGEST) -> Any:
+    """Return an escaped text on one line, cut to ``length``."""
     from markupsafe import escape
 
-    return escape(without_end(plain(value), longest))
+    return escape(cut_end(plain(value), length))
 
 
-def _named(value: str, longest: int = _LONGEST) -> Any:
-    """A name, which is broken between its words if it has to be."""
-    return _safe(_JOINT.sub(":<wbr>", str(_said(value, longest))))
+def _breakable_name(value: str, length: int = _LONGEST) -> Any:
+    """Return a name that may break between its words."""
+    return _safe(_JOINT.sub(":<wbr>", str(_escape(value, length))))
 
 
 def _cell(value: str, column: Column) -> Any:
-    """What stands in a cell; a bar of characters is in a bar's colour, and nothing to a screen reader."""
+    """Return a cell. A bar of characters is coloured, and hidden from screen readers."""
     if value and _BLOCKS.issuperset(value):
         return _safe(f'<span class="blocks" aria-hidden="true">{value}</span>')
-    return _named(value, _SENTENCE) if column.fold else _said(value)
+    return _breakable_name(value, _SENTENCE) if column.fold else _escape(value)
 
 
-def _answered(line: str) -> Any:
-    """An answer's parts, which two spaces part, with its first words in capitals set apart."""
-    said = str(_said(line.replace(":  ", ": ").replace("  ", " · ")))
-    return _safe(_HEAD.sub(r"\1<b>\2</b> ", said, count=1))
+def _answer(line: str) -> Any:
+    """Separate the parts of an answer and emphasize its first words in capitals."""
+    doubts_text = str(_escape(line.replace(":  ", ": ").replace("  ", " · ")))
+    return _safe(_HEAD.sub(r"\1<b>\2</b> ", doubts_text, count=1))
 
 
 def _safe(html: str) -> Any:
@@ -152,26 +153,24 @@ def _columns(table: Table) -> list[tuple[int, Column]]:
 
 
 def _shape(table: Table) -> str:
-    """Classes of a table: whether places stand before its names, and whether these are short."""
+    """Return the classes of a table for numbered and for short names."""
     placed = any(line.indent.strip() for line in table.lines)
     short = not placed and max(len(line.name) for line in table.lines) < _SHORT
     return " placed" if placed else " short" if short else ""
 
 
 def _classes(column: Column) -> Any:
-    """Attributes of a column's cells."""
     names = ["number"] * column.numeric + ["fold"] * column.fold + ["extra"] * column.wide
     return _safe(f' class="{" ".join(names)}"' if names else "")
 
 
 def _units(heading: str) -> Any:
-    """A heading whose unit is not cut in two."""
+    """Keep the unit of a heading on one line."""
     title, bracket, unit = heading.partition(" (")
-    return _said(title) + (_safe(" <span>(") + _said(unit) + _safe("</span>") if bracket else "")
+    return _escape(title) + (_safe(" <span>(") + _escape(unit) + _safe("</span>") if bracket else "")
 
 
 def _row(line: Line) -> Any:
-    """Attributes of a row; those of a tree have a depth."""
     names = (
         [name for name in ("bold", "dim", "green", "red") if name in line.style]
         + ["ends"] * line.ends
@@ -182,39 +181,41 @@ def _row(line: Line) -> Any:
 
 
 def _bars(table: Table) -> dict[int, Sequence[str]]:
-    """A bar for each cell of the columns that are drawn as bars, where there are several; of trees all with times."""
+    """Return a bar per cell of the drawn columns; in trees, of all columns of times."""
     tree = any(line.full for line in table.lines)
     places = [
         place
         for place, column in _columns(table)
         if column.bars == "drawn" or (tree and column.bars and column.title and column.unit)
     ]
-    found = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in places}
+    numbers_by_place = {
+        place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in places
+    }
     return {
-        place: [_bar(*item) for item in zip(numbers, longest(table, numbers), strict=True)]
-        for place, numbers in found.items()
+        place: [_bar(*item) for item in zip(numbers, group_maxima(table, numbers), strict=True)]
+        for place, numbers in numbers_by_place.items()
         if sum(item is not None for item in numbers) > 1
     }
 
 
-def _bar(value: float | None, most: float) -> Any:
+def _bar(value: float | None, maximum: float) -> Any:
     if value is None:
         return ""
-    width = 100 * min(max(value / most, 0.0), 1.0)
+    width = 100 * min(max(value / maximum, 0.0), 1.0)
     # Sizes and color are for pages without this one's style, such as a notebook.
     sizes, rect = 'width="60" height="4" fill="steelblue"', f'<rect width="{width:.3g}%" height="4"/>'
     return _safe(f'<svg class="bar" {sizes} aria-hidden="true">{rect}</svg>')
 
 
-def _drawn(picture: Picture, phone: bool = False) -> Any:
-    """The picture as part of a page: its identifiers are its own."""
+def _inline_svg(picture: Picture, phone: bool = False) -> Any:
+    """Return the picture as inline SVG with unique identifiers."""
     name = re.sub(r"\W", "-", picture.name) + "-phone" * phone
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", picture.svg(phone))
     return _safe(re.sub(r"^(<\?xml.*?\?>\s*|<!DOCTYPE.*?>\s*|<!--.*?-->\s*)*", "", svg, flags=re.S))
 
 
 def _link(data: bytes, kind: str) -> str:
-    """The file as an address; text as it is, for other bytes take a third more."""
+    """Return a data URL. Base64 is shorter for binary data alone."""
     if kind.startswith("text/"):
         return f"data:{kind},{quote(data, safe=_PLAIN)}"
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
@@ -222,3 +223,50 @@ def _link(data: bytes, kind: str) -> str:
 
 def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+# A page as PDF: Chromium prints it with a temporary profile and without a network.
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
+TIMEOUT = 120.0  # seconds for a page
+_QUIET = (
+    "--headless", "--disable-gpu", "--disable-extensions", "--disable-sync", "--disable-background-networking",
+    "--disable-component-update", "--no-first-run", "--no-default-browser-check", "--no-pdf-header-footer",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)  # fmt: skip
+
+
+def find_browser() -> str:
+    """Return the Chromium of this machine. Raise InferlensError if there is none."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if not path:
+        problem = "A PDF is printed by Chromium or Chrome, and neither is on the PATH."
+        raise InferlensError(
+            problem, hint="apt install chromium; or a file that ends in .html, which any browser prints"
+        )
+    return path
+
+
+def print_pdf(page: str, folder: Path) -> bytes:
+    """Print the page as PDF. Temporary files lie in ``folder``, because some browsers have their own ``/tmp``.
+
+    Raises:
+        InferlensError: if there is no Chromium, or it does not print.
+    """
+    command = [find_browser(), *_QUIET, *(["--no-sandbox"] if os.geteuid() == 0 else [])]  # which root cannot have
+    problem, pdf = "", b""
+    try:
+        with TemporaryDirectory(prefix="inferlens-pdf-", dir=folder, ignore_cleanup_errors=True) as inside:
+            source, target = Path(inside).resolve() / "page.html", Path(inside).resolve() / "page.pdf"
+            source.write_text(page, encoding="utf-8")
+            command += [f"--user-data-dir={inside}/profile", f"--print-to-pdf={target}", source.as_uri()]
+            process = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False)
+            problem = reason("\n".join(process.stderr.decode(errors="replace").splitlines()[-3:]))
+            pdf = target.read_bytes() if target.is_file() else b""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = reason(error)
+    if not pdf.startswith(b"%PDF"):
+        raise InferlensError(
+            f"{command[0]} printed no PDF: {problem}.", hint="a file that ends in .html, to print by hand"
+        )
+    return pdf

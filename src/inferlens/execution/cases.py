@@ -1,0 +1,590 @@
+"""From a plan to its cases: what the models are, what the backends can do here, and how long the cases may take.
+
+Models and backends are looked up in child processes: a crash there takes nothing along. Whatever would stop every case
+is reported once, before the first case runs. A case that is known not to run here is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
+from inferlens.backends.base import Absence, Capabilities, merge_capabilities
+from inferlens.errors import InferlensError, Unsupported, one_of, suggestion
+from inferlens.execution import child
+from inferlens.execution.protocol import Job, PlannedCase
+from inferlens.measure import environment, interpreter
+from inferlens.models import resolve
+from inferlens.models.model import InputsAtBatch, ModelInfo
+from inferlens.models.resolve import feeds
+from inferlens.models.sources import own_code
+from inferlens.reasons import reason
+from inferlens.record.record import IN_TURNS, Environment, Record
+from inferlens.record.store import load_records, safe_name
+from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, split_label
+from inferlens.spec.plan import Plan, refuse_unknown
+from inferlens.stats.samples import median
+from inferlens.units import listing, plural
+
+EVERY_VARIANT = "all"
+
+
+def backends_named(plan: Plan) -> tuple[str, ...]:
+    """Return the backends that the plan names, or all."""
+    known = BACKENDS.names()
+    if not plan.backend or EVERY_VARIANT in plan.backend:
+        return known
+    return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
+
+
+def expand(
+    plan: Plan,
+    models: Iterable[ModelInfo],
+    capabilities: Mapping[str, Capabilities],
+    anywhere: Mapping[str, Capabilities] | None = None,
+) -> list[PlannedCase]:
+    """Return the cases of the plan, without duplicates, in the order in which they will run.
+
+    Args:
+        capabilities: those of the backends of one interpreter; a case that they exclude has the reason.
+        anywhere: those of all interpreters together, if there are several: their cases are listed for each.
+
+    Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
+    """
+    check_words(plan)
+    planned: dict[str, PlannedCase] = {}
+    models = list(models)
+    for model in models:
+        model.check(plan.trust, alone=len(models) == 1)
+        for feed in feeds(plan, model):
+            for case, note in _cases(plan, model, feed, anywhere or capabilities):
+                refusal = model.refusal(feed) or capabilities[case.backend].refusal(case, model)
+                planned.setdefault(case.digest, PlannedCase(case, model, refusal, note))
+    if not planned:
+        raise nothing_runs(models, plan.device, capabilities)
+    cases = [dataclasses.replace(one, fallback=_fallback(one, plan, planned)) for one in planned.values()]
+    run = {one.case.backend for one in cases}
+    for name in plan.option:
+        if (backend := name.partition(".")[0]) not in run:
+            raise InferlensError(
+                f"The option '{name}' is for a backend that runs none of these cases.",
+                hint=f"--backend {backend}, which says why",
+            )
+    return cases
+
+
+def refuse_if_none_runs(planned: Sequence[PlannedCase]) -> None:
+    """Refuse a plan of which no case can run."""
+    refusals = {one.refusal.what: one.refusal for one in planned if one.refusal}
+    if any(one.refusal is None for one in planned) or not refusals:
+        return
+    first, *others = refusals.values()
+    if not others:
+        ways = listing([*dict.fromkeys(each.case.backend_label for each in planned)])
+        raise InferlensError(f"{ways}: {first.what}", expected=first.expected, hint=first.hint)
+    more = f" And {plural(len(others), 'more reason')}."
+    raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
+
+
+def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
+    """Return the cases of the plan for one model on some backends, whether they can run here or not."""
+    check_words(plan)
+    model.check(plan.trust)
+    here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
+    plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
+    return [case for feed in feeds(plan, model) for case, _ in _cases(plan, model, feed, capabilities)]
+
+
+def _cases(
+    plan: Plan, model: ModelInfo, feed: InputsAtBatch, capabilities: Mapping[str, Capabilities]
+) -> Iterator[tuple[Case, str]]:
+    """Yield the cases of a model with inputs at a batch, and what plain ones stand for."""
+    inputs, batch = feed
+    default = default_device(capabilities.values())
+    for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
+        for device in plan.device or (_device_for(capabilities[backend], variant, default),):
+            unasked = plan.recommended and not plan.backend and model.format == "module"
+            if unasked and device in BACKENDS.get(backend).excluded_devices:
+                continue
+            chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
+            known = {"precision": model.precision, "batch": batch, "device": device}
+            axes = {axis.name: _asked(plan, axis, known) for axis in AXES}
+            of = {name.partition(".")[2]: each for name, each in plan.option.items() if name.startswith(f"{backend}.")}
+            for values in itertools.product(*axes.values()):
+                chosen_at = dict(zip(axes, values, strict=True))
+                case = Case(
+                    model=model.spec,
+                    backend=backend,
+                    variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
+                    inputs=inputs,
+                    weights=plan.weights,
+                    calibration=plan.calibration,
+                    keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",
+                    checkout=plan.checkout,
+                    seed=plan.seed,
+                    **chosen_at,
+                )
+                if plan.recommended and variant is None and not of:
+                    yield from list(_recommended(case, model, capabilities[backend])) or [(case, "")]
+                    continue
+                for options in itertools.product(*of.values()):
+                    asked = msgspec.structs.replace(case, options=dict(zip(of, options, strict=True)))
+                    parsed = BACKENDS.get(backend).parse_options(asked)  # with the types that the backend gives them
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of}), ""
+
+
+def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str]]:
+    """Yield the recommended ways of the backend of ``case`` that fit it, and what plain ones stand for.
+
+    What another variant compiled is run by the variant of ``case``.
+    """
+    usable = {support.variant for support in can.takes(model.format) if support.device == case.device}
+    dynamic = any(spec.dynamic for spec in case.inputs)
+    for one in BACKENDS.get(case.backend).recommended:
+        if one.variant not in usable or (model.origin and one.variant != case.variant):
+            continue
+        if one.fits(case, convolutional=model.convolutional):
+            way = msgspec.structs.replace(case, variant=one.variant, options=one.options)
+            if one.fixed_shapes and dynamic:
+                note = f"In place of {way.options_label}, which needs fixed shapes."
+                yield msgspec.structs.replace(way, options={}), note
+            else:
+                yield way, ""
+
+
+def _fallback(one: PlannedCase, plan: Plan, planned: Mapping[str, PlannedCase]) -> PlannedCase | None:
+    """Return the plain way of a case whose options are recommended ones, if the plan does not have it."""
+    plain = msgspec.structs.replace(one.case, options={})
+    if plain.digest in planned or any(name.startswith(f"{plain.backend}.") for name in plan.option):
+        return None
+    return PlannedCase(plain, one.model, None, f"In place of {one.case.options_label}, which did not run right.")
+
+
+def default_device(capabilities: Iterable[Capabilities]) -> str:
+    """Return the device of cases that name none: a GPU, if a backend can use one."""
+    return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
+
+
+def _asked(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the values of an axis in a plan; batch and device are chosen one at a time."""
+    asked = getattr(plan, axis.name)
+    if axis.name in ("batch", "device"):
+        return (known[axis.name],)
+    return (asked,) if axis.flag else asked or (known.get(axis.name, axis.default),)
+
+
+def _backends(
+    plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
+) -> Iterator[tuple[str, str | None]]:
+    """Yield the backends and variants of a plan; a variant of ``None`` is the default one of the device."""
+    reference = reference_backend(model.format)
+    here = {
+        name: [support.variant for support in can.takes(model.format) if support.device in devices]
+        for name, can in capabilities.items()
+    }
+    usable = [name for name, variants in here.items() if variants]
+    usable.sort(key=lambda name: (name != reference, name))
+    if not plan.backend:
+        yield from ((name, None) for name in usable)
+        return
+    for label in plan.backend:
+        if label == EVERY_VARIANT:
+            yield from ((name, each) for name in usable for each in here[name])
+            continue
+        name, variant = split_label(label, BACKENDS.names())
+        variants = BACKENDS.get(name).variants
+        if variant == EVERY_VARIANT:
+            can = capabilities[name]
+            theirs = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
+            yield from ((name, each) for each in variants if each not in theirs)  # not those of other formats alone
+        else:
+            yield name, variant
+
+
+def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
+    devices = [support.device for support in can.supports if variant is None or support.variant == variant]
+    devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
+    return default if default in devices or not devices else devices[0]
+
+
+def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | None:
+    """Return the variant that compiled the model, if that can run it here; else the first that can."""
+    own = model.origin.variant if model.origin else ""
+    here = [support.variant for support in can.takes(model.format) if support.device == device]
+    return own if own and own in here else can.default_variant(device, model.format)
+
+
+def check_words(plan: Plan) -> None:
+    """Refuse backends, variants and options that do not exist, which needs neither the model nor the machine."""
+    known = BACKENDS.names()
+    named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]
+    for name, variant in named:
+        variants = BACKENDS.get(name).variants
+        if variant is not None and variant not in (EVERY_VARIANT, *variants):
+            raise InferlensError(
+                f"Backend '{name}' has no variant '{variant}'.",
+                expected=one_of(variants) if variants != ("",) else f"'{name}' alone",
+                hint=suggestion(variant, variants),
+            )
+    if plan.keep and not {*plan.precision} & {*QUANTIZED}:
+        hint = "--precision int8 --calibration DATA"
+        raise InferlensError("Nothing is to be quantized, so there are no layers to keep.", hint=hint)
+    for name, values in plan.option.items():
+        backend, dot, option = name.partition(".")
+        if not dot:
+            having = [each.name for each in importable_backends() if name in each.options.__struct_fields__]
+            hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
+            raise InferlensError(
+                f"The option '{name}' names no backend.",
+                expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
+                hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
+            )
+        split_label(backend, known)
+        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [each for each, _ in named]:
+            raise InferlensError(
+                f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
+            )
+        for value in values:
+            BACKENDS.get(backend).parse_options(Case(model="", backend=backend, options={option: value}))
+
+
+def installed(backend: str, can: Capabilities) -> str:
+    """Return the first variant that lacks nothing but a device; the first of all if each of them lacks more.
+
+    If a backend can write files without a device, their variants come first.
+    """
+    lacking = {absence.variant for absence in can.absent if not absence.device}
+    variants = [*(support.variant for support in can.writes), *BACKENDS.get(backend).variants]
+    return next((each for each in variants if each not in lacking), variants[0])
+
+
+def nothing_runs(
+    models: Sequence[ModelInfo], devices: Sequence[str], capabilities: Mapping[str, Capabilities]
+) -> InferlensError:
+    """Return the error that no backend runs the models on the devices (empty: on any), with the reasons."""
+    reasons: dict[str, list[str]] = {}
+    hints: set[str] = set()
+    for model, (name, can) in itertools.product(models, capabilities.items()):
+        built_by = model.origin.variant if model.origin else ""
+        variant = built_by if built_by in BACKENDS.get(name).variants else installed(name, can)
+        for absence in can.absent if model.format in can.formats else ():
+            if absence.variant in ("", variant) and (not absence.device or not devices or absence.device in devices):
+                labels = reasons.setdefault(absence.reason.rstrip("."), [])
+                labels += {f"{name}:{absence.variant}".rstrip(":")} - {*labels}
+                hints.add(absence.hint)
+                break
+    formats = listing(list(dict.fromkeys(model.format for model in models)))
+    on = f" on {listing(devices)}" if devices else ""
+    why = "; ".join(f"{listing(labels)}: {reason}" for reason, labels in reasons.items())
+    return InferlensError(
+        f"No backend here runs models of format {formats}{on}.{f' {why}.' if why else ''}",
+        hint="".join(hints) if len(hints) == 1 and hints != {""} else "inferlens doctor",
+    )
+
+
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class ModelHandle:
+    """A model in the words of a plan; of a live module also its infos, and the file that it was saved to."""
+
+    spec: Any
+    infos: list[ModelInfo] | None = None
+    live: str | None = None
+
+
+def live_files(*models: ModelHandle | None) -> dict[str, str]:
+    """Return the files of live modules by their full names."""
+    live = [(model.infos or (), model.live) for model in models if model and model.live]
+    return {info.spec: file for infos, file in live for info in infos}
+
+
+@contextmanager
+def model_handle(model: Any, example_inputs: Any = None) -> Iterator[ModelHandle]:
+    """Yield a model as a plan names it; the file of a live module exists until the end of the context."""
+    if isinstance(model, (str, Path)) or (isinstance(model, (list, tuple)) and model):
+        if example_inputs is not None:
+            raise InferlensError(
+                "Example inputs go with a live module, not with a name.", hint="input=['x=1x3x224x224']"
+            )
+        yield ModelHandle([str(name) for name in model] if isinstance(model, (list, tuple)) else str(model))
+        return
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        path = Path(folder) / "module"
+        info = own_code.save(model, example_inputs, path)
+        yield ModelHandle(info.spec, [info], str(path))
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The models of a plan and the capabilities of the backends, as one interpreter sees them.
+
+    ``anywhere`` has the capabilities by any interpreter; ``refusal`` is why this one cannot load the models.
+    """
+
+    plan: Plan
+    models: list[ModelInfo]
+    capabilities: dict[str, Capabilities]
+    anywhere: dict[str, Capabilities]
+    refusal: Unsupported | None = None
+
+    def cases(self, plan: Plan | None = None, models: Sequence[ModelInfo] = ()) -> list[PlannedCase]:
+        """Return the cases of the plan, or of a part of it, and of all models, or some."""
+        cases = expand(plan or self.plan, models or self.models, self.capabilities, self.anywhere)
+        return [dataclasses.replace(planned, refusal=planned.refusal or self.refusal) for planned in cases]
+
+
+def cases_of(plan: Plan, model: ModelHandle | None = None, *, listed: bool = False) -> list[PlannedCase]:
+    """Return the cases of ``plan``; with ``listed`` also if none of them can run. ``model`` is its live one.
+
+    Raises InferlensError for everything that is known beforehand to stop every case.
+    """
+    cases = all_cases(plan, model)
+    if not listed:
+        refuse_if_none_runs(cases)
+    refuse_unknown([planned.case for planned in cases], plan.reference)
+    return cases
+
+
+def all_cases(plan: Plan, model: ModelHandle | None = None) -> list[PlannedCase]:
+    """Return the cases of ``plan`` by interpreter; a case that cannot run has the reason."""
+    return [planned for probed in probe_plan(plan, model) for planned in probed.cases()]
+
+
+def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult]:
+    """Return the models of the plan and the capabilities of its backends, for each of its interpreters."""
+    check_words(plan)
+    check_interpreters(plan.python)
+    plans: list[Plan] = []
+    models: list[list[ModelInfo]] = []
+    able: list[dict[str, Capabilities]] = []
+    errors: list[InferlensError | None] = []
+    for python in plan.python or ("",):
+        plans.append(msgspec.structs.replace(plan, python=(python,) if python else ()))
+        if known := next(filter(None, models), None):  # a name means the same to all
+            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in known))
+        with ThreadPoolExecutor() as pool:
+            probing = pool.submit(probe, backends_named(plan), python)
+            infos, error = try_models(plans[-1], model)
+        models.append(infos)
+        errors.append(error)
+        able.append(probing.result())
+    known = next(filter(None, models), None)
+    if known is None:
+        raise next(filter(None, errors))
+    anywhere = (
+        able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
+    )
+    refusals = [unsupported(error) if error else None for error in errors]
+    return [
+        ProbeResult(part, infos or known, can, anywhere, refusal)
+        for part, infos, can, refusal in zip(plans, models, able, refusals, strict=True)
+    ]
+
+
+def try_models(plan: Plan, model: ModelHandle | None) -> tuple[list[ModelInfo], InferlensError | None]:
+    """Return the models of the plan as its interpreter sees them, or the error."""
+    try:
+        return load_model_info(plan, model), None
+    except InferlensError as error:
+        return [], error
+
+
+def unsupported(error: InferlensError) -> Unsupported:
+    """Return an error as the reason why a case cannot run."""
+    return Unsupported(error.what, expected=error.expected, hint=error.hint)
+
+
+def check_interpreters(pythons: Iterable[str]) -> None:
+    """Refuse interpreters that cannot be used."""
+    for python in dict.fromkeys(filter(None, pythons)):
+        interpreter.check(python, child.variables_for(python))
+
+
+def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelInfo]:
+    """Return the models of the plan, each loaded once to check that it takes the inputs and weights."""
+    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, checks=True)
+    if model and model.infos:
+        job = msgspec.structs.replace(job, known=model.infos, live=model.live)
+    outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
+    if not outcome.answered:  # a model that ends the process may do so in a case: the row has the reason
+        job = msgspec.structs.replace(job, checks=False)
+        outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
+    return outcome.value(f"Looking up {', '.join(plan.model)} failed")
+
+
+def find(names: Sequence[str], checkout: str = "", python: str = "", plan: Plan | None = None) -> list[ModelInfo]:
+    """Return the models of names in a checkout. Raises InferlensError for the first name that means nothing."""
+    job = LookupJob(names=tuple(names), checkout=checkout, python=python, plan=plan)
+    outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
+    return outcome.value(f"Looking up {', '.join(names)} failed")
+
+
+def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
+    """Return the capabilities of backends here, or by another interpreter."""
+    job = NamesJob(names=tuple(names), python=python)
+    outcome = child.launch("capabilities", job, dict[str, Capabilities], timeout=TIMEOUT)
+    if outcome.result.value is not None:
+        return {name: _with_hints(can, python) for name, can in outcome.result.value.items()}
+    if len(names) == 1:
+        reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
+        return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
+    return {name: can for name in names for can in probe([name], python).values()}
+
+
+def _with_hints(can: Capabilities, python: str) -> Capabilities:
+    """Return capabilities with hints for the environment of an interpreter."""
+    hints = [interpreter.in_environment(python, absence.hint) for absence in can.absent]
+    pairs = zip(can.absent, hints, strict=True)
+    return msgspec.structs.replace(
+        can, absent=tuple(msgspec.structs.replace(absence, hint=hint) for absence, hint in pairs)
+    )
+
+
+def environment_by(python: str) -> Environment:
+    """Return the environment of an interpreter; if it cannot tell, the machine alone."""
+    outcome = child.launch("environment", NamesJob(python=python), Environment, timeout=TIMEOUT)
+    machine = environment.collect
+    return outcome.result.value or msgspec.structs.replace(machine(), python="", inferlens="", libraries={})
+
+
+# The tasks, which run in child processes.
+
+
+class NamesJob(Job, frozen=True, kw_only=True):
+    """The names of the backends or models to look up."""
+
+    names: tuple[str, ...] = ()
+    checkout: str = ""
+    python: str = ""
+
+    @property
+    def place(self) -> str:
+        """See :class:`Job`."""
+        return self.checkout
+
+    @property
+    def interpreter(self) -> str:
+        """See :class:`Job`."""
+        return self.python
+
+
+class LookupJob(NamesJob, frozen=True, kw_only=True):
+    """The models to look up, or their infos; ``checks``: also load them and check them for the plan."""
+
+    known: list[ModelInfo] | None = None
+    plan: Plan | None = None
+    checks: bool = False
+    live: str | None = None
+
+
+def capabilities(job: NamesJob, context: Any) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
+    """Return the capabilities of backends here; a backend that raises is absent, with the reason."""
+    able = {}
+    for name in job.names:
+        try:
+            able[name] = BACKENDS.get(name)().capabilities()
+        except Exception as error:
+            traceback.print_exc()
+            able[name] = Capabilities(formats=(), absent=(Absence("", reason(error)),))
+    return able
+
+
+def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa: ARG001 - there is no case
+    """Return the environment of this process."""
+    return environment.collect()
+
+
+def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
+    """Return the models of names. Raises InferlensError if the plan asks of them what they cannot do."""
+    infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
+    live = Path(job.live) if job.live else None
+    for model in infos if job.checkout else ():
+        resolve.check_place(model.spec, job.checkout)
+    if not plan:
+        return infos
+    if not job.checks:
+        return [resolve.sized(model, plan, live) for model in infos]
+    for model in infos:
+        model.check(plan.trust, alone=len(infos) == 1)
+    checked = [resolve.check(model, plan, live) for model in infos]
+    return [resolve.with_layers(model) for model in checked] if plan.recommended else checked
+
+
+# How long cases take: from records of earlier runs, or else from the typical time of phases.
+
+LATENCY_SHARE = 0.8  # of the time for series, if throughput is measured, too
+STARTING = 1.0  # seconds until a process has imported its libraries, as far as that is in no phase
+PREPARING = 6.0  # to load, export, build and call for the first time
+PREPARATION = ("load", "export", "build", "first inference")
+
+
+def seconds_of(cases: Sequence[PlannedCase], plan: Plan) -> list[float]:
+    """Return the seconds of each case in one process, 0 if it cannot run."""
+    seconds = estimator([planned.model.name for planned in cases], plan)
+    return [0.0 if planned.refusal else seconds(planned.case) for planned in cases]
+
+
+def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
+    """Return a function from a case of the models to its seconds in one process, by records under ``plan.output``."""
+    records: list[Record] = []
+    for folder in {Path(plan.output) / safe_name(name) for name in models}:
+        with suppress(InferlensError):
+            records += load_records(folder).records
+    return seconds_by(records, plan)
+
+
+def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:
+    """Return a function from a case to its seconds in one process, by records of the same model.
+
+    It uses the time of the case itself, or of other cases of its backend, or the typical time of phases with half the
+    time that series may have. If options make a build longer, the time of others to prepare counts more.
+    """
+    budget = plan.budget
+    series = budget.seconds or (budget.max_time or MAX_TIME) / 2
+    typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
+    whole: dict[str, list[float]] = {}
+    parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
+    in_turns: dict[str, list[tuple[float, float]]] = {}
+    for record in (record for record in records if record.status == "ok"):
+        seconds = STARTING + sum(phase.seconds for phase in record.phases)
+        prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
+        plain = prepared / build_factor(record.case)
+        if IN_TURNS in record.facts:  # most of the rest it waited for the others
+            in_turns.setdefault(record.case.backend_label, []).append((plain, typical[1]))
+            continue
+        whole.setdefault(record.case.digest, []).append(seconds)
+        parts.setdefault(record.case.backend_label, []).append((plain, seconds - prepared))
+
+    def seconds_for(case: Case) -> float:
+        if case.digest in whole:
+            return median(whole[case.digest])
+        factor, label = build_factor(case), case.backend_label
+        known = parts.get(label) or in_turns.get(label) or [typical]
+        return median([prepared * factor + rest for prepared, rest in known])
+
+    return seconds_for
+
+
+def build_factor(case: Case) -> float:
+    """Return how many times longer preparing a case takes than with the defaults of its backend, about."""
+    try:
+        backend = BACKENDS.get(case.backend)
+        case = backend.effective(case)
+    except InferlensError:  # of a record from elsewhere
+        return 1.0
+    acting = {knob.name: knob.build for knob in backend.knobs if knob.value_in(case) is not None and knob.fits(case)}
+    return math.prod(acting.values()) * backend.slow_variants.get(case.variant or "", 1.0)

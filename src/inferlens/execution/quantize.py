@@ -1,0 +1,349 @@
+"""``inferlens quantize``: a model quantized to a file, which is run and compared before it is reported.
+
+If the backend cannot run its file here, the file's reference does: ONNX Runtime, one operator after the other. For a
+limit, the layers that lose most stay as they are, as few of them as possible. The search tries them, and writes, runs
+and measures every attempt like the last one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from msgspec.structs import replace
+
+from inferlens.analysis.measures import score_accuracy
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
+from inferlens.backends.onnx.quantize import LAYER_SAMPLES as FEW
+from inferlens.backends.onnx.quantize import rank_layers
+from inferlens.errors import InferlensError, check_choice
+from inferlens.execution.cases import (
+    ModelHandle,
+    check_words,
+    default_device,
+    expand,
+    load_model_info,
+    model_handle,
+    probe,
+    refuse_if_none_runs,
+)
+from inferlens.execution.deploy import CACHE, FileJob, able, write_with
+from inferlens.execution.protocol import PlannedCase
+from inferlens.execution.tasks import TaskContext
+from inferlens.measure.accuracy import Evaluation, beside, evaluated
+from inferlens.measure.agreement import top1
+from inferlens.models import resolve
+from inferlens.models.model import Model, ModelInfo
+from inferlens.models.samples import calibration_feeds
+from inferlens.models.sources.onnx import onnx_graph, onnx_types, weight_files
+from inferlens.record.quantization import LayerError, OutputError, Quantization, Written, save
+from inferlens.record.store import safe_name
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec
+from inferlens.spec.commands import own_options
+from inferlens.spec.keep import keep_of, kept
+from inferlens.spec.objective import MEASURES, Constraint
+from inferlens.spec.plan import Plan
+from inferlens.stats.samples import cosine, flat, relative_l2
+from inferlens.units import parse_duration
+
+SAMPLES = 64  # that outputs are compared on
+LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # what an attempt has of each
+
+
+class QuantizeJob(FileJob, frozen=True, kw_only=True):
+    """Write the case's model, quantized, to ``path``, and compare it with ``reference``.
+
+    ``errors``: whether to measure the error of each layer; ``limit``: the limit of the file; ``accuracy``: data to
+    evaluate it on.
+    """
+
+    reference: Case
+    errors: bool = False
+    limit: Constraint | None = None
+    accuracy: str = ""
+
+
+def quantize_model(job: QuantizeJob, context: TaskContext) -> Quantization:
+    """Write the model, quantized, and return how good it is; write nothing if no attempt keeps the limit."""
+    begun, model = time.perf_counter(), context.load()
+    search = QuantizationSearch(job, context, model)
+    best = search.attempt(job.case.keep)
+    layers: tuple[LayerError, ...] = ()
+    reached = search.keeps(best)
+    if job.errors or not reached:
+        layers = tuple(search.layers())
+    if not reached:
+        own = {layer.name for layer in layers} - kept(job.case).keys()
+        best = search.search([layer.name for layer in layers if layer.name in own])
+        reached = search.keeps(best)
+        if reached and best != search.attempts[-1]:
+            search.write(best.keep)
+    if not reached:
+        for file in Path(job.path).parent.iterdir():
+            file.unlink()
+    return Quantization(
+        path=job.path * reached,
+        case=job.case,
+        best=best,
+        samples=search.count,
+        size_before=sum(file.stat().st_size for file in files_of(search.plain)),
+        size=sum(file.stat().st_size for file in Path(job.path).parent.iterdir() if file.suffix != ".json"),
+        run_by=search.run_by.backend_label,
+        not_run=search.not_run,
+        seconds=time.perf_counter() - begun,
+        layers=layers,
+        attempts=tuple(search.attempts),
+    )
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return an ONNX file, and those with its weights."""
+    return [path, *weight_files(path, onnx_graph(path))]
+
+
+class QuantizationSearch:
+    """Quantizes a model with different layers kept, and measures the results."""
+
+    def __init__(self, job: QuantizeJob, context: TaskContext, model: Model) -> None:
+        self.job, self.context, self.model = job, context, model
+        self.attempts: list[Written] = []
+        size = model.inputs[0].shape[0] if model.inputs[0].shape else 1
+        self.feeds = list(itertools.islice(calibration_feeds(model, job.case), math.ceil(SAMPLES / size)))
+        self.count = len(self.feeds) * size
+        self.plain = Path()
+        self.run_by, self.not_run = job.case, ""
+        can = context.backend.capabilities()
+        own = [one for one in (*can.supports, *can.writes) if one.variant == job.case.variant]
+        self.keeps_in = next((one.keeps[0] for one in own if one.keeps), "fp32")
+        backend, preparation = BACKENDS.get(job.reference.backend)(), self._aside()
+        with backend.prepare(model, job.reference, preparation) as runner:
+            self.expected = self._outputs(runner)
+            self.reference = self._evaluated(model, runner)
+
+    def attempt(self, keep: str) -> Written:
+        """Write the model with some layers kept, and run the file."""
+        case = self.write(keep)
+        path = Path(self.job.path)
+        info = resolve.find(str(path))
+        inputs = self._inputs(path)
+        batch = self.model.inputs[0].shape[0] if self.model.inputs[0].shape else None
+        case = replace(case, model=info.spec, inputs=inputs, batch=batch, weights=None, calibration="", keep="")
+        case = self._runnable(case, info)
+        loaded = resolve.load(case, trust=True)  # it was written here
+        with BACKENDS.get(case.backend)().prepare(loaded, case, self._aside()) as runner:
+            outputs = self._outputs(runner)
+            own = self._evaluated(loaded, runner)
+        attempt = Written(
+            keep=keep,
+            share=self.context.preparation.facts.get("quantized_share"),
+            outputs=tuple(map(_error, zip(*outputs, strict=True), zip(*self.expected, strict=True))),
+            top1=_same_top1(outputs, self.expected),
+            **self._accuracy(own),
+        )
+        self.attempts.append(attempt)
+        return attempt
+
+    def _inputs(self, path: Path) -> tuple[TensorSpec, ...]:
+        """Return the inputs of the file of an ONNX model: sizes as free as before, and its own types."""
+        if self.model.format != "onnx":
+            return ()
+        own = onnx_types(path) if path.suffix == ".onnx" else {}
+        return tuple(replace(spec, dtype=own.get(spec.name, spec.dtype)) for spec in self.model.inputs)
+
+    def write(self, keep: str) -> Case:
+        """Write the model with some layers kept; return its case."""
+        case = replace(self.job.case, keep=keep)
+        backend = cast("Quantizer", self.context.backend)
+        self.plain = backend.write_quantized(self.model, case, self.context.preparation, Path(self.job.path))
+        return case
+
+    def _runnable(self, case: Case, info: ModelInfo) -> Case:
+        """Return the case, or that of its reference if its backend cannot run it here."""
+        refusal = self.context.backend.capabilities().refusal(case, info)
+        reference = PlannedCase(case, info, None).reference
+        if refusal and reference:
+            self.run_by, self.not_run, case = reference, refusal.what, reference
+        return case
+
+    def keeps(self, attempt: Written) -> bool:
+        """Return whether an attempt keeps the limit, if there is one."""
+        return self.job.limit is None or self._beyond(attempt) <= 1.0
+
+    def layers(self) -> list[LayerError]:
+        """Return the error of each layer, quantized alone, as ONNX Runtime quantizes on the CPU."""
+        size = max(self.count // len(self.feeds), 1)
+        feeds = self.feeds[: math.ceil(FEW / size)]
+        with self.context.preparation.phase("quantize"):
+            return rank_layers(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
+
+    def search(self, names: Sequence[str]) -> Written:
+        """Return the attempt that keeps the fewest of the first layers and the limit; else the nearest to it."""
+
+        def first(number: int) -> Written:
+            own = [f"{precision}:{name}" for name, precision in kept(self.job.case).items()]
+            return self.attempt(keep_of([*own, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
+
+        failed, number, good = 0, 1, None
+        while good is None and failed < len(names) - 1:
+            number = min(number, len(names) - 1)
+            tried = first(number)
+            good, failed, number = (tried, failed, number) if self.keeps(tried) else (None, number, number * 2)
+        while good is not None and number - failed > 1:
+            middle = (failed + number) // 2
+            tried = first(middle)
+            good, failed, number = (tried, failed, middle) if self.keeps(tried) else (good, middle, number)
+        return good or min(self.attempts, key=self._beyond)
+
+    def _beyond(self, attempt: Written) -> float:
+        assert self.job.limit
+        value = getattr(attempt, LIMITS[self.job.limit.name])
+        if value is None:
+            raise InferlensError(
+                "The accuracy is not known, so no limit on it can be kept.", hint="--within error=1e-2"
+            )
+        return self.job.limit.factor(max(value, 0.0))
+
+    def _aside(self) -> Preparation:
+        """Return a preparation whose phases and warnings are not those of the case."""
+        own = self.context.preparation
+        return Preparation(
+            own.folder / "aside", own.cache, own.on_phase, own.now, trust=True, export_folder=own.export_folder
+        )
+
+    def _outputs(self, runner: Runner) -> list[Outputs]:
+        def answer(feed: Inputs) -> Outputs:
+            return [np.array(output) for output in runner.collect(runner.infer(runner.place(feed)))]
+
+        return [answer(feed) for feed in self.feeds]
+
+    def _evaluated(self, model: Model, runner: Runner) -> Evaluation | None:
+        return evaluated(self.job.accuracy, self.job.case, model, runner) if self.job.accuracy else None
+
+    def _accuracy(self, own: Evaluation | None) -> dict[str, Any]:
+        if own is None:
+            return {}
+        pair = beside(self.job.accuracy, own, "fp32", self.reference)
+        if not pair.values:
+            raise InferlensError(pair.reason or "The accuracy is not known.", hint="--within error=1e-2")
+        known = score_accuracy(pair)
+        assert known
+        return {
+            "metric": pair.metric,
+            "accuracy": known.value,
+            "reference_accuracy": float(np.mean(pair.reference_values)) if pair.reference_values else 1.0,
+            "accuracy_share": known.is_share,
+            "accuracy_drop": known.drop,
+            "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
+            "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,
+        }
+
+
+def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
+    """Return the error of one output against the reference's, over all feeds."""
+    pair = flat(*ours), flat(*theirs)
+    return OutputError(relative_l2(*pair), cosine(*pair))
+
+
+def _same_top1(ours: Sequence[Outputs], theirs: Sequence[Outputs]) -> float | None:
+    """Return the share of samples with the same largest element of the first output, if it has scores of classes."""
+    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, theirs, strict=True)]
+    return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
+
+
+# The parent.
+
+
+def quantize(
+    model: Any, example_inputs: Any = None, *, phase: Callable[[str], None] = lambda _: None, **words: Any
+) -> Quantization:
+    """Quantize a model to a file, and run and compare the file; ``words`` are the options of ``inferlens quantize``.
+
+    Raises InferlensError if the model or the words mean nothing, or the model cannot be quantized.
+    """
+    own, words = own_options("quantize", words)
+    to, within, output, errors, timeout = (own[name] for name in ("to", "within", "output", "errors", "timeout"))
+    accuracy, device = (words.pop(name, None) for name in ("accuracy", "device"))
+    limit, rebuild = limit_of(within or None, accuracy), words.pop("rebuild", False)
+    with model_handle(model, example_inputs) as handle:
+        planned = _planned({**words, "precision": to, "model": handle.spec}, own["backend"], device, to, handle)
+        case = planned.case
+        suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_suffix
+        path = Path(output) if output else Path(f"{safe_name(planned.model.name)}.{to}{suffix}")
+        if path.suffix != suffix:
+            what = f"{case.backend} writes what it quantizes to {suffix} files, not to {path.name}."
+            raise InferlensError(what, hint=f"--output {path.with_suffix(suffix)}")
+        result = write_with(
+            path, "quantize", QuantizeJob, Quantization, Quantizer, case,
+            reference=planned.reference, errors=errors, limit=limit, accuracy=str(accuracy or ""),
+            trust=words.get("trust", False), rebuild=rebuild, live=handle.live,
+            timeout=parse_duration(str(timeout)), phase=phase,
+        )  # fmt: skip
+    assert result.value
+    quantization = replace(result.value, path=str(path) if result.value.path else "", limit=within or "")
+    save(CACHE.parent / safe_name(planned.model.name), quantization)
+    return quantization
+
+
+def limit_of(within: str | None, accuracy: Any) -> Constraint | None:
+    """Return the limit of a text. Raises InferlensError for one that quantizing cannot keep."""
+    if within is None:
+        return None
+    name, equals, limit = (part.strip() for part in within.partition("="))
+    check_choice("limit of a quantization", name, LIMITS)
+    if not equals:
+        raise InferlensError(f"The limit '{name}' has no value.", expected=f"such as {MEASURES[name].form}")
+    if name == "accuracy-drop" and not accuracy:
+        what = "A limit on the drop in accuracy needs data to tell it by."
+        raise InferlensError(what, hint="--accuracy DATA, or --within error=1e-2")
+    return Constraint(name, MEASURES[name].read(limit))
+
+
+def _planned(
+    words: dict[str, Any], backend: str | None, device: str | None, to: str, model: ModelHandle
+) -> PlannedCase:
+    """Return the one case that the words mean, on a backend that writes files, whether it can run them here or not."""
+    check_choice("precision to quantize to", to, QUANTIZED)
+    names = able(Quantizer)
+    if backend and (name := backend.partition(":")[0]) not in names:
+        BACKENDS.get(name)  # a name that means nothing is told first
+        raise InferlensError(
+            f"{name} writes no files of what it quantizes.",
+            hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
+        )
+    can = {name: _writing(own, to) for name, own in probe([name] if backend else names).items()}
+    able_here = [(name, one) for name, own in can.items() for one in own.supports if to in one.quantizes]
+    device = device or (able_here[0][1].device if able_here else default_device(can.values()))
+    backend = backend or next((f"{name}:{one.variant}" for name, one in able_here if one.device == device), None)
+    if backend is None:
+        supports = [one for own in can.values() for one in own.supports if one.device == device]
+        here = sorted({word for one in supports for word in one.quantizes})
+        raise InferlensError(
+            f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens doctor"
+        )
+    plan = Plan.from_words({**words, "backend": backend, "device": device})
+    check_words(plan)
+    models = load_model_info(plan, model)
+    for info in models:
+        if info.precision in QUANTIZED:
+            raise InferlensError(f"{info.name} is quantized already.", hint=f"inferlens bench {info.asked}")
+    cases = expand(plan, models, can)
+    refuse_if_none_runs(cases)
+    if len(cases) != 1:
+        raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
+    (planned,) = cases
+    if planned.reference is None:
+        raise InferlensError(f"There is nothing to compare {planned.model.name} with.", expected="a model in fp32")
+    return planned
+
+
+def _writing(can: Capabilities, to: str) -> Capabilities:
+    """Return capabilities that include files that the backend only writes here."""
+    runs = tuple(one for one in can.supports if to in one.quantizes)
+    left = tuple(one for one in can.supports if to not in one.quantizes)
+    return replace(can, supports=(*runs, *can.writes, *left), absent=() if can.writes else can.absent)

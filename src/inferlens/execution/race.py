@@ -1,0 +1,480 @@
+"""The rounds of a race: cases meet in fresh processes until it is known which one is fastest.
+
+A round is a fresh process of each case that takes part, all alive at once and in turns if memory allows it, else one
+after the other. With enough CPUs some rounds are held at once: that takes the time of one to load and build. ``bench``,
+``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
+:class:`RacePolicy`, which decides who meets next, when the race ends, and what is logged.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from dataclasses import replace as with_fields
+from datetime import datetime
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from inferlens.analysis.race import FinalsAim, Race, race
+from inferlens.analysis.samples import CaseRuns
+from inferlens.execution.protocol import PlannedCase
+from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
+from inferlens.limits import memory_left
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.gpu import gpu_before
+from inferlens.record.record import IN_TURNS, Metric, Record
+from inferlens.spec.case import Budget, Case
+from inferlens.spec.plan import references
+from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS, RaceState
+from inferlens.units import ratio, ratio_range
+
+REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
+ROOM = 2.0  # times the memory of the reference: what a process of the first round may need
+SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
+ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
+AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
+CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
+AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
+BUILDS = 3  # of each finalist of a tuning, from scratch: builds differ
+
+
+@dataclass
+class Entrant:
+    """A case of a race with its records so far; the first record may be older than the race.
+
+    ``stands_for`` is the record of the case that failed, if this one is measured in its place.
+    """
+
+    planned: PlannedCase
+    records: list[Record] = field(default_factory=list)
+    stands_for: Record | None = None
+
+    @property
+    def id(self) -> str:
+        """The name of the case in the race."""
+        return self.records[0].id if self.records else self.planned.case.digest
+
+    @property
+    def runs(self) -> CaseRuns:
+        """The records as one run of the case."""
+        return CaseRuns(tuple(self.records))
+
+    @property
+    def sizing(self) -> Record | None:
+        """The record that tells how much memory a process of it needs; ``None`` before there is one."""
+        return self.records[0] if self.records else self.stands_for
+
+
+class RoundLog(Protocol):
+    """Writes rounds as soon as each is over, and has those of an earlier run that was stopped."""
+
+    def replay(self) -> Sequence[Record] | None:
+        """Return the records of the next round of an earlier run; ``None`` if there is none left."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether rounds of an earlier run are left."""
+
+    def keep(self, records: Sequence[Record], seconds: float) -> None:
+        """Write a round that took so many seconds."""
+
+
+class RacePolicy:
+    """Decides who takes part in the next round, when a race is over, and what is logged.
+
+    Attributes:
+        least, most: the least number of rounds, whatever the time, and the largest.
+        aim: the aim of a tuning, if it is not latency or throughput.
+        metric: the metric to compare; ``None``: see ``analysis.race``.
+        strict: whether a process that fails ends the race.
+        log: writes the rounds one by one.
+        options: how processes of rounds are measured.
+        in_turns: whether processes of a round may take turns; energy, and memory of a GPU in a container, is unknown
+            then.
+    """
+
+    least = LEAST_ROUNDS
+    most = USUAL_ROUNDS
+    aim: FinalsAim | None = None
+    metric: Metric | None = None
+    strict = False
+    log: RoundLog | None = None
+    options: MeasureOptions = MeasureOptions(only_right=True)
+    in_turns = True
+
+    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
+        """Return the ids of those that take part in the round after ``number`` rounds; none ends the race."""
+        raise NotImplementedError
+
+    def options_of(self, number: int) -> MeasureOptions:  # noqa: ARG002
+        """Return how processes of a round are measured."""
+        return self.options
+
+    def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:
+        """Report a round that is over."""
+        standing = self.summary(engine.race, engine.able) or cases[0].way
+        engine.scheduler.observer.round(number, cases, standing, self.least if self.aim else 0)
+
+    def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:
+        """Return the leader against the next case, in a few words."""
+        state = race.state
+        if state is None or not state.rivals:
+            return ""
+        name, rival = next(iter(state.rivals.items()))
+        cases = [entrants[name].planned.case for name in (state.leader, name)]
+        first, second = (case.backend_label for case in cases)
+        if first == second:
+            first, second = (case.way for case in cases)
+        interval = rival.interval(race.level)
+        sure = f" ({ratio_range(interval.low, interval.high)})" if race.rounds >= self.least else ""
+        return f"{first} {ratio(rival.ratio)} {second}{sure}"
+
+
+class FastestPolicy(RacePolicy):
+    """Finds the fastest case: those that may be it meet until none of them can be faster than the leader.
+
+    The reference takes part in the first round, so that speedups are known; and in the second one, if the others of
+    the first tell no noise. A case without a record takes part in the next round. ``rounds`` is the least number of
+    rounds that the user asked for.
+    """
+
+    def __init__(self, rounds: int = 0) -> None:
+        self.rounds = rounds
+        self.most = MOST_ROUNDS if rounds else USUAL_ROUNDS
+
+    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
+        """See :class:`RacePolicy`."""
+        state = engine.race.state
+        if state is None:
+            return []
+        begins = number == engine.held
+        unmeasured = [name for name, entrant in engine.able.items() if begins and not entrant.records]
+        names = [*self._rivals(engine, state, number), *unmeasured]
+        return names and [state.leader, *names]
+
+    def _rivals(self, engine: RaceEngine, state: RaceState, number: int) -> Sequence[str]:
+        """Return those that meet the leader in the round after ``number`` rounds."""
+        if not state.rivals:
+            return []
+        race = engine.race
+        best, following = state.leader, next(iter(state.rivals))
+        if number == 0:
+            once = {name: entry.level for name, entry in race.entries.items()}
+            limit = once[best] + math.log(race.entries[best].usual.reach)
+            return [following, *(name for name in once if once[name] <= limit), *engine.references()]
+        if number < LEAST_ROUNDS:
+            reach = race.entries[best].usual.reach
+            near = [name for name, rival in state.rivals.items() if rival.ratio <= (CLOSE if rival.rounds else reach)]
+            return near or [following, *engine.references()]
+        if state.open or number < self.rounds:
+            return state.open or [following]
+        return []
+
+
+class FinalsPolicy(FastestPolicy):
+    """Finds the finalist of a tuning that is best by an aim: all meet in the first rounds.
+
+    With ``rebuild`` the processes of the first rounds build from scratch.
+    """
+
+    def __init__(
+        self, aim: FinalsAim, log: RoundLog, options: MeasureOptions, *, rebuild: bool, in_turns: bool
+    ) -> None:
+        super().__init__()
+        self.aim, self.log, self.options, self.in_turns = aim, log, options, in_turns
+        self.rebuild = rebuild
+
+    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
+        """See :class:`RacePolicy`."""
+        return list(engine.able) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
+
+    def options_of(self, number: int) -> MeasureOptions:
+        """See :class:`RacePolicy`."""
+        return with_fields(self.options, rebuild=self.rebuild and number <= BUILDS)
+
+
+class BasePolicy(RacePolicy):
+    """Compares each case with a base, until each has a verdict."""
+
+    def __init__(self, base: Entrant, least: int = LEAST_ROUNDS, most: int = USUAL_ROUNDS) -> None:
+        self.base, self.least, self.most = base, least, most
+
+    def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
+        """See :class:`RacePolicy`."""
+        race, base = engine.race, self.base.id
+        others = [name for name in engine.able if name != base]
+        if base not in engine.able:
+            return []
+        if number >= self.least:
+            others = [name for name in others if race.comparison(base, name).verdict == "UNDECIDED"]
+        return [base, *others] if others else []
+
+
+@dataclass
+class RaceEngine:
+    """Holds the rounds of one race.
+
+    Attributes:
+        end: when no further round begins, by the clock of ``time.monotonic``; there are ``policy.least`` all the same.
+        held: the number of rounds of an earlier run, whose records the entrants have.
+    """
+
+    scheduler: Scheduler
+    entrants: Sequence[Entrant]
+    end: float
+    policy: RacePolicy
+    held: int = 0
+
+    def run(self) -> Race:
+        """Hold rounds until the race is decided or the time is over."""
+        policy, number, seconds = self.policy, self.held, 0.0  # seconds that a process of the last rounds took
+        while number < policy.most and (meeting := self._meeting(number)):
+            begin = time.monotonic()
+            count = min(self.at_once(meeting, number + 1), policy.most - number)
+            rounds = {number + 1: meeting}
+            for following in range(number + 1, number + count):
+                if entrants := self._meeting(following):
+                    rounds[following + 1] = entrants
+            processes = sum(map(len, rounds.values()))
+            if number >= policy.least and begin + seconds * processes > self.end:
+                break
+            self.hold(rounds)
+            number += len(rounds)
+            seconds = (time.monotonic() - begin) / processes
+            policy.report(self, number, [entrant.planned.case for entrant in meeting])
+            if policy.strict and len(self.race.entries) < len(self.entrants):
+                break
+        return self.race
+
+    @property
+    def race(self) -> Race:
+        """The state of the race."""
+        runs = {name: entrant.runs for name, entrant in self.able.items() if entrant.records}
+        return race(runs, metric=self.policy.metric, aim=self.policy.aim)
+
+    @property
+    def able(self) -> dict[str, Entrant]:
+        """The entrants of which no process has failed, by id."""
+        return {entrant.id: entrant for entrant in self.entrants if entrant.runs.ranked}
+
+    def references(self) -> list[str]:
+        """Return the ids of the references on each device."""
+        chosen = references_of([entrant.planned for entrant in self.able.values()], self.scheduler.plan.reference)
+        return [name for name, entrant in self.able.items() if entrant.planned.case in chosen]
+
+    def _meeting(self, number: int) -> list[Entrant]:
+        """Return the entrants of the round after ``number`` rounds."""
+        return [self.able[name] for name in dict.fromkeys(self.policy.next_round(self, number))]
+
+    def at_once(self, meeting: Sequence[Entrant], number: int) -> int:
+        """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
+        log = self.policy.log
+        if (log and log.replays) or len(meeting) == 1 or not self.policy.in_turns:
+            return 1
+        sizing = [entrant.sizing for entrant in meeting if entrant.sizing]
+        if len(sizing) < len(meeting):
+            return 1
+        taking_turns = number == 1 or all(IN_TURNS in one.records[-1].facts for one in meeting if one.records)
+        return rounds_at_once(sizing) if taking_turns else 1
+
+    def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
+        """Measure a process of each case of some rounds, or take the records of a round from the log."""
+        log = self.policy.log
+        if log and (replayed := log.replay()) is not None:
+            records_of = {record.case.digest: record for record in replayed}
+            for entrant in self.entrants:
+                if record := records_of.get(entrant.planned.case.digest):
+                    entrant.records.append(record)
+            return
+        begin = time.monotonic()
+        records = self._measured(rounds, self.policy.options_of(min(rounds)))
+        seconds = (time.monotonic() - begin) / len(rounds)
+        for number in rounds if log else ():
+            if log and (own := [record for record in records if record.repeat == number]):
+                log.keep(own, seconds)
+
+    def _measured(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
+        """Measure a process of each case; who goes first changes from round to round."""
+        processes = []
+        for number, meeting in rounds.items():
+            place = (number - 1) % len(meeting)
+            order = [*meeting[place:], *meeting[:place]]
+            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing runs beside what cannot run
+            processes += [(entrant, number) for entrant in order]
+        together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
+        measured = measure_rounds(
+            self.scheduler, [(entrant.planned, number) for entrant, number in processes], options, together=together
+        )
+        records: list[Record] = []
+        for (entrant, _), record in zip(processes, measured, strict=False):
+            entrant.records.append(record)
+            records.append(record)
+            if self.policy.strict and not record.ranked and len(records) < len(processes):
+                break  # the others are not measured for nothing
+        return records
+
+
+def have_room(entrants: Sequence[Entrant]) -> bool:
+    """Return whether processes of a round can be alive at once.
+
+    On a GPU the first process of a case tells how much memory it takes, so it runs alone.
+    """
+    if len(entrants) < 2 or any(entrant.planned.refusal for entrant in entrants):
+        return False
+    sizing = [entrant.sizing for entrant in entrants if entrant.sizing]
+    if len(sizing) == len(entrants):
+        return fit_together(sizing)
+    return all(entrant.planned.case.device == "cpu" for entrant in entrants)
+
+
+def measure_rounds(
+    scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions = USUAL, *, together: bool
+) -> Iterator[Record]:
+    """Yield the records of rounds as they end: of processes in turns if ``together``, or of one after the other.
+
+    If memory is too short for all at once, they are measured again, one after the other. The budget is the usual one
+    of a round unless ``options`` have one.
+    """
+    budget, at_once = scheduler.plan.budget, Counter(number for _, number in processes)
+    if together:
+        on_cpu = all(planned.case.device == "cpu" for planned, _ in processes)
+        series = options.budget or budget_of_rounds(budget, max(at_once.values()), 1 if on_cpu else len(at_once))
+        records = scheduler.measure_together(processes, with_fields(options, budget=series))
+        if len(records) == 1 or all(record.status != "out of memory" for record in records):
+            yield from records
+            return
+        scheduler.discard(records)
+    alone = options.budget or budget_of_rounds(budget)
+    if not options.budget and alone.mode == "both":
+        alone = replace(alone, mode="latency")
+    for planned, number in processes:
+        yield scheduler.measure(planned, number, with_fields(options, budget=alone))[0]
+
+
+def may_meet(cases: Iterable[PlannedCase]) -> bool:
+    """Return whether any of the cases that can run do the same work: without two there are no rounds."""
+    return max(Counter(planned.case.work for planned in cases if not planned.refusal).values(), default=0) > 1
+
+
+def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
+    """Return cases in groups that do the same work, and so race each other."""
+    groups: dict[Hashable, list[PlannedCase]] = {}
+    for planned in cases:
+        groups.setdefault(planned.case.work, []).append(planned)
+    return list(groups.values())
+
+
+def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
+    """Return the cases that begin with a round: of each race on the CPU, where all have room at the same time.
+
+    They load side by side, so the first round takes less time than to measure each by itself. On a GPU the first
+    process of a case is the only one there: it tells how much memory the case needs, and may time kernels.
+    """
+
+    def fits(group: Sequence[PlannedCase]) -> bool:
+        most = max(scheduler.references.of(planned).memory or TYPICAL_MEMORY for planned in group)
+        return ROOM * most * len(group) <= memory_left()
+
+    groups = races(planned for planned in cases if not planned.refusal and planned.case.device == "cpu")
+    return [group for group in groups if len(group) > 1 and fits(group)]
+
+
+def hold_rounds(
+    scheduler: Scheduler,
+    screened: Iterable[tuple[PlannedCase, Record]],
+    stand_ins: Iterable[tuple[PlannedCase, Record]] = (),
+    known: Sequence[Record] = (),
+) -> None:
+    """Hold the rounds of cases that were measured once; those that do the same work race each other.
+
+    A stand-in begins in the next round: it has the record of the case in whose place it is measured. The race goes on
+    after the rounds that are ``known`` from an earlier run, and the time of these counts.
+    """
+    entrants_of: dict[Hashable, list[Entrant]] = {}
+    for planned, first in screened:
+        if first.ranked:
+            later = [record for record in known if record.case == planned.case and record.repeat > first.repeat]
+            records = [first, *sorted(later, key=lambda record: record.repeat)]
+            entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
+    for planned, failed in stand_ins:
+        entrants_of[planned.case.work].append(Entrant(planned, stands_for=failed))
+    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in known if record.repeat])
+    left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
+    while left:
+        entrants, *left = left
+        now = time.monotonic()
+        share = now + (end - now) / (len(left) + 1)
+        held = max(record.repeat for entrant in entrants for record in entrant.records)
+        RaceEngine(scheduler, entrants, share, FastestPolicy(scheduler.plan.rounds), held).run()
+
+
+def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
+    """Return the reference of each device: the named case, or the plain case of the reference's backend."""
+    usual = {planned.reference.backend_label for planned in cases if planned.reference}
+    return list(references([planned.case for planned in cases], usual, named).values())
+
+
+def spent_seconds(records: Sequence[Record]) -> float:
+    """Return the seconds in which any process of the records was measured."""
+    total, latest = 0.0, -math.inf
+    spans = [tuple(datetime.fromisoformat(text).timestamp() for text in (one.created, one.ended)) for one in records]
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, latest), 0.0)
+        latest = max(latest, end)
+    return total
+
+
+def screening_budget(budget: Budget) -> Budget:
+    """Return what is measured of a case before the rounds: what was asked for, or else a short series."""
+    if budget.explicit or budget.max_time is not None:
+        return budget
+    return replace(budget, warmup_seconds=SCREENING_WARMUP, max_time=SCREENING_SERIES)
+
+
+def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
+    """Return what each process of rounds that are held at once measures: what was asked for, or else a short series."""
+    if budget.explicit:
+        return budget
+    series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
+    if at_once > 1:
+        series = min(series, AT_ONCE_SECONDS / (cases * at_once))
+    return replace(budget, warmup_seconds=ROUND_WARMUP / at_once, max_time=series)
+
+
+def rounds_at_once(firsts: Sequence[Record]) -> int:
+    """Return how many rounds of cases are held at once, by a record of each.
+
+    As many as have a CPU for each process; on the CPU two where to load and build takes longer than to measure.
+    """
+    count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
+    if all(record.case.device == "cpu" for record in firsts):
+        slow = max(_preparing(record) for record in firsts) > ROUND_SERIES * len(firsts)
+        count = CPU_AT_ONCE if slow else count
+    return count if count > 1 and fit_together([*firsts] * count) else 1
+
+
+def _preparing(record: Record) -> float:
+    """Return the seconds that a process took to load and build."""
+    return sum(phase.seconds for phase in record.phases if phase.name in ("load", "build"))
+
+
+def fit_together(records: Sequence[Record]) -> bool:
+    """Return whether processes such as these have room at the same time, by the memory that each took.
+
+    What took turns on a GPU where its memory was not known counts as much as the largest that is.
+    """
+    if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
+        return False
+    on_gpu = [record for record in records if record.case.device != "cpu"]
+    gpus = records[0].environment.gpus
+    if not on_gpu or not gpus or gpus[0].memory is None:
+        return True
+    known = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
+    if not known and not any(IN_TURNS in record.facts for record in on_gpu):
+        return False
+    needed = sum(known) + max(known, default=0) * (len(on_gpu) - len(known))
+    return SPARE * needed <= gpus[0].memory - (gpu_before().memory_used or 0)

@@ -1,0 +1,383 @@
+"""Workers on a Ray cluster: each part is a task that asks for the accelerator it needs, and Ray decides where it runs.
+
+There the same code runs as here, into a scratch folder. Each record is sent back as soon as it is made, with the files
+of its folder that are not too large. Ray does not try again: a task that is lost with its node is begun anew by
+``remote``, with the records that have come back.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+import inferlens
+from inferlens.backends.clocks import NVTX_VARIABLE
+from inferlens.errors import InferlensError, library, one_of
+from inferlens.execution import remote, worker
+from inferlens.execution.child import Outcome
+from inferlens.execution.protocol import (
+    Event,
+    Observer,
+    Order,
+    RemoteEvent,
+    TaskAnswer,
+    Value,
+    from_json,
+    result_from_json,
+)
+from inferlens.execution.remote import Launcher, RemoteJob, Worker, WorkerLost, core_shares, gpu_cards
+from inferlens.measure.interpreter import code
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.reasons import reason
+from inferlens.record.files import write_whole
+from inferlens.record.store import RECORD, Store
+from inferlens.spec.plan import Plan, toml_words
+
+LOCAL = "local"
+LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
+ROOM = 1 << 20  # bytes that a node has to have on its disk
+ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
+VARIABLES_PASSED = ("OMP_NUM_THREADS", NVTX_VARIABLE)  # they act on a node as they do here
+HERE = "127.0.0.1"
+PATIENCE = 5.0  # seconds for an address to answer
+TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
+
+
+class Needs(Struct, frozen=True):
+    """The resources of a kind of worker, and how many there may be at a time; 0: as many as Ray has room for."""
+
+    kind: str
+    accelerator: str = ""
+    gpus: int = 0
+    cpus: int = 1
+    most: int = 0
+
+
+class TaskStatus(Struct, frozen=True):
+    """The status of the result of a task."""
+
+    status: str = "ok"
+
+
+class RayLauncher(Launcher):
+    """Offers tasks on a cluster: an existing one, or one on this machine for as long as the plan runs."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        file = self.where.runtime_env
+        self.environment = toml_words(Path(file), "runtime environment") if file else {}
+        self._ours = False
+        self._streams: list[Any] = []
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> RayLauncher:
+        self.ray: Any = library("ray", extra="ray")
+        if not self.ray.is_initialized():
+            self._connect()
+        try:
+            self.needs = needs_of(self.where.on, [node for node in self.ray.nodes() if node["Alive"]], self.plan.device)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        self.task = self.ray.remote(num_returns="streaming", max_retries=0)(serve)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See :class:`Launcher`."""
+        if self._ours:
+            self.ray.shutdown()
+
+    def _connect(self) -> None:
+        address = self.where.address
+        words: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address == LOCAL:
+            words |= {"include_dashboard": False, "_node_ip_address": HERE}
+        else:
+            words["address"] = address
+            if address != "auto":
+                _check_answers(address)
+        if self.environment:
+            words["runtime_env"] = self.environment
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
+        if once := address != LOCAL and TRIES not in os.environ:
+            os.environ[TRIES] = "1"
+        try:
+            self.ray.init(**words)
+        except Exception as error:  # Ray raises nearly every type there is
+            what = f"Ray cannot be reached at '{address}': {reason(error)}."
+            hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
+            raise InferlensError(what, hint=hint) from error
+        finally:
+            if once:  # what is started by Ray itself has longer
+                del os.environ[TRIES]
+        self._ours = True
+        with suppress(AttributeError):  # Ray has no switch for it: a thread that prints what happens to nodes on our
+            ours = self.ray._private.worker.global_worker  # standard output, and burns a core once the head is gone
+            ours.threads_stopped.set()
+            ours.gcs_error_subscriber.close()
+
+    def workers(self, most: int) -> Sequence[Worker]:
+        """See :class:`Launcher`; workers without room wait in Ray."""
+        return [RayWorker(self, needs) for needs in self.needs for _ in range(min(most, needs.most or most))]
+
+    def start(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
+        """Start a part in Ray; return the stream of its events."""
+        own = self.environment.get("env_vars", {})
+        variables = {name: own.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
+        folder = "" if "working_dir" in self.environment else os.getcwd()
+        asked: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
+        if needs.accelerator:
+            asked["accelerator_type"] = needs.accelerator
+        with self._lock:
+            stream = self.task.options(**asked).remote(order, dict(files), folder, variables, code())
+            self._streams.append(stream)
+        return stream
+
+    def stop(self) -> None:
+        """See :class:`Launcher`."""
+        with self._lock:
+            for stream in self._streams:
+                with suppress(Exception):
+                    self.ray.cancel(stream, force=True)
+
+
+class RayWorker(Worker):
+    """Runs one task at a time, wherever Ray chooses."""
+
+    def __init__(self, launcher: RayLauncher, needs: Needs) -> None:
+        self.launcher, self.needs, self.kind = launcher, needs, needs.kind
+
+    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
+        """See :class:`Worker`."""
+        ray, output = self.launcher.ray, Path(job.plan.output)
+        carried = {file: Path(file).read_bytes() for file in job.live.values()}
+        stream = self.launcher.start(msgspec.json.encode(Order.of(task, job)), carried, self.needs)
+        places: dict[str, Path] = {}
+        try:
+            for reference in stream:
+                data, relative, files = ray.get(reference)
+                event = from_json(data, Event)
+                if isinstance(event, TaskAnswer):
+                    outcome: Outcome[Value] = Outcome(result_from_json(event.result, returns))
+                    return outcome.value("A part of the plan failed")
+                if isinstance(event, RemoteEvent):
+                    _repeat(event, relative, files, output, places, observer)
+        except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
+            if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk: of this node alone
+                raise WorkerLost(str(cause)) from error
+            if isinstance(cause, InferlensError):
+                raise cause from error
+            hint = "inferlens on every node, or a plan file with runtime_env"
+            raise InferlensError(f"A node cannot run this: {reason(error)}.", hint=hint) from error
+        except ray.exceptions.RayError as error:
+            raise WorkerLost(reason(error)) from error
+        raise WorkerLost("its task ended without an answer")
+
+
+def _repeat(
+    call: RemoteEvent,
+    relative: str,
+    files: Mapping[str, bytes],
+    output: Path,
+    places: dict[str, Path],
+    observer: Observer,
+) -> None:
+    """Repeat a call of an observer on a node here, once its files are here."""
+    if call.method == "done":
+        record, _ = call.decoded()
+        place = places[relative] = Store(output).claim(record.case, record.model.name)
+        _write(place, files)
+        Store.save(place, record)
+        observer.done(record, place)
+    elif call.method == "kept":
+        place = places.get(relative, output / relative)
+        if relative in places or "" in files:
+            _write(place, files)
+        else:  # the folder is what it is there, and no more
+            fresh = place.with_name(f"{place.name}.new")
+            _write(fresh, files)
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.replace(place)
+        observer.kept(place)
+    else:
+        call.repeat_for(observer)
+
+
+def _write(place: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        file = place / name if name else place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, data)
+
+
+def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Needs]:
+    """Return the resources of workers for ``--on``, from those of the nodes.
+
+    A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
+    node: no node has two at a time, which would disturb each other. Raises InferlensError for what no node has; or
+    where nothing is named and nodes have different accelerators.
+    """
+    resources = [dict(node["Resources"]) for node in nodes]
+    there = sorted({name[len(ACCELERATOR) :] for each in resources for name in each if name.startswith(ACCELERATOR)})
+    if not on:
+        gpus = [each for each in resources if each.get("GPU")]
+        if not gpus or tuple(devices) == ("cpu",):
+            largest = max((int(each.get("CPU", 0)) for each in resources), default=0)
+            return [Needs("", cpus=largest // 2 + 1)]
+        if len(there) > 1:
+            hint = f"--on {there[0]}, or --on {','.join(there)} for all cases on each"
+            raise InferlensError(f"The cluster has {', '.join(there)}.", hint=hint)
+        return [Needs("", there[0] if there else "", 1, _cpu_share(gpus))]
+    needs = []
+    for words in on:
+        name, _, number = words.partition(":")
+        having = [each for each in resources if f"{ACCELERATOR}{name}" in each and each.get("GPU")]
+        if not having:
+            expected = one_of(there) if there else "a cluster whose nodes have accelerators"
+            raise InferlensError(f"No node of the cluster has '{name}'.", expected=expected)
+        if number and (not number.isdecimal() or not int(number)):
+            raise InferlensError(
+                f"'{words}' is not valid for on.", expected="such as H200, or H200:2 for two at a time"
+            )
+        needs.append(Needs(name if len(on) > 1 else "", name, 1, _cpu_share(having), int(number or 0)))
+    return needs
+
+
+def _cpu_share(resources: Sequence[Mapping[str, float]]) -> int:
+    return max(1, min(int(each.get("CPU", 1)) // max(1, int(each["GPU"])) for each in resources))
+
+
+def _check_answers(address: str) -> None:
+    """Refuse an address where no cluster answers, for which Ray waits very long, or of Ray's client without streams."""
+    if "://" in address:
+        hint = f"a node of the cluster, where it is --ray {address.partition('://')[2].partition(':')[0]}:6379"
+        raise InferlensError(f"'{address}' is an address of the Ray client, which passes no records on.", hint=hint)
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InferlensError(f"'{address}' is not the address of a cluster.", expected="local, auto, or HOST:PORT")
+    try:
+        socket.create_connection((host, int(port)), PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        what = f"No Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}."
+        raise InferlensError(what, hint="ray status, or --ray local") from error
+
+
+# On the node
+
+
+def serve(
+    order: bytes, files: Mapping[str, bytes], folder: str, variables: Mapping[str, str | None], code_there: str
+) -> Iterator[tuple[Any, ...]]:
+    """Do a part on a node, and yield its events.
+
+    Args:
+        files: files that it needs beside those of the node, by their paths.
+        folder: the working directory, if there is such a folder.
+        variables: environment variables; one that is None is not set, whatever Ray has set.
+        code_there: the hash of the code of the command: other code may measure in another way.
+    """
+    if code_there != code():
+        what = f"The node {socket.gethostname()} has another Inferlens: its code is not that of this one."
+        raise InferlensError(what, expected=f"one Inferlens on every node; there it is {inferlens.__version__}")
+    for name in variables:
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
+    if folder and Path(folder).is_dir():
+        os.chdir(folder)
+    _isolate()
+    for path, data in files.items():
+        if not Path(path).exists():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_bytes(data)
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
+        output = Path(scratch).resolve()
+        kept = Path.home() / ".cache" / "inferlens" / ".cache"  # from part to part
+        kept.mkdir(parents=True, exist_ok=True)
+        (output / ".cache").symlink_to(kept)
+        part = msgspec.json.decode(order, type=Order)
+        job = from_json(part.job, get_type_hints(remote.TASKS[part.task])["job"])
+        moved = Order.of(part.task, replace(job, plan=replace(job.plan, output=str(output))))
+
+        def work() -> None:
+            try:
+                worker.perform(moved, events.put, task_of=remote.TASKS.__getitem__)
+            finally:
+                events.put(None)
+
+        thread = threading.Thread(target=work, name="inferlens-part")
+        thread.start()
+        known: set[str] = set()
+        while (event := events.get()) is not None:
+            if isinstance(event, TaskAnswer) and msgspec.json.decode(event.result, type=TaskStatus).status != "ok":
+                _check_room(output)
+            if isinstance(event, (RemoteEvent, TaskAnswer)):
+                yield _packed(event, output, known)
+        thread.join()
+
+
+def _check_room(scratch: Path) -> None:
+    """Raise OSError if the disk of the node is full: then a failure is no fault of the part."""
+    try:
+        (scratch / ".room").write_bytes(bytes(ROOM))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
+
+
+def _packed(event: RemoteEvent | TaskAnswer, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
+    """Return an event as JSON, with a path below the scratch folder, and the files there."""
+    relative, files = "", {}
+    if isinstance(event, RemoteEvent) and event.method in ("done", "kept"):
+        path = Path(event.decoded()[-1]).resolve()
+        relative = str(path.relative_to(output))
+        if event.method == "done":
+            known.add(relative)
+        files = _read(path, limited=relative in known)
+    return msgspec.json.encode(event), relative, files
+
+
+def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
+    """Return the content of a file, or of the files of a folder by their paths; of a record's folder the small ones."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    sorted_files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
+    files, size = {}, 0
+    for file in sorted_files:
+        more = file.stat().st_size
+        if limited and (file.name == RECORD or more > LARGEST or size + more > MOST):
+            continue
+        size += more
+        files[str(file.relative_to(path))] = file.read_bytes()
+    return files
+
+
+def _isolate() -> None:
+    """Name the GPU that Ray has given by its UUID, and keep to a share of the CPUs of the node."""
+    given = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    here = gpu_cards()  # all of the node
+    if given is None:
+        return
+    first = given.split(",")[0].strip()
+    index = int(first) if first.isdigit() else next((n for n, card in enumerate(here) if card.uuid == first), -1)
+    if "," in given or not 0 <= index < len(here):
+        os.environ["CUDA_VISIBLE_DEVICES"] = given
+        return
+    os.environ["CUDA_VISIBLE_DEVICES"] = here[index].uuid
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(InferlensError):  # fewer cores than GPUs
+            os.sched_setaffinity(0, core_shares(here, sorted(usable_cpus()))[index])

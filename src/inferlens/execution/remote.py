@@ -1,0 +1,772 @@
+"""Runs on other workers: GPUs of this machine, each with a process, or what a third-party launcher offers, such as Ray.
+
+This is an outer program over the same runs: it divides a plan into parts, starts each part on a worker, and copies the
+records back. Cases that do the same work are a *race*, and stay on one worker: cases that are compared ran on the same
+device. Records are on disk here as soon as a worker reports them. If a worker is lost, another one does the rest.
+
+A launcher is a class of the entry-point group ``inferlens.launchers``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import shutil
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.analysis.samples import latencies
+from inferlens.analysis.tuning import Tuned
+from inferlens.backends.availability import open_nvml
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.execution import child, worker
+from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
+from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
+from inferlens.execution.protocol import Event, Job, Observer, PlannedCase, RemoteEvent, ResultCollector, Value
+from inferlens.execution.race import races, references_of
+from inferlens.execution.resume import ON, RunState, find_earlier, requests_of, same_place
+from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
+from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
+from inferlens.execution.space import SearchSelection, SearchSpace, explore
+from inferlens.execution.tasks import TaskContext
+from inferlens.execution.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.measure.monitor.gpu import visible
+from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.record import VISIBLE, Record
+from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
+from inferlens.registry import Registry
+from inferlens.spec.plan import LOCAL, Plan, Where
+from inferlens.stats.samples import median
+from inferlens.units import plural, ratio
+
+RACES_A_PART = 5  # at most, where all take as long
+MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
+QUANTIZED_FOLDER = "beside others"  # the fact of the case that was measured alone, too
+ALL = "all"
+TOPOLOGY = "/sys/devices/system/cpu"
+
+# Jobs and the tasks on them, which run on workers.
+
+
+class RemoteJob(Job, frozen=True, kw_only=True):
+    """A part of a plan; ``live`` has the files of live modules, by the full name of each."""
+
+    plan: Plan
+    state: RunState = msgspec.field(default_factory=RunState)
+    live: Mapping[str, str] = {}
+
+    @property
+    def kind(self) -> str:
+        """The kind of worker that the part is for."""
+        return self.state.facts.get(ON, "")
+
+    @property
+    def gpu(self) -> str:
+        """The GPU that an earlier worker of the part had."""
+        return ""
+
+    @property
+    def progress(self) -> int:
+        """A measure of what is done. A part that loses workers again and again without progress is given up."""
+        return 0
+
+    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:  # noqa: ARG002
+        """Return the records of the part that lack something; ``folders`` are by record id."""
+        return []
+
+    def updated(self, records: Sequence[Record]) -> RemoteJob:  # noqa: ARG002 - for others
+        """Return the job with the records so far."""
+        return self
+
+
+J = TypeVar("J", bound=RemoteJob)
+
+
+class ListJob(RemoteJob, frozen=True, kw_only=True):
+    """List the cases of the plan; ``model`` is its live one. The rest is as of ``cases_of``."""
+
+    model: ModelHandle | None = None
+    listed: bool = False
+
+
+class CasesJob(RemoteJob, frozen=True, kw_only=True):
+    """Measure cases, and hold their rounds; ``given_up``: why cases without a record do not run, if they do not."""
+
+    cases: tuple[PlannedCase, ...]
+    given_up: str = ""
+
+    @property
+    def gpu(self) -> str:
+        """See :class:`RemoteJob`."""
+        return self.state.known[0].environment.variables.get(VISIBLE, "") if self.state.known else ""
+
+    @property
+    def progress(self) -> int:
+        """See :class:`RemoteJob`."""
+        return len(self.state.known)
+
+    def own(self, records: Sequence[Record]) -> list[Record]:
+        """Return the records of the cases on this kind of worker."""
+        digests = {planned.case.digest for planned in self.cases}
+        return [record for record in records if record.case.digest in digests and record.facts.get(ON, "") == self.kind]
+
+    def updated(self, records: Sequence[Record]) -> CasesJob:
+        """See :class:`RemoteJob`."""
+        return replace(self, state=replace(self.state, known=tuple(self.own(records))))
+
+    def planned(self) -> tuple[PlannedCase, ...]:
+        """Return the cases; with the reason, if they are given up."""
+        if not self.given_up:
+            return self.cases
+        refusal = Unsupported(self.given_up)
+        return tuple(dataclasses.replace(planned, refusal=planned.refusal or refusal) for planned in self.cases)
+
+
+class AloneJob(RemoteJob, frozen=True, kw_only=True):
+    """Measure a case while nothing else runs; its record is not kept."""
+
+    planned: PlannedCase
+
+
+class ProfileCasesJob(CasesJob, frozen=True, kw_only=True):
+    """Measure and profile cases."""
+
+    levels: tuple[Level, ...]
+    runs: int
+
+    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
+        """See :class:`RemoteJob`."""
+        files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
+        return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
+
+
+class ExploreJob(RemoteJob, frozen=True, kw_only=True):
+    """Find the search space of a plan; ``model`` is its live model."""
+
+    selection: SearchSelection
+    model: ModelHandle | None = None
+
+
+class TuneJob(RemoteJob, frozen=True, kw_only=True):
+    """Tune one model at one batch size, in a folder ``home`` below that of the plan; ``log`` has its rounds so far."""
+
+    request: TuningRequest
+    selection: SearchSelection
+    space: SearchSpace
+    home: str
+    seconds: float
+    model: ModelHandle | None
+    log: bytes = b""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the model."""
+        return Path(self.plan.output) / self.home
+
+    @property
+    def progress(self) -> int:
+        """See :class:`RemoteJob`."""
+        return len(self.log)
+
+    def updated(self, records: Sequence[Record]) -> TuneJob:  # noqa: ARG002 - it has its own
+        """See :class:`RemoteJob`."""
+        file = self.folder / TUNING / TRIALS
+        return replace(self, log=file.read_bytes() if file.exists() else b"")
+
+
+@dataclass
+class PartContext:
+    """The context of a part that runs in this process."""
+
+    observer: Observer
+
+
+Context = PartContext | TaskContext
+
+
+@contextmanager
+def part_scheduler(job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]) -> Iterator[Scheduler]:
+    """Yield a scheduler for cases of a part; records of another device or other versions do not count."""
+    environments, known = Environments(), job.state.known
+    if not (isinstance(job, CasesJob) and job.given_up):
+        known = tuple(record for record in known if same_place(record, environments.of(record.case)))
+        stale = [record for record in job.state.known if record not in known]
+        if own := [record for record in stale if record.run == job.state.run]:
+            observer.discarded(own)
+        if others := [record for record in stale if record.run != job.state.run]:
+            observer.unused(others)
+    state = replace(job.state, known=known)
+    with open_scheduler(job.plan, observer, cases, job.live, state, environments=environments) as scheduler:
+        yield scheduler
+
+
+def list_cases(job: ListJob, context: Context) -> list[PlannedCase]:  # noqa: ARG001 - nothing happens
+    """Return the cases of the plan on this machine."""
+    return cases_of(job.plan, job.model, listed=job.listed)
+
+
+def bench_part(job: CasesJob, context: Context) -> None:
+    """Measure cases, and hold their rounds."""
+    with part_scheduler(job, context.observer, job.cases) as scheduler:
+        if job.given_up:
+            CaseResults(scheduler).measure([(planned, 0) for planned in job.planned()])
+        else:
+            measure_cases(scheduler, job.cases)
+
+
+def profile_part(job: ProfileCasesJob, context: Context) -> None:
+    """Measure and profile cases."""
+    with part_scheduler(job, context.observer, job.cases) as scheduler:
+        profile_cases(scheduler, job.planned(), job.levels, job.runs)
+
+
+def measure_alone(job: AloneJob, context: Context) -> Record:  # noqa: ARG001 - nobody is to hear of it
+    """Return the record of a case; nothing else of it is kept."""
+    with part_scheduler(job, Observer(), [job.planned]) as scheduler:
+        record, folder = scheduler.measure(job.planned)
+    shutil.rmtree(folder, ignore_errors=True)
+    return record
+
+
+def explore_space(job: ExploreJob, context: Context) -> SearchSpace:  # noqa: ARG001 - nothing happens
+    """Return the search space on this machine."""
+    return explore(job.plan, job.selection, job.model)
+
+
+def tune_part(job: TuneJob, context: Context) -> Tuned:
+    """Tune one model at one batch size; the records of the search are kept with its rounds alone."""
+    file = job.folder / TUNING / TRIALS
+    if job.log and not file.exists():
+        file.parent.mkdir(parents=True)
+        file.write_bytes(job.log)
+    request = replace(job.request, plan=job.plan)
+    observer = WithoutRecords(context.observer)
+    return tune_one(request, job.selection, job.space, job.folder, observer, job.model, job.seconds)
+
+
+class WithoutRecords(ResultCollector):
+    """Forwards all calls but those about records."""
+
+    def forward(self, method: str, *arguments: Any) -> None:
+        """See :class:`ResultCollector`."""
+        if method not in ("done", "discarded"):
+            super().forward(method, *arguments)
+
+
+TASKS: dict[str, worker.Task] = {
+    "list cases": list_cases,
+    "bench": bench_part,
+    "measure alone": measure_alone,
+    "profile": profile_part,
+    "explore": explore_space,
+    "tune": tune_part,
+}
+
+
+def main() -> None:
+    """Run the order on standard input, in the process of a worker on this machine."""
+    worker.main(TASKS.__getitem__)
+
+
+# Launchers and workers.
+
+
+class WorkerLost(Exception):
+    """A worker ended before its part was done; the text says how."""
+
+
+class Worker(ABC):
+    """Does parts of a plan, one at a time, and each in a thread of its own.
+
+    Attributes:
+        kind: the kind of device, such as ``H200``: each kind measures the whole plan. Empty: there is only one kind.
+        gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it is known beforehand: the UUID of its only GPU.
+        neighbours: the number of others that work on the same machine at the same time, if it is known.
+    """
+
+    kind = ""
+    gpu = ""
+    neighbours = 0
+
+    @abstractmethod
+    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
+        """Return the value of a task of :data:`TASKS`. Raises WorkerLost if the worker came to an end.
+
+        Results that it reported until then count; another worker does the rest.
+        """
+
+
+class Launcher(ABC):
+    """Offers workers for a plan until the end of its context."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.where = plan.where
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(  # noqa: B027 - many have nothing to let go of
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of everything that it has begun."""
+
+    @abstractmethod
+    def workers(self, most: int) -> Sequence[Worker]:
+        """Return those that may work at the same time, at most ``most`` of each kind and at least one."""
+
+    def stop(self) -> None:  # noqa: B027 - nor anything to end
+        """End the running parts, from another thread: the user has interrupted the run."""
+
+
+LAUNCHERS: Registry[Launcher] = Registry("inferlens.launchers", "launcher")
+
+
+def launcher_of(plan: Plan) -> Launcher:
+    """Return the launcher that a plan names. Raises InferlensError if it is not there, or lacks what the plan wants."""
+    if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
+        return GpuLauncher(plan)
+    make: Any = LAUNCHERS.get(plan.where.launcher)
+    launcher: Launcher = make(plan)
+    return launcher
+
+
+class GpuCard(Struct, frozen=True):
+    """A GPU: its name, UUID, and the CPUs that are near to it, as far as they are known."""
+
+    name: str
+    uuid: str
+    near: frozenset[int] = frozenset()
+
+
+class GpuLauncher(Launcher):
+    """A worker for each GPU of this machine that the plan names."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self._stopping = threading.Event()
+        self._running: set[int] = set()
+        here = gpu_cards()
+        chosen = chosen_cards(plan.where.on, here)
+        cores = core_shares([here[index] for index in chosen], sorted(usable_cpus()))
+        several = len({here[index].name for index in chosen}) > 1
+        self._workers = [
+            GpuWorker(here[index], share, here[index].name if several else "", self)
+            for index, share in zip(chosen, cores, strict=True)
+        ]
+        for one in self._workers:
+            one.neighbours = len(self._workers) - 1
+
+    def workers(self, most: int) -> Sequence[Worker]:
+        """See :class:`Launcher`."""
+        number: Counter[str] = Counter()
+        chosen = []
+        for one in self._workers:
+            number[one.kind] += 1
+            if number[one.kind] <= most:
+                chosen.append(one)
+        return chosen
+
+    @contextmanager
+    def running(self, pids: list[int]) -> Iterator[Callable[[int], None]]:
+        """Yield a function that registers the process of a worker; it is forgotten at the end of the context."""
+
+        def started(pid: int) -> None:
+            pids.append(pid)
+            self._running.add(pid)
+            if self._stopping.is_set():
+                _interrupt(pid)
+
+        try:
+            yield started
+        finally:
+            self._running.difference_update(pids)
+
+    def stop(self) -> None:
+        """See :class:`Launcher`: as by Ctrl-C, so that workers end what they have started."""
+        self._stopping.set()
+        for pid in list(self._running):
+            _interrupt(pid)
+
+
+def _interrupt(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+
+
+class GpuWorker(Worker):
+    """A process for each part, which sees one GPU by UUID, before anything imports CUDA, and has some of the cores.
+
+    So nothing is timed while another worker's build runs on the same cores.
+    """
+
+    def __init__(self, card: GpuCard, cpus: Sequence[int], kind: str, launcher: GpuLauncher) -> None:
+        self.card, self.cpus, self.kind, self._launcher = card, cpus, kind, launcher
+        self.gpu = card.uuid
+
+    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
+        """See :class:`Worker`."""
+
+        def hear(event: Event) -> None:
+            if isinstance(event, RemoteEvent):
+                event.repeat_for(observer)
+
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cpus)  # of this thread, and so of all that it starts
+        with self._launcher.running([]) as started:
+            outcome = child.launch(
+                task, job, returns, timeout=math.inf, on_event=hear, variables={VISIBLE: self.gpu}, started=started,
+                program="remote",
+            )  # fmt: skip
+        if not outcome.answered:
+            raise WorkerLost(" ".join([outcome.result.reason, *outcome.tail[-1:]]))
+        return outcome.value(f"What runs on {self.card.name} failed")
+
+
+def gpu_cards() -> list[GpuCard]:
+    """Return the GPUs of this machine that may be used, in the order of nvidia-smi or ``CUDA_VISIBLE_DEVICES``."""
+    with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing driver mean the same
+        return [
+            GpuCard(str(nvml.nvmlDeviceGetName(handle)), str(nvml.nvmlDeviceGetUUID(handle)), _near(nvml, handle))
+            for handle in visible(nvml)
+        ]
+    return []
+
+
+def _near(nvml: Any, handle: Any) -> frozenset[int]:
+    words = (max(os.cpu_count() or 1, max(usable_cpus()) + 1) + 63) // 64
+    with suppress(Exception):  # not every system tells
+        masks = nvml.nvmlDeviceGetCpuAffinity(handle, words)
+        return frozenset(64 * word + bit for word, mask in enumerate(masks) for bit in range(64) if mask >> bit & 1)
+    return frozenset()
+
+
+def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
+    """Return the places of GPUs by name: ``cuda:1``, the beginning of a UUID, or ``all``. Raises InferlensError."""
+    if not here:
+        raise InferlensError(
+            "There is no NVIDIA GPU here for --devices.", hint="without --devices; nvidia-smi lists them"
+        )
+    expected = f"all, or some of {', '.join(f'cuda:{index}' for index in range(len(here)))}"
+    chosen: list[int] = []
+    for name in names:
+        if name == ALL:
+            chosen += range(len(here))
+            continue
+        word, colon, number = name.partition(":")
+        uuids = [index for index, card in enumerate(here) if card.uuid.lower().startswith(name.lower())]
+        if word == "cuda" and colon and number.isdecimal() and int(number) < len(here):
+            chosen.append(int(number))
+        elif len(uuids) == 1:
+            chosen += uuids
+        else:
+            raise InferlensError(f"There is no device '{name}' here.", expected=expected)
+    return list(dict.fromkeys(chosen))
+
+
+def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
+    """Return whole cores for each card, near to it where possible. Raises InferlensError for fewer cores than cards."""
+    near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
+    groups = list(dict.fromkeys(near))
+    if any(a & b for place, a in enumerate(groups) for b in groups[:place]):
+        near, groups = [frozenset(cpus)] * len(cards), [frozenset(cpus)]
+    parts: dict[int, list[int]] = {}
+    for group in groups:
+        members = [index for index, cpus in enumerate(near) if cpus == group]
+        cores = list(dict.fromkeys(_siblings(cpu, topology) & group for cpu in sorted(group)))
+        if len(cores) < len(members):
+            raise InferlensError(
+                f"{len(members)} devices share {len(cores)} CPU core{'s' * (len(cores) != 1)}, and each needs one.",
+                hint="--devices with fewer",
+            )
+        for place, index in enumerate(members):
+            own = cores[place * len(cores) // len(members) : (place + 1) * len(cores) // len(members)]
+            parts[index] = sorted(cpu for core in own for cpu in core)
+    return [parts[index] for index in range(len(cards))]
+
+
+def _siblings(cpu: int, topology: Path) -> frozenset[int]:
+    with suppress(OSError, ValueError):
+        text = (topology / f"cpu{cpu}/topology/thread_siblings_list").read_text("utf-8")
+        ranges = [part.split("-") for part in text.strip().split(",")]
+        return frozenset(cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1))
+    return frozenset((cpu,))
+
+
+# The parent: a plan on the workers of its launcher.
+
+
+class RemoteRun:
+    """A plan on the workers of a launcher; ``run`` is the number of its records."""
+
+    def __init__(self, plan: Plan, launcher: Launcher, observer: Observer, model: ModelHandle | None) -> None:
+        self.plan, self.launcher, self.model = replace(plan, where=Where()), launcher, model
+        self.results = ResultCollector(observer)
+        self.run = RunState().run
+
+    def job(self, form: type[J], kind: str = "", **fields: Any) -> J:
+        """Return the job of a part for a kind of worker."""
+        state = RunState(run=self.run, facts={ON: kind} if kind else {})
+        return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
+
+    def of_each_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
+        """Return the value of a task on each kind of worker."""
+        kinds = [one.kind for one in self.launcher.workers(1)]
+        values = self.do(task, [self.job(form, kind, **fields) for kind in kinds], returns)
+        return dict(zip(kinds, values, strict=True))
+
+    def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
+        """Return the cases on each kind of worker, as of ``cases_of``."""
+        return self.of_each_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
+
+    def do(self, task: str, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
+        """Return the values of a task on some jobs, in their order, each done by a worker of its kind."""
+        queue = _WorkQueue(self, task, jobs, returns)
+        workers = self.launcher.workers(len(jobs))
+        with ThreadPoolExecutor(len(workers), "inferlens-parts") as pool:
+            futures = [pool.submit(queue.work, one) for one in workers]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+                for future in futures:
+                    if future.done():
+                        future.result()
+            except BaseException:
+                queue.stop()
+                raise
+        return [queue.values[index] for index in range(len(jobs))]
+
+    def divided(
+        self, cases: Mapping[str, Sequence[PlannedCase]]
+    ) -> Iterator[tuple[str, tuple[PlannedCase, ...], float]]:
+        """Yield the parts of a plan: kind, cases, and share of the time for rounds; the longest part comes first.
+
+        A part is a race. GPUs of this machine have several races in a part, which load side by side; but not if a run
+        goes on, whose races began on one GPU or another.
+        """
+        for kind, planned in cases.items():
+            groups = races(planned)
+            workers = [one for one in self.launcher.workers(len(groups)) if one.kind == kind]
+            if len(workers) == 1:
+                yield kind, tuple(planned), 1.0
+                continue
+            seconds = estimator([one.model.name for one in planned], self.plan)
+            took = [sum(seconds(one.case) for one in group if not one.refusal) for group in groups]
+            count = len(groups)
+            if workers and all(one.gpu for one in workers) and not self.results.records:
+                count = len(workers) * math.ceil(count / (len(workers) * RACES_A_PART))
+            parts = [tuple(one for place in places for one in groups[place]) for places in balanced(took, count)]
+            busy = sum(any(not one.refusal for one in part) for part in parts)
+            for part in parts:
+                yield kind, part, min(1.0, len(workers) / max(1, busy))
+
+    def race_jobs(
+        self,
+        form: type[J],
+        cases: Mapping[str, Sequence[PlannedCase]],
+        request: Callable[[Sequence[PlannedCase]], dict[str, str]],
+        complete: Callable[[Path], bool] = lambda _: True,
+        **fields: Any,
+    ) -> list[J]:
+        """Return the jobs of the parts, with the records of earlier runs; ``request`` returns hashes."""
+        states = {}
+        for kind, planned in cases.items():
+            facts = {ON: kind} if kind else {}
+            state = RunState(run=self.run, facts=facts, requests=request(planned))
+            states[kind] = find_earlier(state, self.plan, planned, None, self.results, complete)
+        jobs = []
+        for kind, part, share in self.divided(cases):
+            plan = replace(self.plan, within=share * self.plan.within)
+            jobs.append(self.now(self.job(form, kind, plan=plan, cases=part, state=states[kind], **fields)))
+        return jobs
+
+    def now(self, job: J) -> J:
+        """Return a job with the records so far; records without all that belongs to them are discarded."""
+        with self.results.lock:
+            if incomplete := job.incomplete(self.results.records, self.results.folders):
+                self.results.discarded(incomplete)
+            return cast("J", job.updated(self.results.records[:]))
+
+
+class _WorkQueue(Generic[J, Value]):
+    """Jobs that workers take one after the other; ``values`` has the results by place."""
+
+    def __init__(self, remote: RemoteRun, task: str, jobs: Sequence[J], returns: type[Value]) -> None:
+        self.remote, self.task, self.returns = remote, task, returns
+        self.left = list(enumerate(jobs))
+        self.values: dict[int, Value] = {}
+        self.stopped = False
+
+    def work(self, worker: Worker) -> None:
+        while taken := self._next(worker):
+            index, job = taken
+            self.values[index] = self._do(worker, job)
+
+    def stop(self) -> None:
+        """Begin no more jobs, and end the running ones."""
+        self.stopped = True
+        self.remote.launcher.stop()
+
+    def _next(self, worker: Worker) -> tuple[int, J] | None:
+        """Return the next job for a worker: one that its GPU began, or nobody; one of another GPU would begin anew."""
+        with self.remote.results.lock:
+            fitting = [(index, job) for index, job in self.left if job.kind == worker.kind]
+            if self.stopped or not fitting:
+                return None
+            taken = min(fitting, key=lambda pair: {worker.gpu: 0, "": 1}.get(pair[1].gpu, 2))
+            self.left.remove(taken)
+            return taken
+
+    def _do(self, worker: Worker, job: J) -> Value:
+        """Return the value of a job; if its worker is lost, the same worker or another one does the rest."""
+        results, lost, most = self.remote.results, 0, job.progress
+        while True:
+            try:
+                return worker.do(self.task, job, self.returns, results)
+            except WorkerLost as error:
+                if self.stopped:
+                    raise
+                job = self.remote.now(job)
+                lost, most = (1, job.progress) if job.progress > most else (lost + 1, most)
+                if lost < MOST_LOST:
+                    results.remark(f"A worker was lost, and what it had not done is done elsewhere: {error}")
+                    continue
+                reason = f"{lost} workers were lost with it, the last one like this: {error}"
+                if not isinstance(job, CasesJob):
+                    raise InferlensError(f"{job.plan.model[0]} was given up: {reason}") from error
+                value: Value = TASKS[self.task](replace(job, given_up=reason), PartContext(results))
+                return value
+
+
+@contextmanager
+def remote_run(plan: Plan, observer: Observer, model: ModelHandle | None) -> Iterator[RemoteRun]:
+    """Yield a plan on the workers that it names."""
+    with launcher_of(plan) as launcher:
+        yield RemoteRun(plan, launcher, observer, model)
+
+
+def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
+    """Measure every case of ``plan`` on the workers that it names, as ``run.run`` does on this machine."""
+    observer.doing("looking at models and backends")
+    with remote_run(replace(plan, recommended=True), observer, model) as remote:
+        plan, results, cases = remote.plan, remote.results, remote.cases()
+        orders = [measuring_order(planned, plan.repeats, plan.seed) for planned in cases.values()]
+        results.planned([planned for order in orders for planned, _ in order])
+        every = [planned for own in cases.values() for planned in own]
+        with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
+            jobs = remote.race_jobs(CasesJob, cases, lambda own: requests_of("bench", plan, own, model))
+            remote.do("bench", jobs, type(None))
+            if plan.repeats != 1:  # what is measured once is short
+                compare_alone(remote, jobs)
+        return results.records
+
+
+def profile(
+    plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: ModelHandle | None = None
+) -> list[tuple[Profile, Path]]:
+    """Profile every case of ``plan`` on the workers that it names, as ``profile.run`` does on this machine."""
+    check_repeats(plan)
+    observer.doing("looking at models and backends")
+    with remote_run(plan, observer, model) as remote:
+        cases = remote.cases()
+        remote.results.planned([planned for own in cases.values() for planned in own])
+        jobs = remote.race_jobs(
+            ProfileCasesJob,
+            cases,
+            lambda own: requests_of("profile", remote.plan, own, model, levels, runs),
+            lambda folder: has_profiles(folder, levels),
+            levels=tuple(levels),
+            runs=runs,
+        )
+        remote.do("profile", jobs, type(None))
+        return profiles_of(remote.results, levels)
+
+
+def tune(
+    request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
+) -> list[Tuned]:
+    """Tune each model at each batch size on one of the workers of the plan, several at the same time."""
+    observer.doing("looking at models and backends")
+    with remote_run(request.plan, observer, model) as remote:
+        jobs: list[TuneJob] = []
+        spaces = remote.of_each_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
+        for kind, space in spaces.items():
+            parts = list(parts_of(space))
+            workers = sum(one.kind == kind for one in remote.launcher.workers(len(parts)))
+            for part in parts:
+                case, name = part.families[0].case, part.families[0].model.name
+                several = sum(one.families[0].case.model == case.model for one in parts) > 1
+                words = ([kind] if kind else []) + ([size_folder(case)] if several else [])
+                job = remote.job(
+                    TuneJob, kind, request=request, selection=selection, space=part, model=model,
+                    plan=narrowed(remote.plan, case), home=str(Path(safe_name(name)) / "-".join(words)),
+                    seconds=request.budget * min(1.0, workers / len(parts)),
+                )  # fmt: skip
+                jobs.append(remote.now(job))
+        return [
+            replace(tuned, folder=tuned.folder and str(job.folder / BEST))
+            for job, tuned in zip(jobs, remote.do("tune", jobs, Tuned), strict=True)
+        ]
+
+
+def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
+    """Measure the reference of a worker's first race once more, while nothing else runs, and keep how they compare.
+
+    Workers on one machine have cores and a GPU of their own, and share memory, caches, power and the bus.
+    """
+    one = remote.launcher.workers(1)[0]
+    job = next((job for job in map(remote.now, jobs) if job.gpu == one.gpu), None)
+    shared = _reference_record(remote.plan, job) if job and one.neighbours and len(jobs) > 1 else None
+    if not job or not shared:
+        return
+    plan, results = remote.plan, remote.results
+    results.doing("the reference alone")
+    planned = next(planned for planned in job.cases if planned.case == shared.case)
+    fields = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
+    try:
+        (record,) = remote.do("measure alone", [remote.job(AloneJob, one.kind, **fields)], Record)
+    except InferlensError:  # all is measured that was asked for
+        return
+    times = latencies(shared).samples, latencies(record).samples
+    if not all(times):
+        return
+    factor = median(times[0]) / median(times[1])
+    fact = {QUANTIZED_FOLDER: {"others": one.neighbours, "ratio": factor}}
+    Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
+    more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
+    others = plural(one.neighbours, "other worker")
+    label = shared.case.label
+    results.remark(f"{label} took {ratio(factor)} as long beside {others} as alone{more} (one process each).")
+
+
+def _reference_record(plan: Plan, job: CasesJob) -> Record | None:
+    """Return the first record of the reference of a part, or else of any case, with latencies."""
+    chosen = references_of(job.cases, plan.reference)
+    able = [record for record in job.state.known if record.status == "ok" and latencies(record).samples]
+    return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)
+
+
+def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
+    """Return places in groups that take about equally long, the longest first."""
+    groups: list[list[int]] = [[] for _ in range(count)]
+
+    def took(group: list[int]) -> float:
+        return sum(seconds[place] for place in group)
+
+    for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
+        min(groups, key=took).append(place)
+    return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]

@@ -1,0 +1,150 @@
+"""A run of ``inferlens bench``: the cases of a plan are measured, and those that may be the fastest race each other.
+
+:func:`run` is the table of contents. It runs on this machine; ``remote`` starts the same on other workers.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.protocol import Observer, PlannedCase, ResultCollector
+from inferlens.execution.race import first_rounds, hold_rounds, measure_rounds, screening_budget
+from inferlens.execution.resume import RunState, find_earlier, requests_of
+from inferlens.execution.scheduler import Environments, MeasureOptions, Process, Scheduler, open_scheduler
+from inferlens.record.record import CUT_SHORT, Record
+from inferlens.record.store import Store, alone_in, safe_name
+from inferlens.spec.plan import Plan
+
+
+def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
+    """Measure every case of ``plan``; each record is on disk before the next case starts.
+
+    Each case is measured once, by itself; those that may be the fastest then meet in rounds, unless the plan gives a
+    number of repeats. What an earlier run has measured alike is used. Return the records in the order they ended.
+    """
+    results = ResultCollector(observer)
+    results.doing("looking at models and backends")
+    plan = replace(plan, recommended=True)
+    cases = cases_of(plan, model)
+    results.planned([planned for planned, _ in measuring_order(cases, plan.repeats, plan.seed)])
+    with alone_in_folders(plan, cases), marked_if_cut_short(plan, results):
+        environments = Environments()
+        state = RunState(requests=requests_of("bench", plan, cases, model))
+        state = find_earlier(state, plan, cases, environments.of, results)
+        with open_scheduler(plan, results, cases, live_files(model), state, environments=environments) as scheduler:
+            measure_cases(scheduler, cases)
+    return results.records
+
+
+def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
+    """Measure cases and let them race; on the CPU they begin with a round, elsewhere each is measured by itself."""
+    results = CaseResults(scheduler)
+    plan, order = scheduler.plan, measuring_order(cases, scheduler.plan.repeats, scheduler.plan.seed)
+    unknown = [planned for planned in cases if not results.has(planned.case.work)]
+    together = [] if plan.repeats else first_rounds(scheduler, unknown)
+    begun = [planned for group in together for planned in group]
+    results.measure([(planned, repeat) for planned, repeat in order if planned not in begun])
+    for group in together:
+        results.add(measure_rounds(scheduler, [(planned, 1) for planned in group], together=True))
+    stand_ins = stand_ins_of(cases, results)
+    for planned, _ in stand_ins:
+        scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
+    screened = [(planned, first) for planned in cases if (first := results.first(planned)) and first.ranked]
+    raced = set() if plan.repeats else {planned.case.work for planned, _ in screened}
+    alone = [planned for planned, _ in stand_ins if planned.case.work not in raced]
+    results.measure(measuring_order(alone, plan.repeats, plan.seed))
+    if not plan.repeats:
+        screened += [(planned, first) for planned in alone if (first := results.first(planned))]
+        joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in raced]
+        hold_rounds(scheduler, screened, joining, scheduler.state.known)
+
+
+class CaseResults:
+    """The records of cases that were measured in this run or an earlier one, by case and repeat."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.records: dict[tuple[str, int], Record] = {}
+        self.add(scheduler.state.known)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add records."""
+        self.records |= {(record.case.digest, record.repeat): record for record in records}
+
+    def measure(self, order: Sequence[Process]) -> None:
+        """Measure the processes that have no record yet, each by itself."""
+        plan = self.scheduler.plan
+        left = [(planned, repeat) for planned, repeat in order if not self._is_known(planned, repeat)]
+        budget = None if plan.repeats > 1 else screening_budget(plan.budget)
+        self.add(self.scheduler.measure_each(left, MeasureOptions(budget=budget)))
+
+    def first(self, planned: PlannedCase) -> Record | None:
+        """Return the first record of a case: measured by itself, or in the first round."""
+        found = (self.records.get((planned.case.digest, repeat)) for repeat in (0, 1))
+        return next(filter(None, found), None)
+
+    def has(self, work: object) -> bool:
+        """Return whether a case that does some work has a record."""
+        return any(record.case.work == work for record in self.records.values())
+
+    def _is_known(self, planned: PlannedCase, repeat: int) -> bool:
+        if self.scheduler.plan.repeats:
+            return (planned.case.digest, repeat) in self.records
+        return self.first(planned) is not None
+
+
+def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[tuple[PlannedCase, Record]]:
+    """Return the plain cases to measure in place of recommended ones that failed where the plain ones may run.
+
+    Each has the record of the case that failed.
+    """
+    pairs = [(planned.fallback, results.first(planned)) for planned in cases]
+    stand_ins = {
+        plain.case.digest: (plain, record)
+        for plain, record in pairs
+        if plain and record and not record.ranked and record.status != "timed out"
+        if record.phases and record.phases[-1].name not in ("load", "export")
+    }
+    return list(stand_ins.values())
+
+
+def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> list[Process]:
+    """Return each case ``repeats`` times, round after round, each in a random order, so heat hits all alike.
+
+    Without repeats the order is that of the plan. A case that cannot run is there once.
+    """
+    if repeats <= 1:
+        return [(planned, 0) for planned in cases]
+    order = []
+    shuffle = random.Random(seed)
+    for repeat in range(repeats):
+        able = [planned for planned in cases if repeat == 0 or not planned.refusal]
+        order += [(planned, repeat) for planned in shuffle.sample(able, len(able))]
+    return order
+
+
+@contextmanager
+def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]:
+    """Keep the folders of the models to this process; two runs at once would disturb each other."""
+    with ExitStack() as stack:
+        for name in sorted({safe_name(planned.model.name) for planned in cases}):
+            stack.enter_context(alone_in(Path(plan.output) / name))
+        yield
+
+
+@contextmanager
+def marked_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
+    """Mark the records of a race that was interrupted before its second round: they look like those of a whole one."""
+    try:
+        yield
+    except BaseException:
+        if not plan.repeats and not any(record.repeat > 1 for record in results.records):
+            for record in results.records:
+                Store.save(results.folders[record.id], replace(record, facts={**record.facts, CUT_SHORT: True}))
+        raise

@@ -1,0 +1,400 @@
+"""The search space of a tuning: families, and changes of their knobs.
+
+A *family* is a backend's variant in a precision, with the backend's defaults. A *candidate* is a family with some of
+its knobs at other values. Two candidates that would run alike are one case: :func:`combined` makes every candidate,
+and drops knobs that are at their default or do nothing beside the others. Nothing here runs a candidate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import psutil
+
+from inferlens.backends import BACKENDS, importable_backends, reference_backend
+from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
+from inferlens.errors import InferlensError, Unsupported, check_choice
+from inferlens.execution.cases import EVERY_VARIANT, ModelHandle, ProbeResult, check_words, default_device, probe_plan
+from inferlens.execution.protocol import PlannedCase
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.models.model import ModelInfo
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
+from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
+from inferlens.units import listing
+
+SPACE_WORDS = ("backends", "precision", "knobs")
+Kind = Literal["backend or variant", "precision", "option"]
+Names = Mapping[str, tuple[Kind, frozenset[str]]]  # the meaning of a word: families, precisions, or BACKEND.KNOB
+FAMILY: Kind = "backend or variant"
+PRECISION: Kind = "precision"
+KNOB: Kind = "option"
+KINDS = (FAMILY, PRECISION, KNOB)
+
+
+@dataclass(frozen=True)
+class SearchSelection:
+    """The part of the search space that the user selected; ``knobs`` by backend, with the values beside the default."""
+
+    labels: frozenset[str]
+    precisions: frozenset[str]
+    knobs: Mapping[str, tuple[Knob, ...]]
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The candidates of a tuning; ``knobs`` by backend."""
+
+    families: tuple[PlannedCase, ...]
+    refused: tuple[PlannedCase, ...]
+    knobs: Mapping[str, tuple[Knob, ...]]
+
+    @property
+    def references(self) -> list[Case]:
+        """The families of the reference backend, those in fp32 first."""
+        both = [(one.case, one.reference) for one in self.families]
+        own = [case for case, reference in both if reference and reference.backend == case.backend]
+        return sorted((case for case in own if not case.options), key=lambda case: case.precision != "fp32")
+
+    @property
+    def recommended(self) -> list[Case]:
+        """The cases that backends recommend, or their plain cases, in all precisions, by precision."""
+        recommended: dict[str, Case] = {}
+        backends = dict[str, str]()  # of those that recommend nothing the plain variant
+        for family in self.families:
+            case, dynamic = family.case, any(spec.dynamic for spec in family.case.inputs)
+            plain = backends.setdefault(case.backend, case.backend_label)
+            if not BACKENDS.get(case.backend).recommended and case.backend_label == plain:
+                recommended.setdefault(case.digest, case)
+            for one in BACKENDS.get(case.backend).recommended:
+                if one.variant == case.variant and one.fits(case, convolutional=family.model.convolutional):
+                    options = {} if one.fixed_shapes and dynamic else one.options
+                    way = combined(case, options)
+                    values, changes = self.values(case), way.options.items() - case.options.items()
+                    if any(value not in values.get(name, ()) for name, value in changes):
+                        way = case  # an option of it is left out
+                    recommended.setdefault(way.digest, way)
+        return list(recommended.values())
+
+    def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
+        """Return the values beside the default of each knob that may do something in the case's family."""
+        values_of: dict[str, dict[Option, None]] = {}
+        for knob in self.able(case):
+            values_of.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
+        return {name: tuple(values) for name, values in values_of.items()}
+
+    def able(self, case: Case) -> list[Knob]:
+        """Return the knobs that may do something in the case's family."""
+        knobs = self.knobs.get(case.backend, ())
+        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), without=()).fits(case)]
+
+    def settings(self, case: Case) -> dict[str, Option]:
+        """Return the settings of a candidate that differ from its family."""
+        knobs = self.knobs.get(case.backend, ())
+        return {knob.name: value for knob in knobs if (value := knob.value_in(case)) is not None}
+
+    def family(self, case: Case) -> Case:
+        """Return the family of a candidate."""
+        return combined(case, dict.fromkeys(self.settings(case)))
+
+    def planned(self, case: Case) -> PlannedCase:
+        """Return a candidate with its model."""
+        return dataclasses.replace(next(one for one in self.families if one.case.model == case.model), case=case)
+
+
+def search_selection(
+    file: str | PathLike[str] | None = None,
+    only: Texts = (),
+    without: Texts = (),
+    measures: Collection[str] = ("latency",),
+    *,
+    cpus: int | None = None,
+) -> SearchSelection:
+    """Return the selection: everything, or the part that a space file and ``only`` and ``without`` leave.
+
+    Args:
+        file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
+        only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
+            of each kind that is named, nothing else.
+        measures: names of the objective and the limits; knobs for others are tried only if they are named.
+        cpus: the CPUs of the machine; by default as many as may be used here.
+
+    Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
+    have.
+    """
+    given = toml_words(Path(file), "space file") if file else {}
+    for word in given:
+        check_choice("word of a space file", word, SPACE_WORDS)
+    knobs = _knobs(given.get("knobs", {}), cpus or len(usable_cpus()))
+    names = _names(knobs)
+    left = {one: frozenset[str]().union(*(words for kind, words in names.values() if kind == one)) for one in KINDS}
+    groups = ((given.get("backends", ()), (FAMILY,)), (given.get("precision", ()), (PRECISION,)), (only, KINDS))
+    for words, kinds in groups:
+        for kind, meant in _meanings(texts(words), names, kinds).items():
+            left[kind] &= meant
+    named = _meanings(texts(only), names, KINDS).get(KNOB, frozenset())
+    named |= {f"{backend}.{name}" for backend, name in _values_of_file(given.get("knobs", {}))}
+    aims = {f"{backend}.{knob.name}": knob.objectives for backend, own in knobs.items() for knob in own}
+    left[KNOB] -= {name for name, aim in aims.items() if aim and not {*aim} & {*measures}} - named
+    for kind, meant in _meanings(texts(without), names, KINDS).items():
+        left[kind] -= meant
+    selected = {
+        backend: tuple(knob for knob in own if knob.values and f"{backend}.{knob.name}" in left[KNOB])
+        for backend, own in knobs.items()
+    }
+    return SearchSelection(left[FAMILY], left[PRECISION], selected)
+
+
+def explore(plan: Plan, selection: SearchSelection, model: ModelHandle | None = None) -> SearchSpace:
+    """Return the search space of a plan's models on this machine; ``model`` is the plan's live one.
+
+    Backends and precisions of the plan narrow it, too; its options, and threads if it names any, are those of all
+    candidates. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
+    """
+    selection = narrowed_selection(plan, selection)
+    backends = dict.fromkeys(label.partition(":")[0] for label in sorted(selection.labels))
+    plan = msgspec.structs.replace(plan, backend=tuple(backends), recommended=True)  # which asks for convolutions
+    return _space(probe_plan(plan, model), selection)
+
+
+def _space(parts: Sequence[ProbeResult], selection: SearchSelection) -> SearchSpace:
+    """Return the search space of all interpreters."""
+    backends = {label.partition(":")[0] for label in selection.labels}
+    families: dict[str, PlannedCase] = {}
+    refused = []
+    for part in parts:
+        able, anywhere = (
+            {name: can for name, can in own.items() if name in backends} for own in (part.capabilities, part.anywhere)
+        )
+        plan = msgspec.structs.replace(part.plan, recommended=False)
+        part = dataclasses.replace(part, capabilities=able, anywhere=anywhere)
+        devices = plan.device or (default_device(anywhere.values()),)
+        widened = [(model, _widened(plan, model, able, selection)) for model in part.models]
+        for planned in (one for model, wide in widened for one in part.cases(wide, [model])):
+            case = planned.case
+            if not planned.refusal and case.device in devices:
+                case = combined(case, {})
+                families.setdefault(case.digest, dataclasses.replace(planned, case=case))
+            else:
+                elsewhere = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
+                why = planned.refusal or Unsupported(elsewhere, hint=f"--device {case.device}")
+                refused.append(dataclasses.replace(planned, refusal=why))
+    fixed = {*plan.option, *(f"{name}.{THREADS}" for name in able if plan.threads)}
+    knobs = {name: tuple(one for one in selection.knobs[name] if f"{name}.{one.name}" not in fixed) for name in able}
+    return SearchSpace(tuple(families.values()), tuple(refused), knobs)
+
+
+def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
+    """Return ``case`` with knobs changed, ``None`` to the default, as the plainest case that runs the same.
+
+    A knob that does not fit beside the others drops out; of two that exclude each other, the later one of the
+    backend's. Options that are no knobs stay.
+    """
+    backend = BACKENDS.get(case.backend)
+    values = {THREADS: case.threads, **case.options, **changes}
+    threads = values.pop(THREADS)
+    options = {name: value for name, value in values.items() if value is not None}
+    candidate = backend.effective(msgspec.structs.replace(case, options=options, threads=threads))
+    while unfit := _unfit(candidate, backend):
+        options = {name: value for name, value in candidate.options.items() if name != unfit[-1]}
+        candidate = msgspec.structs.replace(candidate, options=options)
+    return candidate
+
+
+def neighbours(case: Case, space: SearchSpace) -> list[Case]:
+    """Return the candidates that differ from ``case`` in one knob: one more, another value, or one less.
+
+    Knobs that a knob needs come along, at their first values, and knobs that exclude it go. Knobs that need a removed
+    one go with it.
+    """
+    near: dict[str, Case] = {}
+    values, before = space.values(case), _set(case)
+    for name in values:
+        linked = _linked_changes(name, case, space)
+        for value in (*values[name], None):
+            candidate = combined(case, {name: value} if value is None else {**linked, name: value})
+            after = _set(candidate)
+            allowed = all(after.get(one) == before[one] for one in before if one not in values)  # the plan's own
+            if allowed and after.get(name) == value != before.get(name):
+                near.setdefault(candidate.digest, candidate)
+    return list(near.values())
+
+
+def combinations(family: Case, space: SearchSpace, names: Collection[str] | None = None) -> Iterator[Case]:
+    """Yield the candidates of a family, the family first; with ``names`` those of some knobs alone."""
+    values = {name: own for name, own in space.values(family).items() if names is None or name in names}
+    for chosen in itertools.product(*((None, *own) for own in values.values())):
+        changes = {name: value for name, value in zip(values, chosen, strict=True) if value is not None}
+        case = combined(family, changes)
+        if has_changes(case, family, changes):
+            yield case
+
+
+def size(space: SearchSpace) -> int:
+    """Return the number of candidates. Knobs that have nothing to do with each other are counted separately."""
+    total = 0
+    for family in (planned.case for planned in space.families):
+        groups = _linked(space.values(family), BACKENDS.get(family.backend).knobs)
+        total += math.prod(sum(1 for _ in combinations(family, space, group)) for group in groups)
+    return total
+
+
+def has_changes(candidate: Case, base: Case, changes: Mapping[str, Option]) -> bool:
+    """Return whether a case that was :func:`combined` has all changes, and no others."""
+    return _set(candidate) == {**_set(base), **changes}
+
+
+def _set(case: Case) -> dict[str, Option]:
+    """Return the settings that are not at their defaults."""
+    return case.options if case.threads is None else {**case.options, THREADS: case.threads}
+
+
+def _linked_changes(name: str, case: Case, space: SearchSpace) -> dict[str, Option | None]:
+    """Return changes of ``case`` for a knob to do something: needed knobs come along, excluding ones go."""
+    knobs, values, before = space.able(case), space.values(case), _set(case)
+    brought = [name]
+    for one in brought:  # which grows: what it needs may need others
+        needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == one)
+        brought += [need for need in needed if need in values and need not in (*before, *brought)]
+    excluded = {other for knob in knobs if knob.name in brought for other in knob.excludes}
+    excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
+    return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
+
+
+def _unfit(case: Case, backend: type[Backend]) -> list[str]:
+    """Return the knobs of a case that do not fit beside its others, in the backend's order."""
+    fitting = {knob.name for knob in backend.knobs if knob.fits(case)}
+    return [knob.name for knob in backend.knobs if knob.name in case.options and knob.name not in fitting]
+
+
+def _linked(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
+    """Return names of knobs in groups: knobs that need or exclude each other are in one."""
+    groups = [{name} for name in names]
+    for knob in knobs:
+        linked = {knob.name, *knob.needs, *knob.excludes}
+        together = [group for group in groups if group & linked]
+        groups = [*(group for group in groups if not group & linked), *([set().union(*together)] if together else [])]
+    return groups
+
+
+def _labels(backend: type[Backend]) -> frozenset[str]:
+    """Return the labels of a backend's variants."""
+    return frozenset(f"{backend.name}:{variant}".rstrip(":") for variant in backend.variants)
+
+
+def narrowed_selection(plan: Plan, selection: SearchSelection) -> SearchSelection:
+    """Return the part of the selection that the plan allows. Raises InferlensError if nothing is left."""
+    check_words(plan)
+    labels, precisions = selection.labels, selection.precisions
+    if plan.backend and EVERY_VARIANT not in plan.backend:
+        named = [split_label(label, BACKENDS.names()) for label in plan.backend]
+        whole = [_labels(BACKENDS.get(name)) for name, variant in named if variant in (None, EVERY_VARIANT)]
+        labels &= frozenset[str]().union(plan.backend, *whole)
+    if plan.precision:
+        precisions &= frozenset(plan.precision)
+    if not labels or not precisions:
+        kind = PRECISION if labels else FAMILY
+        raise InferlensError(f"No {kind} is left to try.", expected="one that all of what was asked for has in common")
+    return dataclasses.replace(selection, labels=labels, precisions=precisions)
+
+
+def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], selection: SearchSelection) -> Plan:
+    """Return the plan of all families of a model, whether they can run or not."""
+    backends: list[str] = []
+    for name in able:
+        labels = _labels(BACKENDS.get(name))
+        backends += [f"{name}:{EVERY_VARIANT}"] if labels <= selection.labels else sorted(labels & selection.labels)
+    fixed = model.precision in QUANTIZED or not reference_backend(model.format)  # quantized or compiled already
+    data = plan.calibration and {name for can in able.values() for one in can.supports for name in one.quantizes}
+    quantized = tuple(name for name in QUANTIZED if name in (*plan.precision, *(data or ())))
+    own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
+    selected = [name for name in (*PRECISIONS, *QUANTIZED) if name in selection.precisions]
+    precision = [name for name in own if name in selected] or selected  # to say why not, if it takes none of them
+    return msgspec.structs.replace(plan, backend=tuple(backends), precision=tuple(precision))
+
+
+def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
+    """Return the meaning of every word of ``only`` and ``without``."""
+    names: dict[str, tuple[Kind, frozenset[str]]] = {}
+    for backend in sorted(
+        importable_backends(), key=lambda backend: "fake" in backend.reference_for
+    ):  # so that errors list it last
+        labels = _labels(backend)
+        names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
+        names[backend.name] = (FAMILY, labels)
+    names |= {name: (PRECISION, frozenset([name])) for name in (*PRECISIONS, *QUANTIZED)}
+    for backend_name, own in knobs.items():
+        for knob in own:
+            full = f"{backend_name}.{knob.name}"
+            names[full] = (KNOB, frozenset([full]))
+            others = names[knob.name][1] if knob.name in names else frozenset[str]()
+            names[knob.name] = (KNOB, others | {full})
+    return names
+
+
+def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Kind, frozenset[str]]:
+    """Return the meaning of words, by kind."""
+    known = [name for name, (kind, _) in names.items() if kind in kinds]
+    meanings: dict[Kind, frozenset[str]] = {}
+    for word in words:
+        check_choice(", ".join(kinds[:-1]) + " or " * (len(kinds) > 1) + kinds[-1], word, known)
+        kind, meaning = names[word]
+        meanings[kind] = meanings.get(kind, frozenset()) | meaning
+    return meanings
+
+
+def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
+    """Return the knobs of every backend, and threads on the CPU, with the values of a space file."""
+    cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
+    given = _values_of_file(table)
+    knobs_of = {}
+    for backend in importable_backends():
+        knobs = list(backend.knobs)
+        if not any(knob.name == THREADS for knob in knobs):
+            counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
+            knobs.append(Knob(name=THREADS, values=tuple(counts), devices=("cpu",)))
+        known = {knob.name for knob in knobs}
+        knobs += [Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in known]
+        knobs_of[backend.name] = tuple(
+            msgspec.structs.replace(
+                knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores)
+            )
+            for knob in knobs
+        )
+    return knobs_of
+
+
+def _values_of_file(table: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """Return the values in the tables of a space file, by backend and option.
+
+    Values outside of tables are those of all backends that have the option.
+    """
+    if not isinstance(table, Mapping):
+        raise InferlensError(f"'{table}' names no knobs.", expected="tables such as [knobs.BACKEND]")
+    given: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for name, own in table.items():
+        if isinstance(own, Mapping):
+            check_choice("backend", name, BACKENDS.names())
+            given |= {(name, option): listed(values) for option, values in own.items()}
+            continue
+        options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
+        check_choice("knob", name, sorted(set().union(*options.values())))
+        given |= {(backend, name): listed(own) for backend, known in options.items() if name in known}
+    return given
+
+
+def _checked(backend: type[Backend], name: str, values: Sequence[Any], cores: int | None) -> tuple[Option, ...]:
+    """Return values of a knob with their types, without duplicates and the default (of threads: one for each core)."""
+    if name == THREADS:
+        return tuple(one for one in dict.fromkeys(count(THREADS, value) for value in values) if one != cores)
+    if name not in backend.options.__struct_fields__:
+        backend.parse_options(Case(model="", backend=backend.name, options={name: ""}))  # says which there are
+    cases = [Case(model="", backend=backend.name, options={name: value}) for value in values]
+    return tuple(dict.fromkeys(value for case in cases for value in backend.effective(case).options.values()))

@@ -1,0 +1,492 @@
+"""The tasks of measuring one case, and the context that every task gets.
+
+:class:`TaskContext` has the first half of every task on a case: load, prepare, first inference. It also sends the
+result, however the task ends. ``reference`` computes the outputs that cases are compared with. ``benchmark`` warms up,
+takes latencies, then throughput, and checks the outputs. The timed loops are in ``backends.clocks``, and
+``measure.agreement`` decides whether outputs are right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
+from inferlens.backends.profiling.kernels import kernel_families
+from inferlens.backends.profiling.layers import time_runs
+from inferlens.backends.pytorch.runner import HostIoRunner
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
+from inferlens.execution.cases import LATENCY_SHARE
+from inferlens.execution.protocol import (
+    CaseJob,
+    Event,
+    Job,
+    Observer,
+    PhaseStart,
+    ProgressReport,
+    RemoteObserver,
+    TaskAnswer,
+    TaskResult,
+    as_json,
+)
+from inferlens.measure import accuracy, agreement, series, stopping
+from inferlens.measure.accuracy import Evaluation
+from inferlens.measure.agreement import Expected
+from inferlens.measure.feeding import Feeding
+from inferlens.measure.monitor.cpu import default_threads
+from inferlens.measure.series import Turn
+from inferlens.models import inputs, resolve
+from inferlens.models.model import Model, Problem
+from inferlens.models.weights import buffers, restore
+from inferlens.reasons import reason
+from inferlens.record.record import (
+    EMPTY_KERNEL,
+    KEEPS_STATE,
+    KERNEL_FAMILIES,
+    WRITES_INPUTS,
+    Agreement,
+    Behavior,
+    Measurement,
+    Memory,
+    ModelFacts,
+    Status,
+)
+from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
+from inferlens.stats.samples import median
+from inferlens.units import duration, plural
+
+
+class TaskContext:
+    """A running task: everything that it has learned so far is kept even if the next step fails.
+
+    ``runner`` is set once it was entered, because only then it can tell how much memory it takes. ``value`` is the
+    result so far.
+    """
+
+    def __init__(self, job: Job, send: Callable[[Event], None], turn: Turn | None = None) -> None:
+        self.turn = turn or Turn()
+        self.model: ModelFacts | None = None
+        self.runner: Runner | None = None
+        self.value: Any = None
+        self.answered = False
+        self._memory: Memory | None = None
+        self._send = send
+        self.preparation = Preparation(Path(), Path())
+        if isinstance(job, CaseJob):
+            self.job = job
+            self.preparation = Preparation(
+                Path(job.folder), Path(job.cache), lambda phase: send(PhaseStart(phase)), time.perf_counter,
+                job.rebuild, job.level, job.trust, Path(job.exported) if job.exported else None,
+                Path(job.export_by) if job.export_by else None, job.built,
+            )  # fmt: skip
+
+    def load(self) -> Model:
+        """Return the case's model, without its module if an earlier process has exported it."""
+        job = self.job
+        if job.known:
+            self.model = job.known
+            return resolve.exported(job.case, job.known)
+        with self.preparation.phase("load"):
+            model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
+        self.model = model.facts
+        return model
+
+    @property
+    def backend(self) -> Backend:
+        """The case's backend."""
+        return BACKENDS.get(self.job.case.backend)()
+
+    def prepare(self, model: Model) -> Runner:
+        """Return the model made ready by the case's backend; the device has not been used yet.
+
+        All ways on the CPU get the same number of threads. The record's case keeps what was asked for.
+        """
+        case = self.job.case
+        if case.device == "cpu" and case.threads is None:
+            threads, limit = default_threads()
+            case = replace(case, threads=threads)
+            if limit:
+                message = f"{limit}: every way ran with {plural(threads, 'thread')}."
+                self.preparation.warn("limited-threads", message, "--threads N measures with another number.")
+        return self.backend.prepare(model, case, self.preparation)
+
+    def infer_first(self, runner: Runner, feed: Any) -> Any:
+        """Return the outputs of the first call, in which libraries do much that they do once."""
+        with self.preparation.phase("first inference"):
+            outputs = runner.infer(feed)
+            runner.synchronize()
+        return outputs
+
+    def warm_up(self, model: Model, runner: Runner, calls: int) -> tuple[Any, tuple[float, ...]]:
+        """Call an entered runner a few times; return the inputs, and the seconds of all calls but the first."""
+        feed = runner.place(inputs.make_inputs(model, self.job.case.seed))
+        self.infer_first(runner, feed)
+        with self.preparation.phase("warm-up"):
+            return feed, time_runs(runner, feed, calls).whole
+
+    @property
+    def observer(self) -> Observer:
+        """The observer of a run in this process; what it hears goes to the parent."""
+        return RemoteObserver(self._send)
+
+    def progress(self, share: float) -> None:
+        """Report the share of the steady state that is over."""
+        self._send(ProgressReport(share))
+
+    def keep_memory(self) -> None:
+        """Remember the peak memory so far as that of the case; later allocations are not its own."""
+        self._memory = peak_memory(self.runner)
+
+    def deliver(self, value: Any) -> None:
+        """Send the result, once, while the runner still holds its device: libraries crash when they let go of it."""
+        if not self.answered:
+            self._send(TaskAnswer(self._result("ok", value=value)))
+        self.answered = True
+
+    def fail(self, error: BaseException) -> None:
+        """Send the result until ``error``, with the meaning of the error for the case."""
+        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of what a library said
+            traceback.print_exc()
+        if self.answered:  # the exit code says that something went wrong afterwards
+            sys.exit(1)
+        problem = Problem.of(error) if isinstance(error, InferlensError) else None
+        self._send(TaskAnswer(self._result(*ending(error), value=self.value, problem=problem)))
+
+    def _result(
+        self, status: Status, reason: str = "", hint: str = "", *, value: Any, problem: Problem | None = None
+    ) -> msgspec.Raw:
+        preparation = self.preparation
+        result = TaskResult(
+            status=status,
+            reason=reason,
+            hint=hint,
+            problem=problem,
+            model=self.model,
+            phases=tuple(preparation.phases),
+            warnings=tuple(preparation.warnings),
+            facts=preparation.facts,
+            artefacts=tuple(preparation.artefacts),
+            memory=self._memory or peak_memory(self.runner),
+            value=value,
+        )
+        return msgspec.Raw(as_json(result))
+
+
+def peak_memory(runner: Runner | None) -> Memory:
+    """Return the peak memory so far, by the account of this process and of the library."""
+    library = runner.device_memory() if runner else None
+    return Memory(
+        host_peak=host_peak(),
+        host_basis="peak resident set of the case's process, libraries included",
+        library_peak=library[0] if library else None,
+        library_basis=library[1] if library else "",
+        parts=runner.memory_parts() if runner else {},
+    )
+
+
+def host_peak() -> int:
+    """Return the peak resident memory of this process in bytes: interpreter, libraries, model, buffers.
+
+    ``VmHWM`` of proc_pid_status(5), where there is one: it begins anew with the program. ``ru_maxrss`` does not, on
+    Linux: there a process inherits that of the one that started it (getrusage(2); KiB on Linux, bytes on macOS).
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def ending(error: BaseException) -> tuple[Status, str, str]:
+    """Return the status, reason and hint that ``error`` means for a case."""
+    if isinstance(error, InferlensError):
+        return "unsupported" if isinstance(error, Unsupported) else "failed", error.sentence, error.hint
+    return "out of memory" if is_short_of_memory(error) else "failed", reason(error), ""
+
+
+THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
+LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
+LONGER = "A longer --max-time, or more --repeats."
+KEPT_WARMUP = stopping.MOST_SAMPLES
+
+
+class ReferenceJob(CaseJob, frozen=True, kw_only=True):
+    """Write the case's inputs and outputs to ``path`` (.npz); the seed of the inputs may differ from the weights'.
+
+    ``accuracy`` names data to evaluate the case on, too.
+    """
+
+    path: str
+    inputs_seed: int
+    accuracy: str = ""
+
+
+class ReferenceOrigin(Struct, frozen=True, kw_only=True):
+    """The hashes of the weights and inputs of outputs, and how the model behaves."""
+
+    weights_sha256: str = ""
+    inputs_sha256: str = ""
+    behavior: Behavior = {}
+
+
+class ReferenceRun(ReferenceOrigin, frozen=True, kw_only=True):
+    """The result of the reference task."""
+
+    evaluation: Evaluation | None = None
+
+
+class Reference(ReferenceOrigin, frozen=True, kw_only=True):
+    """The file of the reference's outputs for this run, and its ``inputs``; or why there are none.
+
+    ``memory`` is the peak memory of its process in bytes.
+    """
+
+    name: str
+    path: str = ""
+    missing: str = ""
+    inputs: tuple[TensorSpec, ...] = ()
+    memory: int = 0
+
+    def expected(self) -> Expected:
+        """Return the outputs of the reference's calls."""
+        with np.load(self.path, allow_pickle=False) as file:
+            calls = [[file[name] for name in file.files if name.startswith(kind)] for kind in ("output", "second")]
+        return Expected(self.name, self.behavior, calls if KEEPS_STATE in self.behavior else calls[:1])
+
+
+class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
+    """Measure the case within ``budget`` and compare its outputs with those of ``reference``.
+
+    ``only_right``: wrong outputs of the first call end the task before anything is timed. ``one_turn``: the process
+    uses the device in a single turn. ``accuracy`` names data to evaluate the case on after it was timed. ``kernels``:
+    record the kinds of its kernels after that.
+    """
+
+    budget: Budget
+    reference: Reference
+    only_right: bool = False
+    one_turn: bool = False
+    accuracy: str = ""
+    kernels: bool = False
+
+
+class BenchmarkResult(Struct, frozen=True, kw_only=True):
+    """The measurements of a case, and whether the outputs were right."""
+
+    measurements: tuple[Measurement, ...] = ()
+    agreement: Agreement | None = None
+    evaluation: Evaluation | None = None
+
+
+def reference(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
+    """Write the inputs and the outputs, and return the hashes of what they came from."""
+    model = context.load()
+    arrays = inputs.make_inputs(model, job.inputs_seed)
+    with context.prepare(model) as runner:
+        behavior, calls = agreement.observe(runner, model, arrays, partial(context.infer_first, runner))
+        found = None
+        if job.accuracy:
+            try:
+                found = accuracy.evaluated(job.accuracy, job.case, model, runner)
+            except InferlensError as error:
+                found = Evaluation(problem=Problem.of(error))
+    files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
+    for kind, outputs in zip(("output", "second"), calls, strict=False):
+        files |= {f"{kind}{index}": value for index, value in enumerate(outputs)}
+    np.savez(job.path, **files)
+    return ReferenceRun(
+        weights_sha256=model.weights_sha256, inputs_sha256=inputs_sha256(arrays), behavior=behavior, evaluation=found
+    )
+
+
+def inputs_sha256(arrays: Inputs) -> str:
+    """Return the hash of the values of inputs."""
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())).hexdigest()
+
+
+def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
+    """Measure and check the case: latency first, then throughput for a quarter of the time that the latency took."""
+    case, phase = job.case, context.preparation.phase
+    mode = "latency" if case.one_at_a_time else job.budget.mode
+    model = context.load()
+    arrays = inputs.make_inputs(model, case.seed)
+    start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
+    runner = context.prepare(model)
+    _warn_of_one_shape(model, context)
+    if alone := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
+        _wait(job, context)
+    with HostIoRunner(runner) if case.io == "host" else runner as runner:
+        context.runner = runner
+        feeding = Feeding(runner, model, case, arrays, context.preparation, renews=_renews(job))
+        context.turn.ready(gpu=case.device != "cpu")
+        restore(model.module, start)
+        calls = _first_calls(job, context, runner, feeding)
+        if not (alone and job.one_turn):
+            _wait(job, context)
+        tolerance = context.backend.tolerance(case)
+        if job.only_right and (found := _agreement(model, job, tolerance, calls)).agrees is False:
+            context.deliver(BenchmarkResult(agreement=found))
+            return BenchmarkResult(agreement=found)
+        with phase("warm-up"):
+            rule = stopping.warmup_rule(job.budget)
+            # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
+            warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
+            kept = slice(-KEPT_WARMUP, None)
+            taken = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
+        facts = context.preparation.facts
+        facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
+        context.value = BenchmarkResult(measurements=taken)
+        context.turn.wait()
+        with phase("steady state"):
+            latencies: Sequence[float] = ()
+            if mode != "throughput":
+                rule, share = stopping.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
+                series_taken = series.latency(
+                    runner, feeding.latency, rule, lambda part: context.progress(share * part), turn=context.turn
+                )
+                if rule.missed:
+                    context.preparation.warn("not-reached", rule.missed, LONGER)
+                taken, latencies = (*taken, *series_taken), series_taken[0].values
+            if mode == "both" and _one_by_one(runner, case):
+                taken = (*taken, series.rate_of(series_taken[0]))
+            elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and context.turn.shared)):
+                taken = (*taken, _throughput(job, context, runner, feeding, latencies))
+            context.value = BenchmarkResult(measurements=taken)
+        if not context.turn.shared and (floor := runner.clock.floor()) is not None:
+            facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
+        found = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
+        _warn_of_lower_precision(found, case, context.preparation)
+        measured = context.value = BenchmarkResult(measurements=taken, agreement=found)
+        if job.accuracy:
+            context.keep_memory()  # before there are samples in it
+            with phase("accuracy"):
+                measured = replace(measured, evaluation=accuracy.evaluated(job.accuracy, case, model, runner))
+        if job.kernels:
+            _look_at_kernels(context, runner, feeding.first)
+        context.deliver(measured)  # before the runner lets go of its device
+    return measured
+
+
+def _one_by_one(runner: Runner, case: Case) -> bool:
+    """Return whether calls that are timed one by one follow each other as calls back to back do."""
+    return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
+
+
+def _renews(job: BenchmarkJob) -> bool:
+    """Return whether each call needs its inputs anew; copies from the host are new in every call."""
+    return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
+
+
+def _first_calls(job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of the first call, and of a model that keeps state those of the second."""
+    calls = [runner.collect(context.infer_first(runner, feeding.first))]
+    if KEEPS_STATE in job.reference.behavior:
+        calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
+    return calls
+
+
+def _last_call(job: BenchmarkJob, runner: Runner, feeding: Feeding) -> list[Outputs]:
+    """Return the outputs of a call after the last sample; nothing of a model that keeps state, which has moved on."""
+    if KEEPS_STATE in job.reference.behavior:
+        return []
+    return [runner.collect(runner.infer(feeding.renewed(feeding.first)))]
+
+
+def _wait(job: BenchmarkJob, context: TaskContext) -> None:
+    """Wait for the process's turn; with ``one_turn`` it lasts until the process ends."""
+    context.turn.wait()
+    if job.one_turn:
+        context.turn = Turn()
+
+
+def _look_at_kernels(context: TaskContext, runner: Runner, feed: Any) -> None:
+    """Add the fact which kinds of kernels a call runs. Whatever the profiler raises, the case was measured."""
+    context.keep_memory()
+    with suppress(Exception):
+        context.preparation.facts[KERNEL_FAMILIES] = kernel_families(runner, feed)
+
+
+def _warn_of_one_shape(model: Model, context: TaskContext) -> None:
+    if any(spec.dynamic for spec in model.inputs) and not context.backend.capabilities().dynamic_shapes:
+        context.preparation.warn(
+            "static-shape",
+            "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
+            "Compare with care: a model prepared for many shapes may be slower at one of them.",
+        )
+
+
+def _throughput(
+    job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding, latencies: Sequence[float]
+) -> Measurement:
+    """Calls per second, for a time that follows from the latencies; without any, for the time that was asked for."""
+    budget, depth = job.budget, job.case.depth
+    if latencies:
+        typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
+    else:
+        typical, done = series.typical_latency(feeding.caller, feeding.throughput), 0.0
+        seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
+        if budget.seconds and seconds < budget.seconds:
+            message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
+            context.preparation.warn("not-reached", message, LONGER)
+    callers = feeding.callers(depth)
+    if feeding.caller is not runner:
+        context.preparation.warn(
+            "timed-copies",
+            "The model writes into its inputs: each call of the throughput begins with a copy of them, which is timed.",
+            "Judge by the latency, which is without it.",
+        )
+    if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
+        renewed = feeding.caller is not runner
+        why = f"Calls {'of a model that writes into its inputs' if renewed else 'of this backend'} cannot overlap here"
+        context.preparation.warn(
+            "one-in-flight",
+            f"{why}: one is in flight, whatever the depth.",
+            "Compare its throughput with the others' at --depth 1.",
+        )
+    return series.throughput(
+        feeding.caller,
+        feeding.throughput,
+        typical,
+        seconds,
+        lambda part: context.progress(done + (1 - done) * part),
+        depth,
+        callers,
+        max(budget.max_time or MAX_TIME, seconds),
+        context.turn,
+    )
+
+
+def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequence[Outputs]) -> Agreement:
+    """Return how far the outputs of calls agree with the reference's, or why that is not known."""
+    reference = job.reference
+    if not reference.path:
+        return Agreement(reference=reference.name, reason=reference.missing)
+    if reference.weights_sha256 != model.weights_sha256:
+        reason = "the weights differ from the reference's: building the model twice does not give the same weights"
+        return Agreement(reference=reference.name, reason=reason)
+    return agreement.judge(calls, reference.expected(), tolerance)
+
+
+def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
+    """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
+    error = found.rel_l2 or 0.0
+    if case.precision == "fp32" and found.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
+        preparation.warn(
+            "lower-precision",
+            f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32.",
+            "Compare it with the others' TF32, their option tf32=true.",
+        )

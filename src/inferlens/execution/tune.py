@@ -1,0 +1,761 @@
+"""``inferlens tune``: a search for the fastest right way of running a model, and rounds of fresh builds that prove it.
+
+Each round of the search measures some candidates beside the best so far. Their processes build side by side and are
+timed in turns, with short series. Candidates that fail or have wrong outputs are out before they are timed. The few
+that may be the fastest then meet the best of ``inferlens bench`` and the reference in the finals, which alone decide.
+
+Each model at each batch size is a tuning of its own, with a share of the time, and a folder of its own:
+``OUTPUT/MODEL``, or in it ``batch-8`` or ``batch-1-sequence_length-32`` if the model has several sizes. Time that one
+leaves is for those that follow. A round is kept as soon as it is over, and the next one depends on the kept rounds
+alone, so the same command goes on where an earlier one was stopped.
+
+``inferlens tune --study`` is about one option of one way of running a model. Each value is measured once, by itself,
+and built anew for that; then the values race the default, until each has a verdict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
+from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, log_cost
+from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
+from inferlens.backends import BACKENDS, importable_backends
+from inferlens.backends.base import THREADS
+from inferlens.errors import InferlensError, check_choice
+from inferlens.execution.cases import (
+    ModelHandle,
+    all_cases,
+    backends_named,
+    build_factor,
+    check_words,
+    live_files,
+    refuse_if_none_runs,
+    seconds_by,
+)
+from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.race import (
+    REFERENCE_ROUNDS,
+    BasePolicy,
+    Entrant,
+    FinalsPolicy,
+    RaceEngine,
+    budget_of_rounds,
+    measure_rounds,
+    rounds_at_once,
+)
+from inferlens.execution.resume import WORK, RunState, TrialLog, TrialRounds, clear, content_of, folders_of, place_of
+from inferlens.execution.scheduler import (
+    SPARE,
+    TYPICAL_MEMORY,
+    Environments,
+    MeasureOptions,
+    Scheduler,
+    open_scheduler,
+)
+from inferlens.execution.search import (
+    LEAST_GROUP,
+    Candidates,
+    Search,
+    advice_of,
+    advised,
+    barred,
+    candidates,
+    effects,
+    skipped,
+    unreached,
+)
+from inferlens.execution.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
+from inferlens.limits import memory_left
+from inferlens.measure.monitor.cpu import usable_cpus
+from inferlens.models.resolve import files_of
+from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
+from inferlens.record.store import BEST, RECORD, STUDY, TRIALS, TUNING, Store, alone_in, read_record, safe_name
+from inferlens.spec.case import AXES, Budget, Case, Option
+from inferlens.spec.objective import Constraint, Objective
+from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan, count, texts
+from inferlens.stats.comparison import Comparison
+from inferlens.stats.intervals import ends
+from inferlens.stats.race_rule import LEAST_ROUNDS
+from inferlens.stats.search_model import Point
+from inferlens.units import listing, parse_duration, ratio, ratio_range
+
+TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
+TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
+SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processes differ by more than longer ones tell
+WARMUP = 0.2  # seconds of a process of the search
+FINALS = 0.5  # of the time, at most, that the search leaves for the finals
+LEAST_PATIENCE = 30.0  # seconds of a process
+PATIENCE = 5  # times what other processes of the family needed, beside that
+FIRST_OF_FAMILY = 0.25  # of the time that a tuning has, for the first process of a family
+
+
+class TuningRequest(Struct, frozen=True, kw_only=True):
+    """The request of a tuning; ``budget`` is seconds for all of it."""
+
+    plan: Plan
+    objective: Objective
+    constraints: tuple[Constraint, ...] = ()
+    budget: float = 600.0
+
+    @property
+    def measures(self) -> set[str]:
+        """The names of the objective and of the limits."""
+        return {self.objective.name, *(limit.name for limit in self.constraints)}
+
+
+def tune_one(
+    request: TuningRequest,
+    selection: SearchSelection,
+    space: SearchSpace,
+    home: Path,
+    observer: Observer,
+    model: ModelHandle | None,
+    seconds: float,
+) -> Tuned:
+    """Tune one model at one batch size: the search and the finals in a space, which is the part of ``selection`` here.
+
+    The results lie in the folder ``home``; ``model`` is the plan's live one; ``seconds`` are its share of the budget.
+    """
+    work = home / TUNING / WORK
+    plan, environments, info = replace(request.plan, output=str(work)), Environments(), space.families[0].model
+    with alone_in(home):
+        where = {case.python: place_of(environments.of(case), case) for case in (one.case for one in space.families)}
+        same_plan = replace(request.plan, output="", where=Where(), wait=0.0, rerun=False)
+        about = [replace(request, budget=0.0, plan=same_plan), selection, where, info, content_of(info.spec, plan)]
+        log = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer, rerun=plan.rerun)
+        before = home / TUNING / TUNED
+        if not log.trials and before.exists():
+            before.unlink()
+        clear(work / safe_name(info.name), log)
+        records = [record for trial in log.trials for record in trial.records]
+        accuracies = {record.case.digest: record.accuracy for record in records if record.accuracy}
+        live = live_files(model)
+        with open_scheduler(
+            plan, observer, space.families, live, accuracies=accuracies, environments=environments
+        ) as scheduler:
+            tuned = Tuner(request, scheduler, selection, space, log, home, seconds).run()
+    keep(tuned, home / TUNING)
+    shutil.rmtree(work, ignore_errors=True)
+    for folder in (home / TUNING, home / BEST):
+        if folder.exists():
+            observer.kept(folder)
+    return tuned
+
+
+def budget_for(budget: Budget, measures: Collection[str], series: float | None = None) -> Budget:
+    """Return the budget of a process of a round, so that the objective and all limits are known.
+
+    ``series`` are the seconds of a process of the search; ``None``: as in other races.
+    """
+    modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
+    mode = "both" if len(modes) > 1 else min(modes)
+    if budget.explicit or "energy" in measures:  # which is not known well enough of a short series
+        return replace(budget, mode=mode)
+    own = replace(budget_of_rounds(budget), mode=mode)
+    if series:
+        longest = min(series, own.max_time or series)
+        own = replace(own, warmup_seconds=min(WARMUP, own.warmup_seconds), max_time=longest)
+    return replace(own, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else own
+
+
+@dataclass
+class Tuner:
+    """A running tuning; ``home`` is the model's folder, ``share`` the seconds that it has."""
+
+    request: TuningRequest
+    scheduler: Scheduler
+    selection: SearchSelection
+    space: SearchSpace
+    log: TrialLog
+    home: Path
+    share: float
+    begin: float = field(default_factory=lambda: time.monotonic())
+    first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
+
+    def __post_init__(self) -> None:
+        self.candidates = Candidates(self.space)
+        self.measures = self.request.measures
+        series = SERIES_ON_GPU if self._on_gpu else SERIES
+        budget = budget_for(self.request.plan.budget, self.measures, series)
+        self.options = MeasureOptions(
+            budget=budget,
+            only_right=True,
+            kernels=budget.mode == "latency",
+            accuracy_in_all=True,
+            patience=self._patience,
+        )
+        self.in_turns = "energy" not in self.measures and not (self._on_gpu and "memory" in self.measures)
+        self.begin -= self.log.seconds
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.space.families[0].case.device != "cpu"
+
+    @cached_property
+    def search(self) -> Search:
+        """The search, with the rounds of earlier runs. A round has one candidate for every two CPUs."""
+        self.seconds = seconds_by((), self.scheduler.plan)
+        point, recommended = self.candidates.point, self.space.recommended
+        usual = {case.precision for case in self.space.references[:1]} or {case.precision for case in recommended[:1]}
+        first = [case for case in recommended if case.precision in usual]
+        first = [*self.space.references[:1], *first]
+        families = [*recommended, *(family.case for family in self.space.families)]
+        search = Search(
+            first=list(dict.fromkeys(map(point, first))),
+            families=list(dict.fromkeys(map(point, families))),
+            neighbours=self.candidates.neighbours,
+            cost=lambda point: self._cost(self.candidates.cases[point]),
+            group=min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP),
+        )
+        for trial in self.log.trials:
+            if not trial.final:
+                self._learn(search, trial.records)
+        return search
+
+    def _cost(self, case: Case) -> float:
+        """Return the seconds of a case, and more for a long build, because the others of its round wait for it."""
+        return self.seconds(case) * build_factor(case)
+
+    def run(self) -> Tuned:
+        """Search, then hold the finalists' rounds; return the answer."""
+        before = [trial for trial in self.log.trials if trial.final]
+        over = not self.search.propose() if before else self._searched()
+        budget = budget_for(self.request.plan.budget, self.measures)
+        options = MeasureOptions(  # without patience: a finalist may build anew for as long as that takes
+            budget=None if budget == budget_of_rounds(self.request.plan.budget) else budget,
+            only_right=True,
+            accuracy_in_all=True,
+        )
+        cases = self._finalists(before)
+        barred_cases = {record.case.digest for record in barred(self.log.trials, self.request.constraints)}
+        if all(case.digest in barred_cases for case in cases):
+            barred_cases -= {case.digest for case in self._nearest()}
+        policy = FinalsPolicy(
+            FinalsAim(self.request.objective, frozenset(barred_cases)),
+            TrialRounds(self.log, before, final=True),
+            options,
+            rebuild=self._seconds_of_finals(cases) <= self._left,
+            in_turns=self.in_turns,
+        )
+        entrants = [Entrant(self.space.planned(case), [self.first[case.digest]]) for case in cases]
+        finals = RaceEngine(self.scheduler, entrants, self.begin + self.share, policy)
+        return self._tuned(finals, finals.run().answer, over)
+
+    def _searched(self) -> bool:
+        """Hold rounds of the search until it is over, or the time for another candidate; return whether it was over."""
+        while points := self.search.propose():
+            room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
+            planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
+            while self.search.rounds and not self._in_time([one.case for one in planned]):
+                if len(planned) <= 2:  # the best, and the most promising one
+                    return False
+                planned.pop()
+            self._hold(planned)
+        return True
+
+    def _hold(self, planned: Sequence[PlannedCase]) -> None:
+        """Hold a round of the search."""
+        reference = self.scheduler.references.of(planned[0])  # no round's time: there is one for all
+        if RANDOM in reference.behavior:
+            raise InferlensError(
+                f"{planned[0].case.model} gives random outputs: a wrong candidate cannot be told from a right one.",
+                expected="the same outputs for the same inputs",
+                hint="model.eval(), or inferlens bench, which ranks by speed and says so",
+            )
+        tick, number = time.monotonic(), self.search.rounds + 1
+        processes = [(one, number) for one in planned]
+        together = self.in_turns and not self._crowded
+        records = list(measure_rounds(self.scheduler, processes, self.options, together=together))
+        own = [self._without_export(*pair, number) for pair in zip(planned, records, strict=True)]
+        self._learn(self.search, own)  # first: if the machine does not tell the objective, nothing is kept
+        self.log.add(Trial(records=tuple(own), seconds=time.monotonic() - tick))
+        self.scheduler.discard(records)
+        best = self.search.best if self.search.observations else None
+        standing = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
+        standing += ", beyond a limit" * (best in self.search.barred)
+        self.scheduler.observer.round(number, [one.case for one in planned], standing)
+
+    @property
+    def _left(self) -> float:
+        """The seconds of its share that are left."""
+        return self.begin + self.share - time.monotonic()
+
+    def _in_time(self, cases: Sequence[Case]) -> bool:
+        """Return whether a round of these cases leaves time for the finals."""
+        return self._seconds_of(cases) <= self._left_to_search
+
+    @property
+    def _left_to_search(self) -> float:
+        """The seconds that are left until the finals have to begin."""
+        return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
+
+    def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
+        """Return the seconds of the final rounds in which all are built anew, side by side if CPUs allow it."""
+        at_once = rounds_at_once([self.first[case.digest] for case in cases]) if cases else 1
+        return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
+
+    def _seconds_of(self, cases: Sequence[Case]) -> float:
+        """Return the seconds of a round of these cases, if estimates are as wrong as those of earlier rounds."""
+        rounds = [trial for trial in self.log.trials if not trial.final]
+        ran = [(trial.seconds, [one for one in trial.records if one.status == "ok"]) for trial in rounds]
+        wrong = [took / _side_by_side(self.seconds(one.case) for one in some) for took, some in ran if some]
+        return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether a round had too little memory for all at once: then none are measured at once any more."""
+        rounds = [trial.records for trial in self.log.trials if not trial.final and len(trial.records) > 1]
+        return any(
+            all(IN_TURNS not in one.facts and one.status != "out of memory" for one in records) for records in rounds
+        )
+
+    def _without_export(self, planned: PlannedCase, record: Record, number: int) -> Record:
+        """Return the record; if its process exported the model, with the memory of a second process, which did not."""
+        if self._on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
+            return record
+        again, _ = self.scheduler.measure(planned, number, self.options)
+        self.scheduler.discard([again])
+        if not again.ranked or includes_export(again):
+            return record
+        return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
+
+    def _patience(self, case: Case) -> float:
+        """Return the seconds that a process may take, so that one that hangs does not use up the time.
+
+        That is several times the seconds that other processes of its family needed, more for a longer build, but hardly
+        more than is left for the search.
+        """
+        if self.scheduler.plan.budget.explicit:
+            return math.inf
+        family = self.space.family(case)
+        needed = [
+            sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
+            for record in self.first.values()
+            if self.space.family(record.case) == family
+        ]
+        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
+        return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
+
+    def _learn(self, search: Search, records: Sequence[Record]) -> None:
+        """Add the records of a round to the search; candidates whose limits are unknown are out."""
+        limits, point = self.request.constraints, self.candidates.point
+        able = [record for record in records if record.ranked and math.inf not in violation_factors(record, limits)]
+        for record in records:
+            if record.ranked:
+                self.first.setdefault(record.case.digest, record)
+        aim = self.request.objective
+        if self.first and all(measure_value(record, aim.name) is None for record in self.first.values()):
+            raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
+        self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
+        logs: dict[Point, float | None] = {point(record.case): None for record in records}
+        logs |= {point(record.case): log for record in able if (log := log_cost(aim, record)) is not None}
+        search.barred = {point(record.case) for record in self.first.values() if violations(record, limits)}
+        search.add(logs)
+        if search.observations:
+            right = [record for record in self.first.values() if point(record.case) not in search.barred]
+            best = search.mean(search.best)
+            cases = advised(right, lambda case: search.mean(point(case)) - best, self.space)
+            search.advised = list(map(point, cases))
+
+    def _peaks(self) -> Iterable[float]:
+        return (record.memory.host_peak or 0 for record in self.first.values())
+
+    def _finalists(self, before: Sequence[Trial]) -> list[Case]:
+        """Return the best, a rival, the best of ``inferlens bench``, and the reference; or those of earlier finals."""
+        if before:
+            return [record.case for record in before[0].records]
+        some = self.search.observations and self.search.best not in self.search.barred
+        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if some else self._nearest()
+        ran = [one.case for one in self.space.families if one.case.digest in self.first]
+        reference = [case for case in self.space.references if case.digest in self.first][:1]
+        precision = {case.precision for case in reference} or {case.precision for case in ran}
+        usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
+        always = [*usual, *reference]
+        rivals = [case for case in chosen[1:] if case not in always]
+        finalists = list({case.digest: case for case in (*chosen[:1], *rivals[:1], *always)}.values())
+        if self._seconds_of_finals(finalists) > self._left:
+            finalists = [case for case in finalists if case not in rivals]
+        return finalists
+
+    def _nearest(self) -> list[Case]:
+        """Return the case that breaks the limits least, for when none keeps them."""
+        able = sorted(self.first.values(), key=lambda record: violation_factors(record, self.request.constraints))
+        return [record.case for record in able[:1]]
+
+    def _rank(self, case: Case) -> tuple[bool, float]:
+        """Return whether a case breaks a limit, and its expected logarithm: measurements are of different moments."""
+        point = self.candidates.point(case)
+        return point in self.search.barred, self.search.mean(point)
+
+    def _tuned(self, finals: RaceEngine, answer: RaceAnswer, over: bool) -> Tuned:
+        equal = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
+        point = self.candidates.point
+
+        def changed(entrant: Entrant) -> tuple[int, bool, bool]:
+            case = entrant.planned.case
+            return len(point(case).settings), case.precision != "fp32", entrant.id != answer.best
+
+        best = min(equal, key=changed, default=None)
+        folder = self._ship(best) if best else ""
+        trials, case = tuple(self.log.trials), best.planned.case if best else None
+        objective, limits = self.request.objective, self.request.constraints
+        records = {record.id: record for trial in trials for record in trial.records}
+        measured = candidates(trials, case, objective, limits, point)
+        return Tuned(
+            objective=objective,
+            constraints=limits,
+            trials=trials,
+            answer=answer,
+            best=case,
+            candidates=measured,
+            advice=advice_of(case, measured, records, self.space) if case else (),
+            effects=effects(trials, case, objective, point, self.space) if case else (),
+            size=size(self.space),
+            untried=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
+            over=over,
+            seconds=time.monotonic() - self.begin,
+            missed=tuple(limit.sentence for limit in violations(best.runs, limits)) if best else (),
+            folder=folder,
+        )
+
+    def _add_model(self, case: Case, folder: Path) -> None:
+        """Put the model's own files beside its record, or the files that it was exported to."""
+        own = files_of(case.model)
+        copies = [Path(shutil.copy2(path, folder)) for path in own or self.scheduler.exported(case)]
+        kind = "model" if own else "onnx"
+        kinds = zip(copies, [kind, *[f"{kind} weights"] * len(copies)], strict=False)
+        if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds):
+            Store.save(folder, replace(read_record(folder / RECORD), artefacts=artefacts))
+
+    def _ship(self, best: Entrant) -> str:
+        """Copy the winner's last build to its place, unless it is there; if there is no build, build anew."""
+        target, work = self.home / BEST, Path(self.scheduler.plan.output)
+        most = max(len(record.artefacts) for record in best.records)  # a process that found things cached has none
+        whole = [record.id for record in best.records if len(record.artefacts) == most]
+        if {*whole} & folders_of(target).keys():
+            return str(target)
+        folders = folders_of(work)
+        built = next((folders[name] for name in reversed(whole) if name in folders), None)
+        if not built:
+            again, built = self.scheduler.measure(best.planned)
+            if not again.ranked:
+                return ""
+        fresh, old = self.home / "best.new", self.home / "best.old"
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(built, fresh)
+        if not most:
+            self._add_model(best.planned.case, fresh)
+        (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():  # moved, for what is removed bit by bit may be taken for the winner
+            target.replace(old)
+        fresh.replace(target)
+        shutil.rmtree(old, ignore_errors=True)
+        return str(target)
+
+
+def _side_by_side(alone: Iterable[float]) -> float:
+    """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
+    alone = list(alone)
+    return max([*alone, sum(alone) / len(usable_cpus())])
+
+
+def _from_export(record: Record) -> Record:
+    """Return the record as that of a process that uses the exported model, and loads nothing else."""
+    if record.phase_seconds("export") is None:
+        return record
+    return replace(record, phases=tuple(phase for phase in record.phases if phase.name not in ("load", "export")))
+
+
+def tuning_request(plan: Plan, objective: str, within: Texts, budget: Duration) -> TuningRequest:
+    """Return the request in words: the objective, its limits, and seconds or a text such as ``10m``.
+
+    Raises InferlensError if one of them means nothing.
+    """
+    constraints = Constraint.parse_all(texts(within))
+    for limit in constraints:
+        if (needs := limit.measure.needs) and not getattr(plan, needs):
+            raise InferlensError(f"{limit.name} is not known without data to evaluate.", hint=f"--{needs} DATA")
+    seconds = parse_duration(str(budget))
+    if not seconds:
+        raise InferlensError("--budget must be longer than 0 seconds.", expected="a --budget such as 10m")
+    return TuningRequest(plan=plan, objective=Objective.parse(objective), constraints=constraints, budget=seconds)
+
+
+def tune(
+    request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
+) -> list[Tuned]:
+    """Tune each model of the plan at each of its batch sizes.
+
+    Raises InferlensError if one of them cannot run here, before the first one begins.
+    """
+    observer.doing("looking at models and backends")
+    parts = list(parts_of(explore(request.plan, selection, model)))
+    tuned: list[Tuned] = []
+    for place, part in enumerate(parts):
+        own, case, name = request, part.families[0].case, part.families[0].model.name
+        home = Path(request.plan.output) / safe_name(name)
+        if sum(one.families[0].case.model == case.model for one in parts) > 1:
+            home /= size_folder(case)
+        if len(parts) > 1:
+            own = replace(request, plan=narrowed(request.plan, case))
+            observer.part(f"{name}, {case.sizes_label}" if own.plan.batch or case.sizes else name)
+        unused = request.budget - sum(one.seconds for one in tuned)
+        seconds = max(request.budget / len(parts), unused / (len(parts) - place))
+        tuned.append(tune_one(own, selection, part, home, observer, model, seconds))
+    return tuned
+
+
+def parts_of(space: SearchSpace) -> Iterator[SearchSpace]:
+    """Yield the space of each model at each batch size and with each set of inputs."""
+
+    def sizes(planned: PlannedCase) -> tuple[object, ...]:
+        return planned.case.model, planned.case.batch, planned.case.inputs
+
+    for key in dict.fromkeys(map(sizes, (*space.families, *space.refused))):
+        families = tuple(one for one in space.families if sizes(one) == key)
+        refused = tuple(one for one in space.refused if sizes(one) == key)
+        refuse_if_none_runs([*families, *refused])
+        yield dataclasses.replace(space, families=families, refused=refused)
+
+
+def narrowed(plan: Plan, case: Case) -> Plan:
+    """Return the plan for the model, the batch and the inputs of a case alone."""
+    batch = plan.batch and (case.batch,)
+    return replace(plan, model=(case.model,), batch=batch, input=(case.inputs,), dim=((),))
+
+
+def size_folder(case: Case) -> str:
+    """Return the name of the folder of a tuning at the sizes of a case."""
+    return safe_name(case.sizes_label.replace(", ", "-").replace(" ", "-"))
+
+
+# A study of one option.
+
+FORM = "OPTION=VALUE,VALUE or BACKEND.OPTION=VALUE,VALUE"
+MOST_NAMED = 4
+
+
+class StudyRequest(Struct, frozen=True, kw_only=True):
+    """The request of a study: values of a knob of a backend; ``budget`` is seconds for all of it."""
+
+    plan: Plan
+    backend: str
+    knob: str
+    values: tuple[Option, ...]
+    budget: float = 600.0
+
+    @property
+    def name(self) -> str:
+        """The full name of the knob."""
+        return f"{self.backend}.{self.knob}"
+
+    @property
+    def default(self) -> Option | None:
+        """The default of the knob; ``None``: the library chooses."""
+        return None if self.knob == THREADS else getattr(BACKENDS.get(self.backend).options(), self.knob)
+
+
+class StudiedValue(Struct, frozen=True, kw_only=True):
+    """A value: the records of its case, and the comparison with the default, if both ran right."""
+
+    value: Option | None
+    is_default: bool
+    records: tuple[Record, ...]
+    comparison: Comparison | None = None
+
+    @property
+    def text(self) -> str:
+        """The value as a word of a command."""
+        return written(self.value)
+
+    @property
+    def verdict(self) -> str:
+        """How it compares; empty where it does not."""
+        return self.comparison.verdict if self.comparison else ""
+
+
+class Study(Struct, frozen=True, kw_only=True):
+    """How a study ended; ``values`` has the default too: numbers in their order, others as they were named."""
+
+    request: StudyRequest
+    values: tuple[StudiedValue, ...]
+    threshold: float
+    seconds: float
+
+
+def written(value: Option | None) -> str:
+    """A value as a command has it; ``None`` is what the library chooses."""
+    return "default" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
+    """Return the study of ``KNOB=VALUE,VALUE``, if the plan has one backend with it, or of ``BACKEND.KNOB=...``.
+
+    Raises InferlensError for an unknown knob or value, or a knob of several backends. This runs nothing.
+    """
+    name, _, words = (part.strip() for part in text.partition("="))
+    values: Sequence[Any] = texts(words)
+    if not name or not values:
+        raise InferlensError(f"The study '{text}' names no values.", expected=FORM)
+    backend, _, knob = name.rpartition(".")
+    backend = backend or _only_backend_with(knob, plan)
+    full = f"{backend}.{knob}"
+    if full in plan.option or (knob == THREADS and plan.threads):
+        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--study {full}={words} alone")
+    labels = [label for label in plan.backend if label.partition(":")[0] == backend]
+    option = {} if knob == THREADS else {full: tuple(values)}
+    check_words(replace(plan, option={**option, **plan.option}))
+    plan = replace(plan, backend=tuple(labels) or (backend,))
+    if knob == THREADS:
+        values = [count(THREADS, value) for value in values]
+    else:
+        cases = [Case(model="", backend=backend, options={knob: value}) for value in values]
+        values = [getattr(BACKENDS.get(backend).parse_options(case), knob) for case in cases]
+    request = StudyRequest(plan=plan, backend=backend, knob=knob, values=tuple(dict.fromkeys(values)), budget=budget)
+    if request.values == (request.default,):
+        raise InferlensError(f"{words} is the default of {full}.", expected="another value, to compare with it")
+    return request
+
+
+def study(request: StudyRequest, observer: Observer, model: ModelHandle | None = None) -> Study:
+    """Measure the default and each value; the records are kept as those of ``inferlens bench`` are.
+
+    Rounds of an earlier run of the same study count. Raises InferlensError if several ways of
+    running the model are left, none can run here, or the knob does nothing.
+    """
+    observer.doing("looking at models and backends")
+    base = _base(request, model)
+    default = request.default
+    values = [*([] if default in request.values else [default]), *request.values]
+    if all(isinstance(value, (int, float)) for value in values):
+        values.sort(key=lambda value: value or 0)
+    own = [base.case if value == default else _set(request, base.case, value) for value in values]
+    cases = [dataclasses.replace(base, case=case) for case in own]
+    observer.planned(cases)
+    environments, plan = Environments(), replace(request.plan, wait=0.0, rerun=False)
+    same, content = replace(request, budget=0.0, plan=plan), content_of(base.model.spec, plan)
+    about = [same, place_of(environments.of(base.case), base.case), base.model, content]
+    home = Path(request.plan.output) / safe_name(base.model.name) / STUDY
+    log = TrialLog(home / TRIALS, about, request.budget, model, observer, rerun=request.plan.rerun)
+    before = log.trials[:]
+    state = RunState(run=before[0].records[0].run) if before else None  # all records are of one run
+    with open_scheduler(
+        request.plan, observer, cases, live_files(model), state, environments=environments
+    ) as scheduler:
+        begin = time.monotonic() - log.seconds
+        entrants = []
+        for planned in cases:
+            record = before.pop(0).records[0] if before else _first(scheduler, planned, log)
+            entrants.append(Entrant(planned, [record]))
+        policy = OptionSweep(entrants, values, values.index(default), request.knob, TrialRounds(log, before))
+        race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
+        comparisons = policy.comparisons(race)
+    return Study(
+        request=request,
+        values=tuple(
+            StudiedValue(
+                value=value,
+                is_default=value == default,
+                records=tuple(entrant.records),
+                comparison=comparisons.get(entrant.id),
+            )
+            for value, entrant in zip(values, entrants, strict=True)
+        ),
+        threshold=race.threshold,
+        seconds=time.monotonic() - begin,
+    )
+
+
+def _first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
+    """Return the record of a case that is built anew and measured by itself."""
+    tick = time.monotonic()
+    record, _ = scheduler.measure(planned, options=MeasureOptions(rebuild=True))
+    log.add(Trial(records=(record,), seconds=time.monotonic() - tick))
+    return record
+
+
+class OptionSweep(BasePolicy):
+    """Compares the values of a knob with its default, until each has a verdict."""
+
+    def __init__(
+        self, entrants: Sequence[Entrant], values: Sequence[Option | None], place: int, knob: str, log: TrialRounds
+    ) -> None:
+        super().__init__(entrants[place])
+        self.entrants, self.values, self.knob, self.log = entrants, values, knob, log
+
+    def comparisons(self, race: Race) -> Mapping[str, Comparison]:
+        """Return the verdict on each value against the default, of those that ran right."""
+        base = self.base.id
+        if base not in race.ranked:
+            return {}
+        return {name: race.comparison(base, name) for name in race.ranked if name != base}
+
+    def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:  # noqa: ARG002
+        """Return the value that gains most against the default, in a few words."""
+        comparisons = self.comparisons(race)
+        name = max(comparisons, key=lambda name: comparisons[name].speedup or 0.0, default="")
+        if not name:
+            return ""
+        value = next(value for value, entrant in zip(self.values, self.entrants, strict=True) if entrant.id == name)
+        interval = comparisons[name].speedup_interval
+        sure = f" ({ratio_range(*ends(interval))})" if race.rounds >= LEAST_ROUNDS else ""
+        return f"{self.knob}={written(value)} {ratio(comparisons[name].speedup)} the default{sure}"
+
+
+def _only_backend_with(knob: str, plan: Plan) -> str:
+    """Return the one backend of the plan that has the knob; the fake one only if it or a model of it is named."""
+    named, words = backends_named(plan), {word.partition(":")[0] for word in (*plan.backend, *plan.model)}
+    able = [one for one in importable_backends() if one.name in named]
+    able = [one for one in able if "fake" not in one.reference_for or one.name in words]
+    options = {one.name: (THREADS, *one.options.__struct_fields__) for one in able}
+    check_choice("knob", knob, sorted(set().union(*options.values())))
+    having = [name for name, known in options.items() if knob in known]
+    if len(having) > 1:
+        what = f"Several backends have {knob}: {listing(having)}."
+        raise InferlensError(what, expected="one of them", hint=f"--backend NAME, or BACKEND.{knob}=VALUE,VALUE")
+    return having[0]
+
+
+def _base(request: StudyRequest, model: ModelHandle | None) -> PlannedCase:
+    """Return the one case that the plan leaves, with the knob at its default."""
+    planned = all_cases(request.plan, model)
+    refuse_if_none_runs(planned)
+    able = [one for one in planned if not one.refusal]
+    if len(able) > 1:
+        cases = [one.case for one in able]
+        varied = [axis.name for axis in AXES if len({getattr(case, axis.name) for case in cases}) > 1]
+        words = [f"--{name} {getattr(cases[0], name)}" for name in varied]
+        words += [f"--backend {cases[0].backend_label}"] * (len({case.variant for case in cases}) > 1)
+        labels = listing([case.label for case in cases[:MOST_NAMED]]) + " and more" * (len(cases) > MOST_NAMED)
+        what = f"A study is of one way of running one model, and {len(able)} are left: {labels}."
+        raise InferlensError(what, expected="one", hint=" ".join(words))
+    return dataclasses.replace(able[0], case=combined(able[0].case, {}))
+
+
+def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
+    """Return the case with the knob at a value.
+
+    Raises InferlensError if it would run the same as another one: beside other options, or on this device.
+    """
+    case = combined(base, {request.knob: value})
+    if value is not None and has_changes(case, base, {request.knob: value}):
+        return case
+    knobs = [knob for knob in BACKENDS.get(request.backend).knobs if knob.name == request.knob]
+    needs = [name for knob in knobs for name in knob.needs if name not in base.options]
+    what = f"{request.knob}={written(value)} does nothing for {base.label}."
+    hint = f"--option {request.backend}.{needs[0]}=VALUE" if needs else f"inferlens backends {request.backend}"
+    raise InferlensError(what, hint=hint)

@@ -1,0 +1,779 @@
+"""Comparisons of two sets of records, and of A and B, as documents, charts, pages and reports for CI.
+
+The answer comes first: how many cases are slower, and by how much at most. Then follow the cases, the worst first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import msgspec
+
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import (
+    MISSING,
+    REVISION,
+    Compared,
+    ComparedCase,
+    Difference,
+    Side,
+    Verdict,
+    about,
+    matches,
+    notes_of,
+    sentence,
+)
+from inferlens.errors import InferlensError, MissingLibrary, check_choice
+from inferlens.record.record import Metric, Record
+from inferlens.spec import plan
+from inferlens.spec.case import Case, shown_together
+from inferlens.stats.intervals import ends
+from inferlens.units import (
+    ABSENT,
+    change,
+    change_range,
+    change_spread,
+    listing,
+    milliseconds,
+    percent,
+    plural,
+    significant,
+)
+from inferlens.views import table
+from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
+from inferlens.views.picture import (
+    GREY,
+    PALETTE,
+    Part,
+    Theme,
+    converter,
+    draw_chart,
+    field,
+    marks,
+    overlay,
+    picture,
+    title,
+    vega_document,
+)
+from inferlens.views.renderers import render
+from inferlens.views.report import MOST_PACKED, environments, pack_records, spread
+from inferlens.views.table import (
+    Block,
+    Column,
+    Document,
+    Download,
+    Line,
+    Report,
+    Section,
+    Table,
+    csv_text,
+    cut_middle,
+    plain,
+    profile_command,
+)
+
+COMPARISON_SCHEMA = "inferlens.comparison/1"
+TOP = 10
+_MOST_NAMES = 3
+_MAX_VALUE = 44  # characters of a reason, and of a value in a list of what else differs
+_STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
+_WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
+CI_FORMATS = ("github", "junit")  # formats of this document alone, which ``ci`` beside it writes
+COMPARISON_FORMATS = (*table.FORMATS, *CI_FORMATS)
+
+
+@dataclass(frozen=True)
+class CaseLine:
+    """One case as text. ``full`` is unique among the cases of all models."""
+
+    compared_case: ComparedCase
+    model: str
+    name: str
+    full: str
+    base: str
+    candidate: str
+    change: str
+    interval: str
+    remark: str
+    notes: tuple[str, ...]
+
+    @property
+    def processes(self) -> str:
+        return (
+            f"{self.compared_case.base.processes} / {self.compared_case.candidate.processes}"
+            if self.compared_case.compared
+            else ABSENT
+        )
+
+
+def render_comparison(compared: Compared, format: str = "table", *, top: int | None = None, **how: Any) -> str:
+    """Return the result of ``inferlens.compare`` as text; ``how`` goes to :func:`inferlens.views.renderers.render`.
+
+    Raises:
+        InferlensError: for an unknown format.
+    """
+    check_choice("format", format, COMPARISON_FORMATS)
+    if format in CI_FORMATS:
+        written: str = getattr(import_module("inferlens.views.comparison"), format)(compared)
+        return written
+    return render(comparison_document(compared, top), format, **how)
+
+
+def comparison_document(compared: Compared, top: int | None = None) -> Document:
+    """Return the answer, the ``top`` cases (by default ten, the worst first), and other differences."""
+    return Document(
+        blocks=lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
+        data=lambda: _comparison_data(compared),
+        csv=lambda: _comparison_fields(compared),
+        title="Comparison – Inferlens",
+    )
+
+
+def case_lines(compared: Compared) -> list[CaseLine]:
+    models: dict[str, list[ComparedCase]] = {}
+    for case in compared.cases:
+        models.setdefault(case.case.model, []).append(case)
+    return [
+        _line(compared, compared_case, name, several=len(models) > 1)
+        for cases in models.values()
+        for compared_case, name in zip(cases, distinct_names([case.case for case in cases]), strict=True)
+    ]
+
+
+def _line(compared: Compared, compared_case: ComparedCase, name: str, *, several: bool) -> CaseLine:
+    interval, settled, model = (
+        compared_case.change_interval,
+        compared_case.verdict in ("FASTER", "SAME", "SLOWER"),
+        plain(compared_case.case.model),
+    )
+    return CaseLine(
+        compared_case=compared_case,
+        model=model,
+        name=name,
+        full=f"{model} {name}" if several else name,
+        base=_median_text(compared_case.base, compared.metric),
+        candidate=_median_text(compared_case.candidate, compared.metric),
+        change=_change(compared_case),
+        interval=change_range(interval.low, interval.high) if interval else ABSENT,
+        remark=plain(_case_remark(compared, compared_case)),
+        notes=tuple(
+            map(
+                plain,
+                [
+                    *([] if settled else [compared_case.reason]),
+                    *notes_of(Base=compared_case.base, Candidate=compared_case.candidate),
+                ],
+            )
+        ),
+    )
+
+
+def _change(compared_case: ComparedCase) -> str:
+    """Return the change and its half-width over processes: ``+10.0 ± 0.4 %``."""
+    if compared_case.change is None or compared_case.change_interval is None or not compared_case.between:
+        return change(compared_case.change)
+    return change_spread(compared_case.change, compared_case.change_interval.low, compared_case.change_interval.high)
+
+
+def _case_remark(compared: Compared, compared_case: ComparedCase) -> str:
+    """Return a short remark on a case. Most have none, and the headline has those that all cases share."""
+    if compared_case.on_neither:
+        return f"on neither side, {_state_text(compared_case.candidate)}"
+    for name, side in (("candidate", compared_case.candidate), ("base", compared_case.base)):
+        if not side.ok:
+            return "" if side.state == MISSING else f"{name} {_state_text(side)}"
+    words = [f"likely {compared_case.likely(compared.threshold)}"] if compared_case.verdict == "UNDECIDED" else []
+    words += ["measured once"] if compared_case.measured_once and not compared.measured_once else []
+    return ", ".join([*words, *(["outputs unchecked"] if compared_case.unchecked else [])])
+
+
+def _verdict(compared_case: ComparedCase) -> str:
+    """Return the verdict, or the only side that has the case."""
+    only = [
+        name
+        for name, side in (("BASE", compared_case.candidate), ("CANDIDATE", compared_case.base))
+        if side.state == MISSING
+    ]
+    return f"ONLY IN {only[0]}" if len(only) == 1 else compared_case.verdict
+
+
+def _state_text(side: Side) -> str:
+    reason = plain(side.reason).rstrip(".")
+    return f"{side.state} ({reason})" if reason else side.state
+
+
+def _median_text(side: Side, metric: Metric) -> str:
+    if not side.ok or side.median is None:
+        return ABSENT
+    return significant(side.median) if metric == "throughput" else milliseconds(side.median)
+
+
+def unit(metric: Metric) -> str:
+    return "per s" if metric == "throughput" else "ms"
+
+
+def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> list[str]:
+    """Return distinct names of one model's cases, without the axes ``omitted``."""
+    shared = {*omitted, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
+    shared |= (
+        {name for name in cases[0].sizes if len({case.sizes.get(name) for case in cases}) == 1} if cases else {*()}
+    )
+    names = [" ".join(case.words(*shared)) for case in shown_together(cases)]
+    hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
+    for words in zip(*hidden, strict=True):
+        counts, differ = Counter(names), len(set(words)) > 1
+        pairs = zip(names, words, strict=True)
+        names = [f"{name} {word}".strip() if differ and counts[name] > 1 else name for name, word in pairs]
+    return [plain(name) for name in names]
+
+
+def comparison_table(compared: Compared, top: int) -> Table:
+    metric = unit(compared.metric)
+    columns = (
+        Column("base", "base", metric, keep=1),
+        Column("candidate", "candidate", metric, keep=1),
+        Column("change", "change", f"± at {percent(compared.level)}"),
+        Column("interval", "interval", percent(compared.level), keep=4, wide=True),
+        Column("processes", "processes", "of each", keep=4, wide=True),
+        Column(
+            "",
+            "verdict",
+            "",
+            lambda line: ": ".join(filter(None, [_verdict(line.compared_case), line.remark])),
+            numeric=False,
+            fold=True,
+        ),
+    )
+    lines = case_lines(compared)
+    lines.sort(
+        key=lambda line: (
+            line.compared_case.on_neither,
+            _WORST_FIRST.index(line.compared_case.verdict),
+            -abs(line.compared_case.change or 0.0),
+        )
+    )
+    same_precision = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
+    shown = []
+    for line in lines[:top]:
+        label = line.compared_case.case.backend_label
+        name = (
+            line.full.replace(f"{label} {line.compared_case.case.precision}", label, 1) if same_precision else line.full
+        )
+        shown.append(table.Line.from_row(name, columns, line, style=_STYLES[line.compared_case.verdict]))
+    left = len(lines) - len(shown)
+    more = [f"{plural(left, 'more row')}: --top {len(lines)}, or --format csv"] if left > 0 else []
+    return Table(
+        comparison_answer(compared), "case", columns, shown, about=comparison_headline(compared), notes=more, fold=True
+    )
+
+
+def comparison_answer(compared: Compared) -> str:
+    """Return one sentence with the number of cases per verdict and the largest changes."""
+    by_verdict = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
+    unmatched = sum(case.on_neither for case in compared.cases)
+    if not compared.comparisons:
+        return "Nothing could be compared."
+    words = {
+        "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
+        "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
+    }  # fmt: skip
+    parts = [] if by_verdict["SLOWER"] or by_verdict["UNDECIDED"] else ["none slower"]
+    states = Counter(_verdict(case) for case in by_verdict["DID NOT RUN"])
+    missing = [f"{states.pop(only):,} {only.lower()}" for only in ("ONLY IN BASE", "ONLY IN CANDIDATE") if states[only]]
+    by_verdict["DID NOT RUN"] = by_verdict["DID NOT RUN"][: states["DID NOT RUN"]]
+    for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
+        if cases := by_verdict[verdict]:
+            most = max(abs(case.change or 0.0) for case in cases)
+            by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
+            if verdict == "UNDECIDED" and (
+                likely := sum(case.likely(compared.threshold) == "slower" for case in cases)
+            ):
+                by = f" ({likely:,} likely slower)"
+            parts.append(f"{len(cases):,} {words[verdict]}{by}")
+    text = ", ".join([*parts, *missing, *([f"{unmatched:,} on neither side"] if unmatched else [])])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def comparison_headline(compared: Compared) -> str:
+    """Return what all cases share, and the number of processes."""
+    sides = [side for case in compared.cases for side in (case.base, case.candidate) if side.device]
+    devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
+    models, batches, precisions = (
+        {getattr(case.case, name) for case in compared.cases} for name in ("model", "batch", "precision")
+    )
+    counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
+    words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
+    words += [*(precisions if len(precisions) == 1 else [])]
+    words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
+    sizes = [case.case.sizes.items() for case in compared.cases]
+    words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in item for item in sizes)]
+    if counts:
+        most = plural(max(counts), "process")
+        processes = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
+        once = compared.measured_once
+        words.append(f"{compared.metric}, {'each side measured once' if once else f'{processes} on each side'}")
+    return " · ".join(plain(word) for word in words if word)
+
+
+def comparison_notes(compared: Compared) -> list[str]:
+    """Return at most three: how busy the machine was, what else differs, and which runs count."""
+    differences = [_difference(difference, compared.on_both) for difference in compared.differences[:_MOST_NAMES]]
+    left = len(compared.differences) - len(differences)
+    fields = [difference.field for difference in compared.differences if difference.unlike]
+    start = "Not the same conditions, so changes are not the software's alone" if fields else "What else differs"
+    more = f" ({left:,} more: --format json)" if left else ""
+    notes = [*load_notes(compared), *([f"{start}: {'; '.join(differences)}{more}."] if differences else [])]
+    again = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
+    return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
+
+
+def load_notes(compared: Compared) -> list[str]:
+    """Return how busy the machine was; of one side alone, which changes may come from instead."""
+    busy_sides = [name for name, load in compared.loads.items() if load.busy]
+    if len(busy_sides) == 1:
+        return [f"Of the {busy_sides[0]} alone: {compared.loads[busy_sides[0]].cause} Changes may come from that."]
+    return [*filter(None, [compared.machine_load.sentence])]
+
+
+def _difference(difference: Difference, cases: int) -> str:
+    base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
+    return f"{plain(difference.field)}{about(difference, cases)} {base} / {candidate}"
+
+
+def next_steps(compared: Compared) -> list[str]:
+    slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
+    if slower:
+        case = slower.case
+        return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
+    if undecided := compared.of("UNDECIDED"):
+        again = plain(plan.command("bench", [undecided[0].case.model, "--repeats", "5"]))
+        return [f"To decide, measure both sides again:  {again}"]
+    return []
+
+
+def _commits(compared: Compared, case: Case) -> list[str]:
+    """Return the command that shows the code changes of a model, if both sides have a revision."""
+    difference = next(
+        (change for change in compared.differences if change.field == REVISION and case.runs_own_code), None
+    )
+    if difference is None or not all(
+        re.fullmatch(r"[0-9a-f]+\+?", item) for item in (difference.base, difference.candidate)
+    ):
+        return []
+    revisions = [difference.base.rstrip("+"), *([] if difference.candidate.endswith("+") else [difference.candidate])]
+    folder = ["-C", case.checkout] if case.checkout else []
+    return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
+
+
+def _comparison_data(compared: Compared) -> dict[str, object]:
+    cases = [
+        {"name": line.full, "digest": line.compared_case.case.digest, **msgspec.structs.asdict(line.compared_case)}
+        for line in case_lines(compared)
+    ]
+    return {
+        "schema": COMPARISON_SCHEMA,
+        "exit_code": compared.exit_code,
+        "sentences": sentences(compared),
+        "machine_load": compared.machine_load,
+        **msgspec.structs.asdict(compared),
+        "cases": cases,
+    }
+
+
+def _comparison_fields(compared: Compared) -> tuple[list[str], list[list[object]]]:
+    """Return a line per case in seconds or calls per second, changes as shares."""
+    names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
+    of_side = ("state", "median", "processes", "samples")
+    values: list[list[object]] = []
+    for line in case_lines(compared):
+        case = line.compared_case
+        fields = [
+            case.case.model,
+            line.name,
+            case.verdict,
+            case.reason,
+            case.change,
+            *ends(case.change_interval),
+            case.ratio,
+        ]
+        values.append([*fields, *(getattr(side, name) for side in (case.base, case.candidate) for name in of_side)])
+    return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
+
+
+def sentences(compared: Compared) -> list[str]:
+    """Return the main sentences for output without a table, the most important first."""
+    slower = [f"{line.full}, {line.change}" for line in changed_lines(compared, "SLOWER")]
+    not_compared = [
+        f"{line.full} ({line.remark or _verdict(line.compared_case).lower()})"
+        for line in case_lines(compared)
+        if line.compared_case.verdict == "DID NOT RUN" and not line.compared_case.on_neither
+    ]
+    result = [comparison_answer(compared), f"Slower: {first_names(slower)}." if slower else ""]
+    result += [f"Not compared: {first_names(not_compared)}." if not_compared else "", *comparison_notes(compared)]
+    return [sentence for sentence in result if sentence]
+
+
+def changed_lines(compared: Compared, *verdicts: Verdict) -> list[CaseLine]:
+    """Return the cases of some verdicts, the largest change first."""
+    return sorted(
+        (line for verdict in verdicts for line in case_lines(compared) if line.compared_case.verdict == verdict),
+        key=lambda line: -abs(line.compared_case.change or 0.0),
+    )
+
+
+def first_names(names: Sequence[str]) -> str:
+    more = [f"and {len(names) - _MOST_NAMES:,} more"] if len(names) > _MOST_NAMES else []
+    return "; ".join([*names[:_MOST_NAMES], *more])
+
+
+# Outcomes for GitHub and JUnit. Cases that ran on neither side do not make the candidate worse.
+_KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}
+_OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def _change_text(line: CaseLine, metric: Metric) -> str:
+    """Return ``9.42 to 10.1 ms, +7.22 ± 1.1 %``, or nothing if nothing was compared."""
+    if line.compared_case.change is None:
+        return ""
+    return f"{line.base} to {line.candidate} {unit(metric)}, {line.change}"
+
+
+def github(compared: Compared) -> str:
+    """Return GitHub Actions commands, which become annotations of the run.
+
+    GitHub shows ten of a kind per step, so the largest slowdown comes first. Format:
+    https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
+    """
+    commands = [github_command("notice", "inferlens compare", " ".join(sentences(compared)))]
+    for difference in compared.differences:
+        if difference.unlike:
+            text = f"{plain(difference.field)}: {plain(difference.base)} and {plain(difference.candidate)}"
+            commands.append(github_command("warning", "Not measured under the same conditions", text))
+    for line in sorted(case_lines(compared), key=lambda line: -(line.compared_case.ratio or 0.0)):
+        verdict = line.compared_case.verdict
+        if verdict in _KINDS and not line.compared_case.on_neither:
+            change = _change_text(line, compared.metric)
+            message = "\n".join([*([f"Median {compared.metric}: {change}."] if change else []), *line.notes])
+            commands.append(github_command(_KINDS[verdict], f"{verdict}: {line.full}", message))
+    return "\n".join(commands) + "\n"
+
+
+def github_command(kind: str, title: str, message: str) -> str:
+    """Return ``::KIND title=TITLE::MESSAGE`` with escaped parts."""
+    named = _escaped(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={named}::{_escaped(message)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def junit(compared: Compared) -> str:
+    """Return a JUnit report with a suite per model and a test case per case."""
+    root = Xml.Element("testsuites", name="inferlens compare")
+    for model, group in itertools.groupby(case_lines(compared), key=lambda line: line.model):
+        model_lines = list(group)
+        suite = Xml.SubElement(root, "testsuite", name=model)
+        created = max(
+            side.created for line in model_lines for side in (line.compared_case.base, line.compared_case.candidate)
+        )
+        if created:
+            suite.set("timestamp", plain(created)[:19])
+        properties = Xml.SubElement(suite, "properties")
+        properties_text = {
+            "metric": compared.metric,
+            "threshold": f"{compared.threshold:g}",
+            "level": f"{compared.level:g}",
+        }
+        for difference in compared.differences:
+            properties_text[f"differs: {difference.field}{about(difference, compared.on_both)}"] = (
+                f"{difference.base} / {difference.candidate}"
+            )
+        for name, value in properties_text.items():
+            Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
+        for line in model_lines:
+            _test_case(suite, line, compared.metric)
+        _count(suite)
+        Xml.SubElement(suite, "system-out").text = "\n".join(sentences(compared))
+    _count(root)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _test_case(suite: Xml.Element, line: CaseLine, metric: Metric) -> None:
+    case = Xml.SubElement(suite, "testcase", classname=line.model, name=line.name)
+    median, verdict = line.compared_case.candidate.median, line.compared_case.verdict
+    if median is not None and metric != "throughput":
+        case.set("time", f"{median:.9f}")
+    kind = "skipped" if line.compared_case.on_neither else _OUTCOMES.get(verdict)
+    message = f"{verdict}: {_change_text(line, metric) or next(iter(line.notes), '')}"
+    if kind:
+        Xml.SubElement(case, kind, message=message, type=verdict).text = (
+            "\n".join(line.notes) or line.compared_case.reason
+        )
+    else:
+        Xml.SubElement(case, "system-out").text = "\n".join([message, *line.notes])
+
+
+def _count(element: Xml.Element) -> None:
+    """Set the number of test cases and of each outcome."""
+    element.set("tests", str(len(list(element.iter("testcase")))))
+    for name, tag in _COUNTS.items():
+        element.set(name, str(len(list(element.iter(tag)))))
+
+
+AB_SCHEMA, AB_STEPS_SCHEMA = "inferlens.ab/1", "inferlens.ab-steps/1"
+
+
+def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
+    if isinstance(result, ABSteps):
+        return _steps_document(result, next_step)
+
+    def table() -> list[Table | str]:
+        common, names, figures = result.sides
+        lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
+        sentences = [*filter(None, [result.machine_load.sentence, result.of_accuracy, *result.remarks, next_step])]
+        return [Table(result.sentence, "", (Column("", "", max_width=60),), lines, about=common, sentences=sentences)]
+
+    return Document(table, data=lambda: ab_data(result), csv=lambda: _ab_fields(result), title=result.sentence)
+
+
+def ab_data(ab_result: ABResult) -> dict[str, Any]:
+    fields = {**msgspec.structs.asdict(ab_result), "machine_load": ab_result.machine_load}
+    return {"schema": AB_SCHEMA, "exit_code": ab_result.exit_code, "sentence": ab_result.sentence, **fields}
+
+
+def _steps_document(ab_steps: ABSteps, next_step: str) -> Document:
+    answer, *more = ab_steps.sentences
+
+    def table() -> list[Table | str]:
+        words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
+        first, *_ = ab_steps.named
+        lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
+        for step in ab_steps.named:
+            lines.append(Line(step.after, (step.figure, step.ab_result.verdict, sentence(step.ab_result.differences))))
+        columns = (Column("", first.ab_result.rule.metric, max_width=60), *words)
+        sentences = filter(None, [ab_steps.machine_load.sentence, next_step])
+        return [Table(answer, "environment", columns, lines, sentences=[*more, *sentences])]
+
+    def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        sides = [_ab_fields(step) for step in ab_steps.steps]
+        return ("step", *sides[0][0]), [(step, *line) for step, (_, its) in enumerate(sides, 1) for line in its]
+
+    def all_of_it() -> dict[str, Any]:
+        steps = [ab_data(step) for step in ab_steps.steps]
+        return {
+            "schema": AB_STEPS_SCHEMA,
+            "exit_code": ab_steps.exit_code,
+            "sentences": ab_steps.sentences,
+            "steps": steps,
+        }
+
+    return Document(table, data=all_of_it, csv=csv, title=answer)
+
+
+def _ab_fields(ab_result: ABResult) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+    """Return a line per side; B has the verdict and the ratio to A."""
+    names = ("side", "model", "case", "state", ab_result.rule.metric, "low", "high", "verdict", "ratio")
+    lines = []
+    for letter, case, side in (("A", ab_result.a, ab_result.base), ("B", ab_result.b, ab_result.candidate)):
+        of_b = (ab_result.verdict, ab_result.ratio) if letter == "B" else ("", None)
+        lines.append((letter, case.model, case.label, side.state, side.median, *ends(side.interval), *of_b))
+    return names, lines
+
+
+# The page and its chart of changes. The axis is logarithmic in the ratio of candidate and base, so that double and half
+# are equally far from no change. The band marks changes that do not matter.
+
+MAX_CASES = 40  # cases that are drawn: those that changed most
+STEP = 24  # pixels of a case
+CHANGES_CAPTION = (
+    "Bars reach as far as a change may be off; beyond the grey band it matters. Filled: decided; hollow: not yet."
+)
+_FAR = 3.0  # times the largest ratio: how far a bar is drawn at most
+_MAX_NAME = 60  # characters of a name
+_COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED": PALETTE[1]}
+_SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
+
+
+def draw_comparison(compared: Compared, format: str) -> str | bytes:
+    """Return the chart alone: text for SVG, bytes for PNG. Raise as :func:`comparison_chart`."""
+    return draw_chart(comparison_chart(compared), format, "Comparison")
+
+
+def comparison_chart(compared: Compared) -> Callable[[Theme], dict[str, Any]]:
+    """Return the function that makes the Vega-Lite document for a theme. Raise InferlensError if no case ran on both
+    sides.
+    """
+    compared_lines = [
+        line for line in case_lines(compared) if line.compared_case.compared and line.compared_case.change is not None
+    ]
+    if not compared_lines:
+        raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
+    chosen = sorted(compared_lines, key=lambda line: -abs(math.log(_ratio(line))))[:MAX_CASES]
+    chosen.sort(key=lambda line: -_ratio(line))
+    return lambda theme: _chart(compared, chosen, len(compared_lines), theme)
+
+
+def _ratio(line: CaseLine) -> float:
+    return max(1 + (line.compared_case.change or 0.0), 1e-9)
+
+
+def _chart(compared: Compared, shown: Sequence[CaseLine], total: int, theme: Theme) -> dict[str, Any]:
+    values = _values(shown)
+    low = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
+    high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
+    margin = (high / low) ** 0.04
+    scale = {"type": "log", "domain": [low / margin, high * margin], "nice": False}
+    less, more = ("slower", "faster") if compared.metric == "throughput" else ("faster", "slower")
+    direction = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
+    label = "(datum.value > 1 ? '+' : '') + format(100 * (datum.value - 1), '~r') + ' %'"
+    axis = {"tickCount": 8, "labelExpr": label, "labelOverlap": True}
+    x, begin, end, at = (
+        field(f"{name}:Q", scale=scale, **more)
+        for name, more in (("ratio", {"title": direction, "axis": axis}), ("low", {}), ("from", {}), ("at", {}))
+    )
+    y = field("case:N", sort=[value["case"] for value in values], title=None)
+    band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
+    verdicts = [verdict for verdict in _COLOURS if any(value["verdict"] == verdict for value in values)]
+    colour, shape = (
+        field(
+            "verdict:N",
+            scale={"domain": verdicts, "range": [item[verdict] for verdict in verdicts]},
+            legend={"title": None, "orient": "top"},
+        )
+        for item in (_COLOURS, _SHAPES)
+    )
+    tooltip = [field(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
+    point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
+    hollow: Part = {"filled": False, "size": 90, "opacity": 1, "fill": theme.background}
+    layers = [
+        marks("rect", {"x": end, "x2": {"field": "to"}}, values=band, color=theme.faint, opacity=0.14),
+        marks("rule", {"x": at}, values=[{"at": 1}], strokeWidth=1, color=theme.faint),
+        marks("rule", {"x": begin, "x2": {"field": "high"}, "y": y, "color": colour}, strokeWidth=2),
+        marks("point", point, where="datum.decided", filled=True, size=90, opacity=1),
+        marks("point", point, where="!datum.decided", **hollow),
+        marks("text", {"y": y, "text": field("change:N")}, align="left", x=CHART_WIDTH + 10),
+    ]
+    names = LETTER * (max(len(value["case"]) + len(value["change"]) for value in values) + 2)
+    room = CHART_WIDTH + names
+    few = f" · the {len(shown)} of {plural(total, 'case')} that changed most" * (total > len(shown))
+    subtitle = cut_middle(f"{comparison_headline(compared)}{few}", int(room / LETTER))
+    heading = title(cut_middle(comparison_answer(compared), int(room / TITLE_LETTER)), subtitle, offset=14)
+    return vega_document(overlay(layers, values, width=CHART_WIDTH, height={"step": STEP}, title=heading), theme)
+
+
+def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
+    """Return the values per case. A bar beyond all points ends at the edge."""
+    most = max(max(_ratio(line), 1 / _ratio(line)) for line in shown) * _FAR
+    names = [cut_middle(line.full, _MAX_NAME) for line in shown]
+    values: list[dict[str, Any]] = []
+    for line, name in zip(shown, names, strict=True):
+        ratio, interval = _ratio(line), line.compared_case.change_interval if line.compared_case.between else None
+        values.append({
+            "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
+            "verdict": line.compared_case.verdict,
+            "decided": line.compared_case.verdict != "UNDECIDED",
+            "ratio": ratio,
+            "low": max(1 + interval.low, 1 / most) if interval else ratio,
+            "high": min(1 + interval.high, most) if interval else ratio,
+            "change": line.change,
+            "base": line.base,
+            "candidate": line.candidate,
+        })  # fmt: skip
+    return values
+
+
+MAX_SAMPLES = 4  # changed cases of which the samples are drawn
+_SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
+_UNLIKE = "Not the same conditions, so changes are not the software's alone."
+_DIFFERENT = (Column("", "base", numeric=False, fold=True), Column("", "candidate", numeric=False, fold=True),
+              Column("", "cases", numeric=False))  # fmt: skip
+
+
+def comparison_report(
+    compared: Compared, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]
+) -> Report:
+    """Return the page of a comparison; ``names`` are those of both sides, such as their folders."""
+    try:
+        converter()
+        note: list[Block] = []
+    except MissingLibrary as error:
+        note = [f"Without charts: {error}"]
+    sides = list(zip(("base", "candidate"), names, (base, candidate), strict=True))
+    whole = replace(comparison_table(compared, len(compared.cases)), title="", about="")
+    sections = [
+        Section("answer", "Answer", list(_answer_blocks(compared))),
+        Section("changes", "Changes", [*(note or _changes_blocks(compared)), whole]),
+        Section("samples", "Samples", [] if note else list(_sample_pictures(compared, base, candidate))),
+        Section("differences", "What else differs", _difference_blocks(compared)),
+        Section("how", "How it was measured", [_side_section(*side) for side in sides] + [_csv_download(compared)]),
+    ]
+    models = {case.case.model for case in compared.cases}
+    model = f"{models.pop().rpartition(':')[2]}: " if len(models) == 1 else ""
+    return Report(f"{model}{names[1]} against {names[0]}", [section for section in sections if section.blocks])
+
+
+def _answer_blocks(compared: Compared) -> Iterator[Block]:
+    yield Table(comparison_headline(compared), "", (), (), answer=[comparison_answer(compared)])
+    verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
+    for verdict in verdicts:
+        if changed := [f"{line.full}, {line.change}" for line in changed_lines(compared, verdict)]:
+            yield f"{verdict.capitalize()}: {first_names(changed)}."
+    if compared.comparisons:
+        small = percent(compared.threshold)
+        yield f"All verdicts together are {percent(compared.level)} sure; changes below {small} count as none."
+    if any(difference.unlike for difference in compared.differences):
+        yield _UNLIKE
+    yield from next_steps(compared)
+
+
+def _changes_blocks(compared: Compared) -> list[Block]:
+    try:
+        return [picture("changes", CHANGES_CAPTION, comparison_chart(compared))]
+    except InferlensError:
+        return []  # no case ran on both sides
+
+
+def _sample_pictures(compared: Compared, base: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Block]:
+    """Draw the latency samples of both sides for the cases that changed most."""
+    if compared.metric != "latency":
+        return
+    runs = {id(case): match for case, match in zip(compared.cases, matches(base, candidate), strict=True)}
+    for number, line in enumerate(changed_lines(compared, "SLOWER", "FASTER")[:MAX_SAMPLES], 1):
+        sides = zip(("base", "candidate"), runs[id(line.compared_case)], strict=True)
+        ways = [(name, side) for name, side in sides if side and side.processes]
+        yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(spread, ways))
+
+
+def _difference_blocks(compared: Compared) -> list[Block]:
+    lines = [
+        Line(
+            plain(difference.field),
+            [*map(plain, (difference.base, difference.candidate)), about(difference, compared.on_both).strip(" ()")],
+            style="bold" if difference.unlike else "",
+        )
+        for difference in compared.differences
+    ]
+    return [Table("", "what", _DIFFERENT, lines)] if lines else ["Nothing else that is known."]
+
+
+def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
+    blocks = [*environments(records), pack_records(records, side, MOST_PACKED // 2)]
+    return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
+
+
+def _csv_download(compared: Compared) -> Download:
+    names, values = comparison_document(compared).csv()  # type: ignore[misc] # which it has
+    return Download("compare.csv", "every number of the comparison", "text/csv", csv_text(names, values).encode())

@@ -1,0 +1,558 @@
+"""Cross tables of records: ways down, and the values of one axis across, such as precisions.
+
+The first cell of a line is the base of its speed-ups. Cells of the same work are compared by the rule of
+``analysis.race``, others by their processes. Machines are never compared: each has its own reference. With several
+models or machines, a line is a model, and its cells are the fastest right ways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as changed
+from functools import cached_property, partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from inferlens.analysis.race import Race, race
+from inferlens.analysis.samples import CaseRuns, latest
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.record import Record, machine_name
+from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, shown_together
+from inferlens.stats.comparison import LogRatio, unpaired_difference
+from inferlens.stats.intervals import ends
+from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
+from inferlens.views.answer import FEW, answers, doubts
+from inferlens.views.comparison import distinct_names
+from inferlens.views.records import WIDTH, headline, rerun_notes, table_notes
+from inferlens.views.renderers import terminal
+from inferlens.views.rows import PARTLY, Row, group_rows, rows, sizes_text, varying_sizes, with_notes
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain
+
+MAX_NAMES = 3  # ways in a sentence
+LEVEL = 0.95
+
+
+class CrossAxis(NamedTuple):
+    """A property in which cases differ: its value, and the fields of a case without it."""
+
+    value: Callable[[Row, Case], Any]
+    without: Callable[[Case], dict[str, Any]]
+    order: Sequence[Any] = ()
+
+
+def _field(name: str, nothing: Any, order: Sequence[Any] = ()) -> CrossAxis:
+    return CrossAxis(lambda _, case: getattr(case, name), lambda _: {name: nothing}, order)
+
+
+# Cases that are equal without the axis form a line. Names of sizes are axes, too.
+AXES = {
+    "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
+    "batch": CrossAxis(lambda row, _: row.batch, lambda _: {}),
+    "threads": _field("threads", None),
+    "device": CrossAxis(
+        lambda _, case: case.device,
+        lambda case: {"device": "", "variant": case.variant.replace(case.device, "")},
+        DEVICES,
+    ),
+    "backend": CrossAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
+    "calibration": _field("calibration", ""),
+    "python": _field("python", ""),
+    "model": _field("model", ""),
+    "machine": CrossAxis(lambda row, _: row.machine, lambda _: {}),
+}
+
+
+@dataclass(frozen=True)
+class CrossCell:
+    """A row at one value of the axis, and its speed-up from ``low`` to ``high``."""
+
+    row: Row
+    speedup: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def word(self) -> str:
+        """Return the reason for no time, or nothing."""
+        row = self.row
+        if not row.ok:
+            return row.status
+        return "wrong" if row.agrees is False else "" if row.seconds_per_call is not None else "not measured"
+
+    @property
+    def times(self) -> str:
+        return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
+
+    @property
+    def per_item(self) -> str:
+        """Return the speed-up per item; below 1 as ``1.27x slower``."""
+        if self.speedup is None or self.speedup >= 1:
+            return self.times
+        low, high = (end and 1 / end for end in (self.high, self.low))
+        return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
+
+
+@dataclass(frozen=True)
+class CrossLine:
+    """A way or a model, and its cells by axis value."""
+
+    name: str
+    cells: Mapping[Any, CrossCell]
+
+
+@dataclass(frozen=True)
+class CrossTable:
+    """Rows of one machine, or of all machines, by the ordered values of an axis."""
+
+    axis: str
+    dimension: CrossAxis
+    rows: Sequence[Row]
+    runs: Mapping[tuple[str, str], CaseRuns]
+    names: Mapping[Any, str]
+
+    @cached_property
+    def by_model(self) -> bool:
+        return self.axis == "machine" or (self.axis != "model" and len({row.model for row in self.rows}) > 1)
+
+    def case(self, row: Row) -> Case:
+        return self.runs[row.id, row.machine].first.case
+
+    @cached_property
+    def values(self) -> list[Any]:
+        there = {self.dimension.value(row, self.case(row)) for row in self.rows}
+        return [value for value in self.names if value in there]
+
+    @cached_property
+    def lines(self) -> list[CrossLine]:
+        """Return the lines, the fastest first."""
+        groups: dict[Any, dict[Any, list[Row]]] = {}
+        cases: dict[Any, Case] = {}
+        for row in self.rows:
+            case = self.case(row)
+            bare = replace(case, **self.dimension.without(case), **self._own_precisions)
+            if self.axis != "model":  # the inputs of two models may differ
+                bare = replace(bare, batch=None, inputs=())
+            key = self._workload(row) if self.by_model else (bare.digest, *self._sizes_and_form(row))
+            cases.setdefault(key, bare)
+            groups.setdefault(key, {}).setdefault(self.dimension.value(row, case), []).append(row)
+        if self.by_model:
+            names = self._workload_names(list(cases))
+        else:
+            shared = ["precision"] * (len({case.precision for case in cases.values()}) == 1)
+            names = distinct_names(list(cases.values()), omitted=(self.axis, *shared))
+            names = [f"{name} {sizes}" for name, (_, sizes, _) in zip(names, groups, strict=True)]
+        return [
+            CrossLine(plain(name) or "all", self._cells({value: _best(item) for value, item in cells.items()}))
+            for name, cells in zip(names, groups.values(), strict=True)
+        ]
+
+    @cached_property
+    def rows_with_notes(self) -> list[Row]:
+        return with_notes([cell.row for line in self.lines for cell in line.cells.values()], self.runs)
+
+    @cached_property
+    def _own_precisions(self) -> dict[str, str]:
+        """Drop the precision if each model has one, such as a file and its quantized copy."""
+        mixed = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
+        return {} if self.axis != "model" or mixed else {"precision": ""}
+
+    @property
+    def same_model(self) -> bool:
+        """Return whether a line compares one model, or a file and its quantized copy."""
+        quantized = {row.precision for row in self.rows} & {*QUANTIZED}
+        return self.axis != "model" or bool(self._own_precisions and quantized)
+
+    def _workload(self, row: Row) -> tuple[str, ...]:
+        """Return the key of a line of models: the work without the axis. All but the last part is shown."""
+        io = "" if row.io == "device" else f"{row.io} io"
+        sizes, form = self._sizes_and_form(row)
+        return row.model, sizes, io, row.call_mode, form
+
+    def _sizes_and_form(self, row: Row) -> tuple[str, str]:
+        """Return the sizes that tell a row from others of its model, in words, and its inputs but for the axis."""
+        if self.axis == "model":
+            return "", ""
+        return sizes_text(row, self._sizes[row.model]), row.inputs_without([self.axis])
+
+    @cached_property
+    def _sizes(self) -> dict[str, list[str]]:
+        return {
+            rows[0].model: [name for name in varying_sizes(rows) if name != self.axis]
+            for rows in group_rows(self.rows, "model")
+        }
+
+    def _workload_names(self, every: Sequence[tuple[str, ...]]) -> list[str]:
+        models = list(dict.fromkeys(model for model, *_ in every))
+        names = dict(zip(models, _short(models), strict=True))
+        return [" ".join(filter(None, [names[model], *words])) for model, *words, _ in every]
+
+    def _cells(self, rows: Mapping[Any, Row]) -> dict[Any, CrossCell]:
+        base = rows.get(self.values[0])
+        return {value: self._cell(rows[value], base) for value in self.values if value in rows}
+
+    def _cell(self, row: Row, base: Row | None) -> CrossCell:
+        if self.axis == "machine":
+            low, high = (row.speedup_low, row.speedup_high) if row.sure else (None, None)
+            return CrossCell(row, None if row.is_reference else row.speedup, low, high)
+        if base is None or row is base or not self.same_model:
+            return CrossCell(row)
+        return CrossCell(row, *self._times(base, row))
+
+    def _times(self, base: Row, row: Row) -> tuple[float | None, float | None, float | None]:
+        """Return the speed-up of a row over another and its interval; of batch sizes per item."""
+        log_ratio = self._ratio(base, row)
+        if log_ratio is None:
+            return None, None, None
+        items = (row.batch or 1) / (base.batch or 1)
+        low, high = ends(log_ratio.interval(LEVEL) if log_ratio.replicated else None)
+        return items / log_ratio.ratio, high and items / high, low and items / low
+
+    def _ratio(self, base: Row, row: Row) -> LogRatio | None:
+        """Return the time ratio of two rows; ``None`` if they are not comparable."""
+        if not (base.ranked and row.ranked):
+            return None
+        if base.comparison == row.comparison:
+            return self._races[row.comparison].difference(base.id, row.id)
+        base_entry, row_entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
+        if not (base_entry and row_entry):
+            return None
+        first, second = (
+            list(row_entry.rounds.values()) or list(row_entry.alone) for row_entry in (base_entry, row_entry)
+        )
+        return unpaired_difference(first, second, base_entry.usual)
+
+    @cached_property
+    def _races(self) -> dict[Any, Race]:
+        comparisons = group_rows(self.rows, "comparison")
+        return {
+            item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in comparisons
+        }
+
+    # What it comes to
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """Return the effect of each value, and of the fastest way at each value."""
+        return [
+            *(self._value_sentence(value) for value in self._compared_values if self._value_sentence(value)),
+            *self._way_sentences(),
+        ]
+
+    @property
+    def _compared_values(self) -> list[Any]:
+        """Return the values with a sentence; of numbers the last."""
+        if self.axis == "machine" or not self.same_model:
+            return []
+        return self.values[-1:] if all(isinstance(value, int) for value in self.values[1:]) else self.values[1:]
+
+    def _value_sentence(self, value: Any) -> str:
+        """Return ``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
+        cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
+        texts = [(name, cell) for name, cell in cells if cell.speedup is not None]
+        texts.sort(key=lambda pair: -(pair[1].speedup or 0.0))
+        times = attrgetter("per_item" if self.axis == "batch" else "times")
+        words = [f"{times(cell)} in {name}" + f" {PARTLY}" * (PARTLY in cell.row.name) for name, cell in texts]
+        if len(texts) > MAX_NAMES:
+            words = [f"{words[0]} to {words[-1]}"]
+        wrong = [name for name, cell in cells if cell.word == "wrong"]
+        words += [f"wrong in {listing(wrong[:MAX_NAMES])}"] if wrong else []
+        item = ", for one item" * (self.axis == "batch")
+        return f"{self.label(value)} against {self.label(self.values[0])}{item}: {', '.join(words)}." if words else ""
+
+    def label(self, value: Any) -> str:
+        number = isinstance(value, int)
+        return f"{self.axis} {value}" if number else self.names[value]
+
+    def _where(self, value: Any) -> str:
+        where = "at" if isinstance(value, int) else "on" if self.axis in ("machine", "device") else "in"
+        return f"{where} {self.label(value)}"
+
+    def _way_sentences(self) -> list[str]:
+        """Compare the fastest way with the reference or the next one at each value."""
+        if self.by_model or len(group_rows(self.rows, "comparison")) > len(self.values):
+            return []
+        whole = [line for line in self.lines if all(value in line.cells for value in self.values)]
+        complete = [line for line in whole if not any(cell.word for cell in line.cells.values())]
+        complete.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
+        if len(complete) < 2:
+            return []
+        best = complete[0]
+        crossed_line = next(
+            (line for line in complete if any(cell.row.is_reference for cell in line.cells.values())), complete[1]
+        )
+        crossed_line = complete[1] if crossed_line is best else crossed_line
+        result = {
+            value: CrossCell(row, *self._times(crossed_line.cells[value].row, row))
+            for value, row in ((value, best.cells[value].row) for value in self.values)
+        }
+        words = [f"{cell.times} {self._where(value)}" for value, cell in result.items() if cell.speedup is not None]
+        return [f"{best.name} against {crossed_line.name}: {', '.join(words)}."] if words else []
+
+
+def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None) -> list[CrossTable]:
+    """Return a table for each machine, or one for all, by one of :data:`AXES` or a size.
+
+    Raises:
+        InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
+    """
+    shown = rows(records, reference, notes=False)
+    axes = AXES | {name: CrossAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
+    check_choice("axis", axis, axes)
+    runs = {(case_runs.first.id, machine_name(case_runs.first.environment)): case_runs for case_runs in latest(records)}
+    sentences = {name: _values(shown, runs, name, dimension) for name, dimension in axes.items()}
+    if len(sentences[axis]) < 2:
+        shared = f" All are of {listing(list(sentences[axis].values()))}." if sentences[axis] else ""
+        differing = [name for name, values in sentences.items() if len(values) > 1]
+        problem = f"There is nothing to show by {axis}.{shared}"
+        raise InferlensError(problem, expected=f"something that differs: {listing(differing) or 'nothing does here'}")
+    if axis != "machine":  # there the notes of the fastest ways are enough
+        shown = with_notes(shown, runs)
+    machines = [[row for row in shown if row.machine == name] for name in sentences["machine"]]
+    groups = [shown] if axis == "machine" else machines
+    result = [CrossTable(axis, axes[axis], group, runs, sentences[axis]) for group in groups]
+    return [crossed for crossed in result if len(crossed.values) > 1] or result
+
+
+def _size(name: str, row: Row, _: Case) -> int | None:
+    return row.sizes.get(name)
+
+
+def _values(
+    shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name: str, axis: CrossAxis
+) -> dict[Any, str]:
+    """Return the ordered values of an axis and their names."""
+    datasets = list(dict.fromkeys(axis.value(row, runs[row.id, row.machine].first.case) for row in shown))
+    if all(isinstance(value, int) or value is None for value in datasets):
+        datasets.sort(key=lambda value: value or 0)
+    datasets.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
+    if name == "machine":
+        sentences = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
+        return {value: sentences[value] for value in datasets}
+    if name == "python":
+        cases = [runs[row.id, row.machine].first.case for row in shown]
+        pairs = zip(cases, shown_together(cases), strict=True)
+        return {case.python: plain(short.python) or "this one" for case, short in pairs}
+    if name == "model":
+        return dict(zip(datasets, _short(datasets), strict=True))
+    return {value: plain(str(value)) if value not in (None, "") else "default" for value in datasets}
+
+
+def _short(models: Sequence[str]) -> list[str]:
+    """Return model names without their prefixes, if they stay distinct."""
+    short = [plain(re.split(r"[:/]", model)[-1]) or plain(model) for model in models]
+    return short if len({*short}) == len(short) else list(map(plain, models))
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    """Return the fastest right row, else the first."""
+    eligible = [row for row in rows if row.ranked and row.seconds_per_call is not None]
+    return min(eligible, key=lambda row: row.seconds_per_call or 0.0, default=rows[0])
+
+
+SCHEMA = "inferlens.crossed/1"
+LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for
+_LONGEST = 12  # letters of a value in a heading
+_OUTPUT_AXES = ("precision", "calibration", "backend")  # axes that outputs differ by
+
+
+def crosstab_document(
+    records: Sequence[Record], axis: str, reference: str | None = None, *, where: str = "", top: int | None = None
+) -> Document:
+    """Return a cross table of records as :func:`crosstabs`; ``where`` is their folder.
+
+    ``top`` limits the lines of each table on a screen; ``None`` fits them.
+    """
+    result = crosstabs(records, axis, reference)
+
+    def blocks(most: int | None = None, width: int | None = None, *, sentences: bool = True) -> list[Table | str]:
+        all_rows = [row for crossed in result for row in crossed.rows]
+        again = rerun_notes([(row.model, row.runs) for row in all_rows])
+        costs = axis in _OUTPUT_AXES and where and any(row.error is not None for row in all_rows)
+        cost = "accuracy" if any(row.accuracy is not None for row in all_rows) else "error"
+        picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
+        return [*(_table(crossed, where, most, width, sentences=sentences) for crossed in result), *again, *picture]
+
+    def fitted(screen: Screen) -> list[Table | str]:
+        if top is not None:
+            return blocks(top, screen.width)
+        longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
+        fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
+        shown = terminal.first_fitting((blocks(most, screen.width, sentences=item) for most, item in fewer), screen)
+        return shown or blocks(LEAST_ROWS, screen.width, sentences=False)
+
+    return Document(blocks, lambda: _data(result, axis), lambda: _csv(result, axis), f"By {axis} – Inferlens", fitted)
+
+
+def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None, *, sentences: bool = True) -> Table:
+    if crosstab.axis == "machine":
+        return _fleet_table(crosstab, where, most, width)
+    columns = [column for value in crosstab.values for column in _columns(crosstab, value)]
+    columns.append(Column("", "", "", partial(_few_samples, crosstab), 6, numeric=False, fold=True))
+    single = len(group_rows(crosstab.rows, "comparison")) == 1
+    lines = [
+        Line.from_row(line.name, columns, line, style="bold green" * (single and _fastest(line)))
+        for line in crosstab.lines[:most]
+    ]
+    left = len(crosstab.lines) - len(lines)
+    notes = [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
+    few = [row for row in crosstab.rows if FEW in doubts(row)]
+    notes += [*_caveats(crosstab, answered=single), *table_notes(crosstab.rows, where, few)]
+    words = [cell.word for line in crosstab.lines for cell in line.cells.values() if cell.word]
+    if words and not any("--view notes" in note for note in notes):
+        notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
+    return Table(
+        _title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
+        answer=answers(crosstab.rows)[0].fold(WIDTH) if single else (), sentences=crosstab.sentences * sentences,
+    )  # fmt: skip
+
+
+def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int | None) -> Table:
+    """Return the fastest way per model and machine; the longer axis goes down.
+
+    Columns with most cells come first, because a narrow screen drops the others.
+    """
+    cells = {
+        (line.name, plain(crosstab.names[value])): cell for line in crosstab.lines for value, cell in line.cells.items()
+    }
+    models, machines = (
+        [line.name for line in crosstab.lines],
+        [plain(crosstab.names[value]) for value in crosstab.values],
+    )
+    turned = len(machines) > len(models)
+    down, across = (machines, models) if turned else (models, machines)
+    met = Counter(name for pair in cells for name in pair)
+    across = sorted(across, key=lambda name: -met[name])
+    rows = {
+        name_down: {item: cells.get((item, name_down) if turned else (name_down, item)) for item in across}
+        for name_down in down
+    }
+    way = partial(_way, brief=bool(width))
+    ways = [Column(item, item, "", way, numeric=False, max_width=32) for item in across]
+    fits = len(across)
+    if width:  # of a table that is too wide the first columns
+        room = width - terminal.widest(down)
+        widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
+        sizes = [terminal.GAP + min(item, column.max_width) for item, column in zip(widths, ways, strict=True)]
+        fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
+    shown = sorted(down, key=lambda name_down: not any(rows[name_down][item] for item in across[:fits]))[:most]
+    columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
+    nouns = ("machine", "model") if turned else ("model", "machine")
+    left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
+    more = listing([plural(count, f"more {noun}") for noun, count in left.items() if count])
+    notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
+    return Table(
+        _title(crosstab), next(iter(left)), columns, [Line.from_row(item, columns, rows[item]) for item in shown],
+        notes=[*notes, *_caveats(crosstab), *table_notes(crosstab.rows_with_notes, where)], fold=True,
+    )  # fmt: skip
+
+
+def _way(cell: CrossCell | None, *, brief: bool) -> str:
+    """Return the fastest way and its speed-up; ``brief`` omits the interval."""
+    if cell is None:
+        return ABSENT
+    times = "" if cell.speedup is None else ratio(cell.speedup) if brief else cell.times
+    return cell.word or f"{cell.row.name} {'reference' if cell.row.is_reference else times}".strip()
+
+
+def _time(cell: CrossCell | None) -> str:
+    return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
+
+
+def _few_samples(of: CrossTable, line: CrossLine) -> str:
+    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+    return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
+
+
+def _fastest(line: CrossLine) -> bool:
+    return any(cell.row.fastest for cell in line.cells.values())
+
+
+def _caveats(crosstab: CrossTable, *, answered: bool = False) -> list[str]:
+    """Return notes on all cells; ``answered`` omits what the answer says."""
+    texts = [cell for line in crosstab.lines for cell in line.cells.values() if cell.speedup is not None]
+    once = "Cases were measured once: how far speed-ups may be off is not known."
+    sentences = [once] if texts and all(cell.low is None for cell in texts) else []
+    noise = [row for row in crosstab.rows_with_notes if any(note.code == "random-calibration" for note in row.notes)]
+    if noise and not (answered and any(row.place == 1 for row in noise)):
+        precisions = sorted({row.precision for row in noise})
+        sentences.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
+    model_note = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
+    return [*sentences, *([model_note] if crosstab.axis == "model" and crosstab.same_model else [])]
+
+
+def _title(crosstab: CrossTable) -> str:
+    models, machines = ({getattr(row, name) for row in crosstab.rows} for name in ("model", "machine"))
+    if len(models) == len(machines) == 1:
+        return headline(crosstab.rows)
+    inputs = {row.inputs_without(varying_sizes(crosstab.rows)) for row in crosstab.rows}
+    words = [bare(min(models)) if len(models) == 1 else plural(len(models), "model")]
+    words += [min(inputs).replace(":float32", "")] if len(inputs) == 1 else []
+    words.append(listing(list(dict.fromkeys(row.device_name for row in crosstab.rows))) if len(machines) == 1 else "")
+    return " · ".join(plain(word) for word in words if word)
+
+
+def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
+    """Return the columns of one value: time, speed-up, and error of the outputs."""
+    name, first = crosstab.names[value], value == crosstab.values[0]
+
+    def column(unit: str, write: Callable[[CrossCell], str], **how: Any) -> Column:
+        return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
+
+    against = crosstab.names[crosstab.values[0]]
+    against = f"vs {against if len(against) <= _LONGEST else 'first'}"
+    shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
+    if crosstab.same_model and not first:
+        against, times = ("per item", "per_item") if crosstab.axis == "batch" else (against, "times")
+        shown.append(column(against, attrgetter(times), keep=1))
+    if crosstab.by_model:
+        way = "way" if crosstab.axis == "precision" else "name"
+        shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))
+    cost = crosstab.axis in _OUTPUT_AXES and not first
+    rated = cost and any(row.drop is not None for row in crosstab.rows)
+    if rated:
+        shown.append(column("drop", lambda cell: drop(cell.row.drop, cell.row.drop_low, cell.row.drop_high), keep=2))
+    error = column("error", lambda cell: error_size(cell.row.error) if cell.row.ok else ABSENT, keep=3)
+    shown.append(changed(error, wide=not cost or rated))
+    return shown
+
+
+def _fields(cell: CrossCell) -> dict[str, Any]:
+    """Return a cell for programs in seconds and factors."""
+    row = cell.row
+    return {
+        "id": row.id, "case": row.name, "status": row.status, "agrees": row.agrees,
+        "seconds": row.seconds_per_call, "items_per_second": row.items_per_second, "error": row.error,
+        "speedup": cell.speedup, "speedup_low": cell.low, "speedup_high": cell.high, "fastest": row.fastest,
+        "reason": row.reason or row.agreement_reason,
+    }  # fmt: skip
+
+
+def _data(crosstabs: Sequence[CrossTable], axis: str) -> dict[str, Any]:
+    tables = [
+        {
+            "machine": "" if axis == "machine" else crosstab.rows[0].machine,
+            "lines": [
+                {"name": line.name, "cells": [{axis: value, **_fields(cell)} for value, cell in line.cells.items()]}
+                for line in crosstab.lines
+            ],
+            "sentences": crosstab.sentences,
+        }
+        for crosstab in crosstabs
+    ]
+    return {"schema": SCHEMA, "axis": axis, "tables": tables}
+
+
+def _csv(crosstabs: Sequence[CrossTable], axis: str) -> tuple[list[str], list[list[object]]]:
+    cells = [
+        (crosstab, line, *item) for crosstab in crosstabs for line in crosstab.lines for item in line.cells.items()
+    ]
+    lines = [
+        [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
+        for _, line, value, cell in cells
+    ]
+    return ["machine", "model", "line", "axis", "value", *_fields(cells[0][-1])], lines

@@ -1,1 +1,0 @@
-"""Profiles as tables of layers, kernels, modules and floors, as box plots, rooflines and a trace."""

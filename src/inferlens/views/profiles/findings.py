@@ -1,0 +1,305 @@
+"""Findings of each case: a ranked list for people, all of them for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from inferlens.analysis.evidence import NEGLIGIBLE, Finding
+from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
+from inferlens.analysis.interference import mean_load, record_load
+from inferlens.record.layer_profile import Profile
+from inferlens.record.record import Record, machine_name
+from inferlens.record.store import LoadedProfiles
+from inferlens.spec.case import QUANTIZED, Case
+from inferlens.stats.samples import median
+from inferlens.units import duration, listing, percent, plural, ratio
+from inferlens.views.profiles import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish, few_names, first_notes
+from inferlens.views.renderers.terminal import wrap
+from inferlens.views.rows import Row
+from inferlens.views.table import Column, Document, Line, Table, plain
+
+SCHEMA = "inferlens.findings/1"
+MIN_RIVALS = 2  # other backends: then another one is no new idea
+LINES, ROOM, WIDTH = 16, 84, 100  # that findings and notes fill, characters of each, and of a screen
+COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
+FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
+
+
+@dataclass(frozen=True)
+class CaseFindings:
+    """A case with its findings, the parts that could not be checked, or the reason for neither."""
+
+    case: ProfiledCase
+    findings: tuple[Finding, ...] = ()
+    unchecked: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def time_findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.about == "time")
+
+    @property
+    def doubts(self) -> tuple[Finding, ...]:
+        """Return the findings on how far profiles can be trusted."""
+        return tuple(finding for finding in self.findings if finding.about == "trust")
+
+
+def judge_cases(loaded: LoadedProfiles, rows: Sequence[Row] = ()) -> list[CaseFindings]:
+    """Return the findings of every case and machine from the latest profile of each level."""
+    levels: dict[tuple[str, str], dict[str, Profile]] = {}
+    for profile in loaded.profiles:  # by their creation
+        levels.setdefault(_key(profile), {})[profile.level] = profile
+    cases: dict[tuple[str, str], ProfiledCase] = {}
+    for case in cases_of_level(loaded, "layer"):
+        cases.setdefault(_key(case.profile), case)
+    return [_judge(case, list(levels[key].values()), loaded, rows) for key, case in cases.items()]
+
+
+def _key(profile: Profile) -> tuple[str, str]:
+    return profile.case.digest, machine_name(profile.environment)
+
+
+def _judge(
+    case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles, rows: Sequence[Row]
+) -> CaseFindings:
+    # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
+    completed = sorted(
+        (profile for profile in profiles if profile.status == "ok"), key=lambda profile: profile.level != "layer"
+    )
+    if not completed:
+        reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
+        return CaseFindings(case, reason=f"{reason} {case.profile.hint}".strip())
+    record = next((record for profile in completed if (record := loaded.records.get(profile.id))), None)
+    result = findings(completed, record, _fp32_record(completed[0], loaded), _rivals(case, rows))
+    return CaseFindings(case, tuple(result), tuple(missing_evidence(evidence_of(completed, record))))
+
+
+def _rivals(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the seconds of other backends in the same precision, if there are several."""
+    same_work, own_case = _same_work(case, rows)[0], case.profile.case
+    others = [row for row in same_work if (row.precision, row.device) == (own_case.precision, own_case.device)]
+    others = [row for row in others if row.backend.partition(":")[0] != own_case.backend]
+    ran = {row.name: row.median if row.ranked else None for row in others}
+    return ran if len({row.backend for row in others}) >= MIN_RIVALS else {}
+
+
+def _fp32_record(profile: Profile, loaded: LoadedProfiles) -> Record | None:
+    """Return the latest fp32 record of a quantized case on the same machine."""
+
+    def unquantized(case: Case) -> str:
+        return msgspec.structs.replace(case, precision="fp32", calibration=None).digest
+
+    same = unquantized(profile.case), machine_name(profile.environment)
+    candidates = [
+        record
+        for record in loaded.records.values()
+        if (record.case.precision, profile.case.precision in QUANTIZED) == ("fp32", True)
+        and (unquantized(record.case), machine_name(record.environment)) == same
+    ]
+    return max(candidates, key=lambda record: record.created, default=None)
+
+
+def findings_document(
+    cases: Sequence[CaseFindings],
+    *,
+    top: int | None = None,
+    whole: bool = False,
+    lines: int = LINES,
+    brief: bool = False,
+    measured: Sequence[Row] = (),
+) -> Document:
+    """Return the findings of each case; people get the few that matter most.
+
+    Args:
+        cases: the results of :func:`judge_cases`; ``top`` limits the findings of each, ``whole`` shows all to people.
+        lines: of findings for people, where they ask for no number.
+        brief: without headings and notes.
+        measured: rows of the ways that were measured: cases that are the fastest of them come first.
+    """
+    behind = [not _leads(case.case, measured) for case in cases]
+    cases = [cases[place] for place in sorted(range(len(cases)), key=behind.__getitem__)]
+    leading = behind.count(False)
+    load = mean_load(record_load(case.case.record) for case in cases if case.case.record)
+    return Document(
+        lambda: [
+            *(_case_tables(cases, top) if whole or top else _top_findings(cases, leading, lines, brief, measured)),
+            *filter(None, [load.sentence]),
+        ],
+        data=lambda: {"schema": SCHEMA, "cases": [_object(case, top) for case in cases], "machine_load": load},
+        csv=lambda: ((*CASE_FIELDS, "place", *FIELDS, "evidence"), _lines(cases, top)),
+        title="Findings",
+    )
+
+
+def _top_findings(
+    cases: Sequence[CaseFindings], leading: int, lines: int, brief: bool, measured: Sequence[Row]
+) -> Iterator[Table | str]:
+    """Yield the main findings, each rule once, for the first case that has it."""
+    if not cases:
+        yield "There are no profiles to look at."
+        return
+    head, names = distinguish([case.case for case in cases])
+    head = head if len(names) > 1 else f"{head} · {names[0]}"
+    rules = _by_rule([case.time_findings for case in cases], leading)
+    answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured) if rules else ""
+    lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
+    failed = [
+        f"{name}: {finding_case.reason}" for finding_case, name in zip(cases, names, strict=True) if finding_case.reason
+    ]
+    notes = [] if brief else first_notes([*failed, *_doubts(cases, names), *_unchecked_notes(cases, names)])
+    lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
+    rows: list[Line] = []
+    shown = 0
+    for number, entries in enumerate(rules, 1):
+        first, place = entries[0]
+        won = gain(first, cases[place].findings)
+        where = _where(entries, names, _gain_text(first) if won else "")
+        sentence = f"{first.sentence.removesuffix('.')}{where}."
+        lines -= len(wrap(sentence, ROOM)) + len(wrap(_hint(first), ROOM))
+        if lines < 0 and rows:
+            break
+        shown += len(entries)
+        cells = percent(won) if won else "", plain(sentence)
+        rows += [Line(str(number), cells), Line("", ("", plain(_hint(first))), style="dim")]
+    if not brief and (rest := sum(map(len, rules)) - shown):
+        notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
+    columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
+    sentences = () if rows or brief else ("No rule has anything to say.",)  # what is shown beneath has
+    yield Table(head, "", columns, rows, notes=notes, sentences=sentences, answer=[answer] * bool(answer))
+
+
+def _same_work(case: ProfiledCase, rows: Sequence[Row]) -> tuple[list[Row], Row | None, Row | None]:
+    """Return the rows that do the same work, the case's own row, and the fastest one."""
+    profile = case.profile
+    inputs = ", ".join(map(str, profile.model.inputs))
+    same = (
+        profile.case.model,
+        machine_name(profile.environment),
+        inputs,
+        profile.case.io,
+        profile.case.cold,
+        profile.case.rotate,
+    )
+    matching = [
+        row for row in rows
+        if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
+    ]  # fmt: skip
+    own_row = next((row for row in matching if row.label == profile.case.label), None)
+    return matching, own_row, next((row for row in matching if row.place == 1), None)
+
+
+def _leads(case: ProfiledCase, rows: Sequence[Row]) -> bool:
+    """Return whether the case is the fastest row."""
+    _, own_row, best = _same_work(case, rows)
+    return own_row is not None and own_row is best
+
+
+def _standing(case: ProfiledCase, name: str, rows: Sequence[Row]) -> str:
+    """Compare the case of the first finding with the fastest. A slow case may not be worth work."""
+    same_work, own_row, best = _same_work(case, rows)
+    took = median(case.unprofiled) if case.unprofiled else own_row and own_row.median
+    if best is None or not took or not best.median or len(same_work) < 2:
+        return ""
+    if own_row is best:
+        return f"Finding 1 is of {name}, the fastest of {plural(len(same_work), 'way')}: {duration(took)}."
+    than = f"{plain(best.name)} is {ratio(took / best.median)} as fast there"
+    return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
+
+
+def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[tuple[Finding, int]]]:
+    """Group the findings of several cases by rule, each with its case's index.
+
+    The first ``leading`` cases come first, then the largest effects; small effects come last.
+    """
+
+    def order(entry: tuple[Finding, int]) -> tuple[bool, bool, float]:
+        return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
+
+    rules: dict[str, list[tuple[Finding, int]]] = {}
+    for place, case_findings in enumerate(findings):
+        for finding in case_findings:
+            rules.setdefault(finding.code, []).append((finding, place))
+    return sorted(
+        (sorted(rule_findings, key=order) for rule_findings in rules.values()),
+        key=lambda rule_findings: order(rule_findings[0]),
+    )
+
+
+def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
+    """Return a bracket with ``more`` about the first case, and the number of other cases."""
+    first = places[0][1]
+    others = len({place for _, place in places} - {first})
+    words = [" of ".join(filter(None, [more, names[first] if len(names) > 1 else ""]))]
+    words += [f"{plural(others, 'other case')} too"] if others else []
+    return f" ({'; '.join(filter(None, words))})" if any(words) else ""
+
+
+def _doubts(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
+    rules = _by_rule([case.doubts for case in cases])
+    return [
+        f"{entries[0][0].sentence.removesuffix('.')}{_where(entries, names)}. {entries[0][0].hint}" for entries in rules
+    ]
+
+
+def _unchecked_notes(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
+    cases_by_item: dict[str, list[str]] = {}
+    for case, name in zip(cases, names, strict=True):
+        for item in case.unchecked:
+            cases_by_item.setdefault(item.partition(" (")[0], []).append(name)
+    texts = [
+        f"{part} of {few_names(item) if len(item) < len(cases) else 'any case'}" for part, item in cases_by_item.items()
+    ]
+    return [f"Not looked at: {listing(texts if len(cases) > 1 else list(cases_by_item))}."] if texts else []
+
+
+def _case_tables(cases: Sequence[CaseFindings], top: int | None) -> Iterator[Table | str]:
+    for case in cases:
+        head, (name,) = distinguish([case.case])
+        table = findings_table(case.findings, top, case.reason)
+        notes = [f"Not looked at (of {name}): {listing(case.unchecked)}."] if case.unchecked else []
+        yield replace(table, title=f"{head} · {name}", notes=[*table.notes, *notes])
+
+
+def findings_table(findings: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
+    """Return a table of one case's findings about time; ``reason`` explains an empty one."""
+    rows = []
+    for number, finding in enumerate([finding for finding in findings if finding.about == "time"][:top], 1):
+        won = gain(finding, findings)
+        about = f"{_gain_text(finding)} could be won · {finding.code}" if won else finding.code
+        sentence = f"{finding.sentence.removesuffix('.')} ({about})."
+        rows += [Line(str(number), (percent(won) if won else "", plain(sentence)))]
+        rows += [Line("", ("", plain(_hint(finding))), style="dim")]
+    doubts = [f"{finding.sentence} {finding.hint}" for finding in findings if finding.about == "trust"]
+    silent = () if rows else (reason or "No rule has anything to say.",)
+    return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
+
+
+def _gain_text(finding: Finding) -> str:
+    """Return ``at most 1.30 of the 11.8 ms``."""
+    return f"at most {duration(finding.seconds)} of the {duration(finding.whole)}"
+
+
+def _hint(finding: Finding) -> str:
+    return finding.hint if finding.hint.startswith("Try ") else f"Try: {finding.hint}"
+
+
+def _object(case: CaseFindings, top: int | None) -> dict[str, Any]:
+    return {
+        **case.case.data,
+        "status": case.case.profile.status,
+        "reason": case.reason,
+        "not_looked_at": case.unchecked,
+        "findings": case.findings[:top],
+    }
+
+
+def _lines(cases: Sequence[CaseFindings], top: int | None) -> Iterable[Sequence[object]]:
+    for case in cases:
+        for place, finding in enumerate(case.findings[:top], 1):
+            fields = msgspec.to_builtins(finding)
+            numbers = msgspec.json.encode(finding.numbers).decode()
+            yield [*case.case.fields, place, *(fields[name] for name in FIELDS), numbers]

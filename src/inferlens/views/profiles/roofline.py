@@ -1,0 +1,561 @@
+"""Floors and rooflines: the least time that the work of a layer needs, and the possible gain.
+
+People see repeated blocks as one row, and several cases as a row each. Programs get all rows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from dataclasses import replace as copied
+from typing import Any, cast
+
+import numpy as np
+from msgspec import structs
+
+from inferlens.analysis import profile_table as families
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.store import LoadedProfiles
+from inferlens.stats.samples import LEAST_FOR_P95
+from inferlens.units import (
+    ABSENT,
+    bandwidth,
+    flop_rate,
+    listing,
+    mebibytes,
+    megaflops,
+    milliseconds,
+    plural,
+    ratio,
+    significant,
+)
+from inferlens.views.picture import (
+    GAP,
+    PALETTE,
+    Part,
+    Theme,
+    draw_chart,
+    field,
+    fields,
+    marks,
+    overlay,
+    picture,
+    place_labels,
+    stack_charts,
+    title,
+    vega_document,
+)
+from inferlens.views.profiles import (
+    MAX_SUMMED,
+    THE_MODEL,
+    TIME_WRITERS,
+    PartTable,
+    ShownCase,
+    T,
+    case_document,
+    cases_of_level,
+    cut_name,
+    distinguish,
+    in_unit,
+    rank_cases,
+    row_name,
+    scaling_notes,
+    unit_of,
+)
+from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
+
+SORTS = ("won", "time", "order")
+ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that a screen has room for, unless more are asked for
+# Phrases for calls that faster layers do not speed up.
+BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
+ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
+SHORT_KINDS = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
+NUMBERS = (
+    Column("time", "time", "ms", milliseconds, keep=2),
+    Column("share", "share", write=share, keep=8, wide=True),
+    Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
+    Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
+    Column("intensity", "intensity", "FLOP/B", lambda item: ABSENT if item is None else significant(item), keep=9,
+           wide=True),
+    Column("floor", "floor", "ms", milliseconds, keep=3),
+    Column("bound", "bound by", keep=5, numeric=False),
+    Column("distance", "times floor", write=ratio, keep=4),
+    Column("won", "to win", "ms", milliseconds, keep=0),
+    Column("of_call", "of call", write=share, keep=1),
+)  # fmt: skip
+COLUMN_ORDER = ("won", "of_call", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
+BY_KEY = {column.key: column for column in NUMBERS}
+
+
+@dataclass(frozen=True)
+class RepeatedRows:
+    """Rows that do the same work in repeated blocks, and their sum."""
+
+    rows: Sequence[Floor]
+    total: Floor
+
+
+def _row_kind(rows: RepeatedRows) -> str:
+    """Return a layer's kind, or what a kernel computes according to its name."""
+    kind, name = rows.total.kind, rows.total.name[:1000]
+    if kind != "kernel":
+        return plain(kind) or ABSENT
+    return (
+        "attention" if ATTENTION.search(name) else SHORT_KINDS.get(family := families.of_kernel(name), family) or ABSENT
+    )
+
+
+def _row_name(rows: RepeatedRows) -> str:
+    """Return the backend's name; a kernel loses namespaces and arguments."""
+    return short_name(rows.total.name) if rows.total.kind == "kernel" else rows.total.name
+
+
+COLUMNS = (
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
+    Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=11),
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
+    Column("", "layer", write=lambda item: plain(_row_name(item)), keep=10, numeric=False, max_width=60, wide=True),
+    Column("total.place", "#", keep=11, wide=True),
+)
+CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
+TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
+
+
+def case_rooflines(
+    loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
+) -> list[ShownCase[Roofline]]:
+    """Return the floors of the latest profile of each case and level, or the reason for none.
+
+    ``sort`` is one of :data:`SORTS`; raises InferlensError for others.
+    """
+    check_choice("order of floors", sort, SORTS)
+
+    def ranked(roofline: Roofline) -> Sequence[Floor]:
+        return sorted(roofline.rows, key=lambda row: -row.time) if sort == "time" else roofline.ranked
+
+    tables = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases_of_level(loaded, None))
+    return rank_cases(tables, ranked, sort)
+
+
+def roofline_document(
+    cases: Sequence[ShownCase[Roofline]], *, top: int | None = None, results: str = "RESULTS"
+) -> Document:
+    """Return the floors of each case: ``top`` rows, by default as many as fit.
+
+    ``results`` is the folder for the next command.
+    """
+    names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
+    return case_document(
+        "roofline", cases, top, blocks=lambda: list(_blocks(cases, top, results)), data=_data, names=names, lines=_lines
+    )
+
+
+def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str) -> Iterator[Table | str]:
+    """Yield the rows of one case or of ``top`` rows each; else a row per case."""
+    if len(cases) > 1 and top is None:
+        yield from _combined_table(cases, results)
+        return
+    for case in cases:
+        head, (name,) = distinguish([case.case])
+        title = f"{head} · {name}"
+        if isinstance(case.table, str):
+            yield Table(title, "", (), ())
+            yield f"No floors: {case.table} {case.case.profile.hint}".strip()
+            continue
+        yield Table(title, "", (), (), about=ceilings(case.table))
+        yield answer(case.table, unit_of([case.case.profile]))
+        yield _table(case, case.table, top or ROWS + 1 - max(len(notes(case, case.table)[:MAX_NOTE_LINES]), 1))
+    if any(not isinstance(case.table, str) for case in cases):
+        yield f"What to try: inferlens show {results} --view findings"
+
+
+def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
+    groups = (
+        [RepeatedRows([row], row) for row in shown_case.ranked]
+        if shown_case.in_order
+        else merge_repeats(roofline, shown_case.ranked)
+    )
+    rows, more = groups[:top], [group for group in groups[top:] if group.total.floor is not None]
+    without_floor = [group for group in groups[top:] if group.total.floor is None]
+    with_floor = [group for group in groups if group.total.floor is not None]
+    modules = roofline.by == "module" or any(row.modules for row in roofline.rows)
+    has_modules = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
+    dropped = {"layer", "#"} if roofline.by == "module" or not (modules and has_modules) else set()
+    columns = [
+        copied(column, title=roofline.timed) if column.title == "layer" else column
+        for column in in_unit(COLUMNS, unit_of([shown_case.case.profile]))
+        if column.title not in dropped
+    ]
+    lines = [Line.from_row(module_path(row), columns, row) for row in rows]
+
+    def summed(name: str, alikes: Sequence[RepeatedRows], style: str) -> Line:
+        total = roofline.sum_of(row for repeated in alikes for row in repeated.rows)
+        cells = [column.text(RepeatedRows((), total)) for column in columns]
+        return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
+                           for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
+
+    if more:
+        lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
+    if without_floor:
+        lines.append(summed(f"{len(without_floor):,} of unknown work", without_floor, "dim"))
+    sums = [
+        summed(f"all {roofline.timed}s{'' if len(with_floor) == len(groups) else ' with a floor'}", with_floor, "bold")
+    ]
+    first = "module" if modules else roofline.by
+    return Table("", first, columns, lines_and_sums(lines, sums), notes=notes(shown_case, roofline)[:MAX_NOTE_LINES])
+
+
+def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
+    """Yield a row per case, the largest possible gain first."""
+    head, names = distinguish([case.case for case in cases])
+    result, why = [], dict[str, int]()
+    for case, name in zip(cases, names, strict=True):
+        if isinstance(case.table, str):
+            reason = f"{case.table} {case.case.profile.hint}".strip()
+            why[reason] = why.get(reason, 0) + 1
+            continue
+        result.append((case.table, whole_call(case.table), cut_name(name)))
+    result.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
+    unit = unit_of(case.case.profile for case in cases if not isinstance(case.table, str))
+    columns = (*in_unit(CASE_COLUMNS, unit), Column("name", "most in", keep=4, numeric=False, max_width=26))
+    notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
+    lines, room = [], CASES - 2 * min(len(notes), MAX_NOTE_LINES)
+    for table, total, name in result[:room]:
+        best = next(iter(merge_repeats(table, table.ranked)), None)
+        most = module_path(best) if best and best.total.won else ""
+        lines.append(Line.from_row(name, columns, structs.replace(total, name=BOUND_PHRASES.get(table.bound, most))))
+    if len(result) > room:
+        lines.append(Line(f"{len(result) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
+    about = "to win: time above the floor, which is the least that this device needs for what a layer does"
+    yield Table(head, "", (), (), about=about)
+    if result and result[0][1].won:
+        _, total, name = result[0]
+        part = f"{TIME_WRITERS[unit](total.won)} of {TIME_WRITERS[unit](total.time)} {unit} ({share(total.of_call)})"
+        yield f"Most to win with {name}: at most {part}."
+    elif result:
+        yield f"Nothing can be won by faster layers alone. What to try: inferlens show {results} --view findings"
+    yield Table("", "case", columns, lines, notes=notes[:MAX_NOTE_LINES])
+    yield f"Where in each: inferlens roofline {results} --top 5"
+
+
+def whole_call(roofline: Roofline) -> Floor:
+    part = None if roofline.won is None or not roofline.time else roofline.won / roofline.time
+    return Floor(time=roofline.time, won=roofline.won, of_call=part)
+
+
+def merge_repeats(roofline: Roofline, ranked: Sequence[Floor]) -> list[RepeatedRows]:
+    """Merge rows of equal work in modules that differ in numbers alone, in the order of ``ranked``."""
+    groups: dict[object, list[Floor]] = {}
+    for row in ranked:
+        modules = tuple(re.sub(r"\d+", "*", path) for path in row.modules)
+        same = short_name(row.name) if roofline.by == "kernel" else row.kind
+        key = (modules, same, row.flops, row.bytes, row.bound) if row.modules else row.place
+        groups.setdefault(key, []).append(row)
+    groups_merged = []
+    for rows in groups.values():
+        bound = rows[0].bound
+        total = structs.replace(
+            roofline.sum_of(rows), name=rows[0].name, kind=rows[0].kind, place=rows[0].place, bound=bound,
+            modules=rows[0].modules,
+        )  # fmt: skip
+        groups_merged.append(RepeatedRows(rows, total if len(rows) > 1 else rows[0]))
+    by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
+    return sorted(groups_merged, key=lambda group: group.total.time if by_time else group.total.above, reverse=True)
+
+
+def module_path(rows: RepeatedRows) -> str:
+    """Return module paths with ``*`` for differing parts: ``encoder.layers.*.mlp.0 +1``."""
+    paths = [row.modules[0] if row.modules else None for row in rows.rows]
+    if paths[0] is None:
+        return cut_name(_row_name(rows)) if rows.total.name else "of no known module"
+    split = [re.split(r"(\d+)", path or "") for path in paths]
+    name = "".join(words[0] if len(set(words)) == 1 else "*" for words in zip(*split, strict=True))
+    more, count = len(rows.total.modules) - 1, len(rows.rows)
+    return cut_name(name or THE_MODEL) + (f" +{more}" if more > 0 else "") + (f" ({count}x)" if count > 1 else "")
+
+
+def ceilings(roofline: Roofline) -> str:
+    rate = f"{flop_rate(roofline.rate)} ({roofline.precision}) and " if roofline.rate else ""
+    return f"floor: the fastest possible on this device, at {rate}{bandwidth(roofline.ceilings.bandwidth)}"
+
+
+def answer(roofline: Roofline, unit: str = "ms") -> str:
+    """Return the largest possible gain and its place, or the bound of the call."""
+    write, call = TIME_WRITERS[unit], f"{TIME_WRITERS[unit](roofline.time)} {unit}"
+    if not any(row.floor is not None for row in roofline.rows):
+        return (
+            f"Which {roofline.timed} does what is not known. The whole model cannot take less than "
+            f"{write(roofline.least)} {unit} here, and takes {call}."
+        )
+    if roofline.bound == "host":
+        works = "" if roofline.works is None else f" (the GPU works {write(roofline.works)} {unit} of it)"
+        return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
+    if roofline.bound:
+        far = ratio(roofline.known / roofline.floor)
+        return (
+            f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
+        )
+    first = next(iter(merge_repeats(roofline, roofline.ranked)))
+    if not first.total.won:
+        return f"Nothing can be won: no {roofline.by} takes longer than its floor."
+    most = f"most in {cut_name(module_path(first), 36)}: {write(first.total.won)} {unit}"
+    part = share(whole_call(roofline).of_call)
+    return f"At most {write(roofline.won)} of a call of {call} ({part}) could be won, {most}."
+
+
+def notes(shown_case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
+    """Return doubts about the answer, the largest first."""
+    profile = shown_case.case.profile
+    sentences = [roofline.ceilings.disturbed] if roofline.ceilings.disturbed else []
+    if roofline.rate is None:
+        why = roofline.ceilings.absent.get(roofline.precision, "it was not measured")
+        sentences.append(f"No rate of {roofline.precision} is known ({why}), so floors count bytes alone.")
+    if roofline.unplaced:
+        names = [cut_name(path) if path else THE_MODEL for path in roofline.unplaced]
+        sentences.append(f"In no {roofline.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
+    if profile.work and profile.work.uncovered:
+        sentences.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:MAX_SUMMED])}.")
+    return [*sentences, *scaling_notes(profile, shown_case.case.unprofiled)]
+
+
+def _data(shown_case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
+    work = shown_case.case.profile.work
+    return {
+        **{name: getattr(roofline, name) for name in TOTALS},
+        "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
+        "sentences": [answer(roofline)], "notes": notes(shown_case, roofline),
+    }  # fmt: skip
+
+
+def _lines(shown_case: ShownCase[Roofline], roofline: Roofline) -> Iterator[list[object]]:
+    """Yield a line per row and for time outside layers, so that times add up."""
+
+    def line(kind: str, row: Floor, *own: object) -> list[object]:
+        return [roofline.precision, kind, *(own or [None] * 4), *(getattr(row, column.key) for column in NUMBERS)]
+
+    for row in shown_case.rows:
+        yield line(roofline.by, row, row.place, row.name, row.kind, row.modules)
+    if shown_case.rest:
+        yield line(f"other {roofline.by}s", Floor(time=sum(row.time for row in shown_case.rest)))
+    yield line(f"in no {roofline.timed}", Floor(time=roofline.outside))
+    yield line("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
+
+
+# A box is the middle half of the runs; whiskers reach from the 5th to the 95th percentile, or over few runs entirely.
+# A point of a roofline is a layer or module: its work per byte and per second. The roof is the device's best rate.
+
+WIDTH, HEIGHT = 640, 360
+STEP = 20  # pixels from one box to the next
+NAMED_POINTS = 5  # points with most to be won that have their name beside them
+TOP = 20  # boxes of a case, where no other number is asked for
+LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
+BOXES = "Boxes: the middle half of the runs, with a line at the median; whiskers: the 5th to the 95th percentile."
+ROOF = "The roof is the device's best: what is far below it could be faster. Points are as large as their time."
+COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
+
+Drawing = tuple[str | bytes, list[str]]
+
+
+def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
+    """Draw the ``top`` rows of each case as boxes. Return a sentence per omitted case; raise InferlensError if none has
+    any.
+    """
+    cases = [replace(case, top=top or TOP) for case in cases]
+    return _panels(cases, format, _box_chart, lambda table: any(table.runs.was_timed), "No layer has a time.")
+
+
+def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
+    """Draw the roofline of each case like :func:`boxes`."""
+    return _panels(
+        cases, format, _roofline_chart, lambda roofline: any(map(_has_point, roofline.rows)), "Nothing in it computes."
+    )
+
+
+def _panels(
+    cases: Sequence[ShownCase[T]],
+    format: str,
+    panel: Callable[[ShownCase[T], T, Theme], Any],
+    has_data: Callable[[T], bool],
+    reason: str,
+) -> Drawing:
+    """Draw a panel per case with data; ``reason`` explains the omission of others."""
+    drawable = [(case, case.table) for case in cases if not isinstance(case.table, str) and has_data(case.table)]
+    skipped = [case for case in cases if all(case is not drawn_case for drawn_case, _ in drawable)]
+    missing = [
+        plain(f"Not drawn: {case.case.name}. {case.table if isinstance(case.table, str) else reason}")
+        for case in skipped
+    ]
+    if not drawable:
+        raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
+
+    return draw_chart(lambda theme: _document(drawable, panel, theme), format, drawable[0][0].case.headline), missing
+
+
+def _document(
+    tables: Sequence[tuple[ShownCase[T], T]], panel: Callable[[ShownCase[T], T, Theme], Any], theme: Theme
+) -> dict[str, Any]:
+    panels = [panel(case, table, theme) for case, table in tables]
+    return vega_document(stack_charts(panels, own_scales=("color", "size"), spacing=44), theme)
+
+
+def case_picture(name: str, shown_case: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
+    """Yield the boxes or the roofline of a case for a page, if any."""
+    table, shown = shown_case.table, cast("ShownCase[Any]", shown_case)
+    if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
+        yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline_chart, theme))
+    elif not isinstance(table, (str, Roofline)) and table.runs.was_timed:
+        yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _box_chart, theme))
+
+
+def _title(shown_case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
+    subtitle = f"{cut_name(shown_case.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
+    return title(
+        cut_middle(f"{plain(shown_case.case.name)}: {answer}", LONGEST_TITLE),
+        subtitle,
+        size=16,
+        offset=8,
+        frame="group",
+    )
+
+
+def _box_chart(shown_case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
+    """Draw the boxes of one case in milliseconds."""
+    runs, rows = table.runs, [row for row in shown_case.rows if row.times]
+    enough = runs.count >= LEAST_FOR_P95
+    ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
+    values: list[dict[str, Any]] = []
+    for row in rows:
+        box = [float(item) * 1e3 for item in np.quantile(runs.layers[row.place - 1], ends)]
+        lower, middle, upper = (milliseconds(item / 1e3) for item in box[1:4])
+        name = f"{cut_name(row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
+        texts = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
+        values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **texts})
+    y = field("name:N", sort=[value["name"] for value in values], title=None)
+    scale = {"domain": [0, max(value["high"] for value in values) * 1.05 or 1.0], "nice": False}
+    tooltip = fields(("name", "name"), ("kind", "kind"), ("text", "median (middle half), ms"))
+    whiskers = "5th to 95th percentile" if enough else "all runs"
+    axis = f"time in each run (ms): median, middle half, whiskers over {'the ' * enough}{whiskers}"
+    begin, left, centre = (
+        field(f"{end}:Q", scale=scale, title=axis, axis={"tickCount": 8}) for end in ("low", "lower", "middle")
+    )
+    middle_half = {"x": left, "x2": {"field": "upper"}, "y": y, "tooltip": tooltip}
+    layers = [
+        marks("rule", {"x": begin, "x2": {"field": "high"}, "y": y}, strokeWidth=1.2),
+        marks("bar", middle_half, height={"band": 0.6}, color=PALETTE[0]),
+        marks("tick", {"x": centre, "y": y, "tooltip": tooltip}, size=STEP * 0.6, thickness=2),
+    ]
+    most = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
+    took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
+    answer = f"{cut_name(row_name(most), LONGEST_IN_TITLE)} has the largest share{took}"
+    about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
+    return overlay(layers, values, width=WIDTH, height={"step": STEP}, title=_title(shown_case, answer, about))
+
+
+def _has_point(row: Floor) -> bool:
+    return bool(row.intensity and row.time > 0)
+
+
+def _roofline_chart(shown_case: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
+    """Draw the roof, points sized by time and coloured by bound, and names."""
+    groups = [item for item in merge_repeats(roofline, roofline.ranked) if _has_point(item.total)]
+    points = [_point(module_path(group), group.total, roofline) for group in groups]
+    ceilings, most = roofline.ceilings, roofline.rate or math.inf
+    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if roofline.rate else []))
+
+    def roof_of(speed: float) -> list[dict[str, float]]:
+        ridge = [most / speed] if low < most / speed < high else []  # from there on the rate is what counts
+        return [{"intensity": item, "rate": min(item * speed, most)} for item in (low, *ridge, high)]
+
+    roof = roof_of(ceilings.bandwidth)
+    near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
+    floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
+    left = sum(row.time for row in roofline.rows if not _has_point(row))
+    across = (
+        f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
+    )
+    x = field("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
+    y = field("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
+    legend = {"orient": "bottom", "direction": "horizontal"}
+    bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
+    colours = {"domain": bounds, "range": [COLOURS[bound] for bound in bounds]}
+    largest = max(point["time"] for point in points)
+    grey = {"symbolFillColor": theme.faint, "symbolStrokeColor": theme.faint}
+    sizes = {**legend, "values": [largest / 10, largest], "format": ".2~g", **grey}
+    point = {
+        "x": x, "y": y,
+        "size": field("time:Q", title="time (ms)", scale={"domain": [0, largest], "range": [20, 700]}, legend=sizes),
+        "color": field("bound:N", title="floor by", scale=colours, legend=legend),
+        "tooltip": fields(*((name, name) for name in ("name", "kind", "took", "floor", "distance"))),
+    }  # fmt: skip
+    line, text = {"x": x, "y": y}, {"x": x, "y": y, "text": field("name:N")}
+    layers = [
+        marks("line", line, values=roof, strokeWidth=2, color=theme.faint),
+        marks("point", point, values=points, filled=True, opacity=0.75),
+    ]
+    for label in _ceiling_labels(roofline, roof, near):
+        layers.append(
+            marks("text", text, [label], align=label["side"], dx=label["dx"], dy=label["dy"], color=theme.faint)
+        )
+    if near:
+        layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
+    halo: Part = {
+        "stroke": theme.background,
+        "strokeWidth": 4,
+        "strokeJoin": "round",
+    }  # so that points do not cross names
+    axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
+    named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT), [roof, *([near] if near else [])])
+    layers += [
+        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
+        for under in (halo, {})
+        for side, dx in (("left", GAP), ("right", -GAP))
+    ]
+    name, far = cut_name(module_path(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
+    answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
+    return overlay(layers, width=WIDTH, height=HEIGHT, title=_title(shown_case, answer, f"points are {roofline.by}s"))
+
+
+def _ceiling_labels(
+    roofline: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
+) -> list[dict[str, Any]]:
+    """Label the device's peaks on the roof; ``near`` is the roof for cached data."""
+    begin, end = roof[0]["intensity"], roof[1]["intensity"]
+    # Above the slope, where no points are; but beneath it where the roof of the cache is above.
+    middle, side, dx, dy = (0.3, "left", 10, 12) if near else (0.7, "right", -10, -4)
+    at = begin * (end / begin) ** middle
+    name = f"memory at {bandwidth(roofline.ceilings.bandwidth)}"
+    labels = [
+        {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}
+    ]
+    if near:
+        name = f"cache at {bandwidth(roofline.ceilings.cached)}"
+        labels.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
+    if roofline.rate:
+        name = f"{roofline.precision} at {flop_rate(roofline.rate)}"
+        labels.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -18})  # above points on the roof
+    return labels
+
+
+def _point(name: str, row: Floor, roofline: Roofline) -> dict[str, Any]:
+    return {
+        "name": cut_name(name, LONGEST_IN_TITLE), "kind": plain(row.kind)[:LONGEST_NAME],
+        "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
+        "bound": row.bound if roofline.rate else "memory", "took": f"{milliseconds(row.time)} ms",
+        "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),
+    }  # fmt: skip
+
+
+def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:
+    """Return scale and axis with a tick per power of ten."""
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    axis = {"format": format, "values": [10.0**power for power in powers]}
+    return {"scale": {"type": "log", "domain": [low, high], "nice": False}, "axis": axis}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return a range around all values."""
+    return min(values) / 2, max(values) * 2.5

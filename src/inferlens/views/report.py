@@ -1,0 +1,798 @@
+"""The report: all results under some paths on one page, the answer first.
+
+Each section uses the tables and charts of the commands. A section without content is left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import shlex
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from inferlens.analysis.graph import graph_of, source_of
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.samples import CaseRuns, device_name, latest
+from inferlens.analysis.tuning import Tuned, beneath, facts_of, load_tuned, tunings_in
+from inferlens.errors import InferlensError, paths_like
+from inferlens.record.file_kind import READABLE, refuse_other_files
+from inferlens.record.files import files_under
+from inferlens.record.partition import Partition, partition_in
+from inferlens.record.quantization import KEPT, Quantization
+from inferlens.record.quantization import read as read_quantization
+from inferlens.record.record import Record, machine_name
+from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
+from inferlens.spec.case import bare
+from inferlens.spec.plan import bench_words, budget_words, command
+from inferlens.trace import several
+from inferlens.trace.analysis import Overview
+from inferlens.units import ABSENT, byte_count, listing, plural
+from inferlens.views.answer import AnswerLine, answers, chance_text
+from inferlens.views.chart import (
+    CHART_WIDTH,
+    chart_names,
+    drawable,
+    fastest_places,
+    has_mark,
+    points_chart,
+    records_chart,
+)
+from inferlens.views.graph import PartitionResult, distinguish_cases, partition_blocks, render_graphs
+from inferlens.views.picture import (
+    PALETTE,
+    Box,
+    Theme,
+    boxes_svg,
+    colours_of,
+    field,
+    marks,
+    overlay,
+    picture,
+    stack_charts,
+    title,
+    vega_document,
+)
+from inferlens.views.profiles import ProfiledCase, cases_of_level, group_profiles, part_tables, parts_document
+from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
+from inferlens.views.profiles.findings import findings_document as findings_of
+from inferlens.views.profiles.modules import LEVELS, icicles, modules_document
+from inferlens.views.profiles.quantization import quantization_document as of_quantization
+from inferlens.views.profiles.roofline import case_picture, case_rooflines
+from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields
+from inferlens.views.rows import Row, group_rows, row_names, rows
+from inferlens.views.table import Block, Column, Download, Line, Picture, Report, Section, Table, csv_text, plain
+from inferlens.views.trace import TraceTable, TraceView
+from inferlens.views.trace_documents import (
+    MAX_REPORT_TRACES,
+    TRACES_CAPTION,
+    ReportTrace,
+    load_traces,
+    runs_view,
+    trace_differences,
+    trace_names,
+    traces_chart,
+)
+from inferlens.views.tuning import finals_rows, tuning_answer, tuning_chart, tuning_document, tuning_sentences
+
+
+@dataclass
+class ReportInputs:
+    """All inputs; ``problems`` are sentences about unreadable files, ``folders`` map record ids."""
+
+    records: list[Record] = dataclasses.field(default_factory=list)
+    profiles: LoadedProfiles = dataclasses.field(default_factory=LoadedProfiles)
+    tunings: list[Tuned] = dataclasses.field(default_factory=list)
+    quantizations: list[Quantization] = dataclasses.field(default_factory=list)
+    traces: list[Path] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+    folders: dict[str, Path] = dataclasses.field(default_factory=dict)
+
+    @property
+    def all_records(self) -> list[Record]:
+        """Return all records, with those of tunings' finals."""
+        return [*self.records, *(record for tuning in self.tunings for record in tuning.finals)]
+
+    @cached_property
+    def colours(self) -> dict[str, str]:
+        """Return the colour of each backend in all charts."""
+        trials = (record for tuning in self.tunings for trial in tuning.trials for record in trial.records)
+        cases = [
+            *(record.case for record in (*self.all_records, *trials)),
+            *(profile.case for profile in self.profiles.profiles),
+        ]
+        return colours_of(sorted({plain(case.backend_label) for case in cases}))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return rows(self.records)
+
+    @cached_property
+    def loaded_traces(self) -> list[ReportTrace]:
+        return list(load_traces(self.traces))
+
+    @cached_property
+    def case_findings(self) -> list[CaseFindings]:
+        return judge_cases(self.profiles, self.rows)
+
+
+def load_inputs(paths: Sequence[Path]) -> ReportInputs:
+    """Load everything under ``paths``.
+
+    Raises:
+        InferlensError: if there is nothing, or a path is not there.
+    """
+    inputs = ReportInputs()
+    for path in paths:
+        if not path.exists():
+            hint = paths_like(path, folders=True) or "inferlens bench"
+            raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint=hint)
+    folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
+    winners = set()
+    for folder in folders:
+        try:
+            inputs.tunings.append(load_tuned(folder))
+            winners.add(folder.parent / BEST)
+        except InferlensError as error:
+            inputs.problems.append(str(error))
+    inputs.traces = list(dict.fromkeys(trace for path in paths for trace in several.traces_under(path)))
+    files = [file for path in paths for file in files_under(path, KEPT)]
+    inputs.quantizations = [one for file in files if (one := read_one(file, read_quantization, inputs.problems))]
+    for load in (_load_records, _load_profiles):
+        load(inputs, [path for path in paths if path not in inputs.traces])
+    # What a tuning left ready to be used is shown with it.
+    inputs.records = [record for record in inputs.records if inputs.folders.get(record.id) not in winners]
+    if not (inputs.records or inputs.profiles.profiles or inputs.tunings or inputs.quantizations or inputs.traces):
+        refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
+        problem = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(inputs.problems[:2])}"
+        raise InferlensError(
+            problem.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
+        )
+    return inputs
+
+
+def _load_records(inputs: ReportInputs, paths: Sequence[Path]) -> None:
+    try:
+        loaded = load_records(paths)
+    except InferlensError:
+        return  # there may be profiles or traces
+    inputs.records, inputs.folders = loaded.records, loaded.folders
+    inputs.problems += loaded.problems
+
+
+def _load_profiles(inputs: ReportInputs, paths: Sequence[Path]) -> None:
+    try:
+        inputs.profiles = load_profiles(paths)
+    except InferlensError:
+        return
+    inputs.problems += inputs.profiles.problems
+    models = {record.case.model for record in inputs.records}
+    inputs.records += [record for record in inputs.profiles.records.values() if record.case.model not in models]
+
+
+MAX_ADVICE = 3
+
+
+def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield what bounds a single trace and what to do, or the step times of several."""
+    readable = [item for item in inputs.loaded_traces if item.overview]
+    if len(readable) == 1:
+        first, *more = readable[0].answer
+        yield Table(readable[0].name, "", (), (), answer=[first], sentences=more)
+    elif readable:
+        sentences = _side_by_side(_overviews(inputs)).answer
+        advice = [(plain(item.name), finding) for item in readable for finding in item.advice[:1]]
+        advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
+        hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:MAX_ADVICE]]
+        yield Table(
+            plural(len(readable), "trace"), "", (), (), answer=sentences[:1], sentences=[*sentences[1:], *hints]
+        )
+
+
+def traces_section(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield a comparison of all traces, the views of each, and their differences."""
+    overviews = _overviews(inputs)
+    if len(overviews) > 1:
+        yield picture("traces", TRACES_CAPTION, partial(traces_chart, overviews))
+        table = _side_by_side(overviews).tables[0]
+        yield table.table() if isinstance(table, TraceTable) else table
+    for number, item in enumerate(inputs.loaded_traces, 1):
+        if item.problem:
+            yield item.problem
+        else:
+            yield Section(f"trace-{number}", item.name, item.blocks, folded=len(inputs.traces) > 1)
+    yield from trace_differences(inputs.loaded_traces)
+    if len(inputs.traces) > MAX_REPORT_TRACES:
+        yield f"{plural(len(inputs.traces) - MAX_REPORT_TRACES, 'more trace')} not shown."
+
+
+def _overviews(inputs: ReportInputs) -> list[tuple[str, Overview]]:
+    return [(item.name, item.overview) for item in inputs.loaded_traces if item.overview]
+
+
+def _side_by_side(overviews: Sequence[tuple[str, Overview]]) -> TraceView:
+    return runs_view([several.run_of(*item) for item in overviews], None)
+
+
+# Charts of raw samples, and the sections with answers and comparisons.
+
+BINS, POINTS = 80, 120  # of a way
+STEP, TALL = 24, 44  # pixels of a way
+MOST = 12  # ways
+_FAR = 3.0  # times the largest median: what is slower still is at the edge
+
+
+def spread(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Draw how often each latency occurs, with a line at the median.
+
+    ``colours`` maps backend names to colours.
+    """
+    samples = {name: np.concatenate([np.asarray(series.samples) for series in run.series]) * 1e3 for name, run in ways}
+    low = min(float(values.min()) for values in samples.values())
+    high = min(
+        max(float(np.quantile(values, 0.999)) for values in samples.values()),
+        _FAR * max(float(np.median(values)) for values in samples.values()),
+    )
+    high = max(high, low * 1.02 + 1e-9)
+    shades = {name: _colour(run, colours) for name, run in ways}
+    edges = np.linspace(low - 0.02 * (high - low), high, BINS + 1)
+    values = []
+    for name, item in samples.items():
+        counts, _ = np.histogram(np.minimum(item, high), edges)
+        for place in np.flatnonzero(counts):
+            values.append({
+                "way": name, "from": edges[place], "to": edges[place + 1], "samples": int(counts[place]),
+                "share": float(counts[place] / counts.max()) ** 0.5, "colour": shades[name],
+            })  # fmt: skip
+    middles = [{"way": name, "median": float(np.median(np.concatenate(run.processes))) * 1e3} for name, run in ways]
+    order = list(samples)
+    y = field("way:N", sort=order, title=None)
+    scale = {"domain": [float(edges[0]), float(edges[-1])], "nice": False}
+    bars = {
+        "x": field("from:Q", scale=scale, title="latency of one call (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "x2": {"field": "to"},
+        "y": y,
+        "opacity": field("share:Q", scale={"domain": [0, 1], "range": [0.08, 1]}, legend=None),
+        "color": field("colour:N", scale=None),
+        "tooltip": [field(name) for name in ("way:N", "from:Q", "to:Q", "samples:Q")],
+    }
+    layers = [
+        marks("bar", bars, values, height={"band": 0.7}),
+        marks("tick", {"x": field("median:Q", scale=scale), "y": y}, middles, thickness=2, size=STEP * 0.8,
+              color=theme.text),
+    ]  # fmt: skip
+    heading = title("How long single calls took", size=16, offset=10)
+    return vega_document(overlay(layers, width=CHART_WIDTH, height={"step": STEP}, title=heading), theme)
+
+
+def _colour(run: CaseRuns, colours: Mapping[str, str]) -> str:
+    return colours.get(plain(run.first.case.backend_label), PALETTE[0])
+
+
+def over_time(
+    ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Draw the latencies of each way in order, one process after the other."""
+    panels = []
+    for place, (name, run) in enumerate(ways):
+        runs = [np.asarray(series.samples) * 1e3 for series in run.series if series.samples]
+        whole = np.concatenate(runs)
+        ends = np.cumsum([len(item) for item in runs])[:-1]
+        pieces = np.array_split(whole, min(POINTS, len(whole)))
+        middles = [tuple(map(float, np.quantile(piece, [0.1, 0.5, 0.9]))) for piece in pieces]
+        values: list[dict[str, Any]] = [
+            {"way": name, "at": 100 * (at + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
+            for at, (low, middle, high) in enumerate(middles)
+        ]
+        most = max(float(np.quantile([item["high"] for item in values], 0.98)), max(item["median"] for item in values))
+        scale = {"domain": [min(item["low"] for item in values) * 0.98, most * 1.02], "nice": False, "clamp": True}
+        last = place == len(ways) - 1
+        axis = {"format": ".0f", "tickCount": 5, "labels": last, "ticks": last}
+        axis_title = "share of its samples, in the order taken (%)" if last else None
+        x = field("at:Q", title=axis_title, axis=axis, scale={"domain": [0, 100], "nice": False})
+        upright = {"tickCount": 3, "format": ",~r", "grid": False, "minExtent": 44}
+        y, colour = field("median:Q", title=None, scale=scale, axis=upright), _colour(run, colours)
+        band = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+        layers = [
+            marks("area", band, opacity=0.22, color=colour),
+            marks("line", {"x": x, "y": y}, strokeWidth=1.4, color=colour),
+        ]
+        edges = [{"at": float(100 * at / len(whole))} for at in ends]
+        if edges:
+            layers.append(marks("rule", {"x": x}, edges, strokeDash=[3, 3], color=theme.faint, strokeWidth=1))
+        above = {"text": name, "fontSize": 12, "fontWeight": "normal", "anchor": "start", "offset": 3}
+        panels.append(overlay(layers, values, width=CHART_WIDTH, height=TALL, title=above))
+    heading = {"text": "Latency (ms) while it was measured", "fontSize": 16, "anchor": "start", "offset": 10}
+    return vega_document(stack_charts(panels, spacing=6, title=heading), theme)
+
+
+MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
+MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
+FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
+_COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
+          "build", "host_peak", "device_peak")  # fmt: skip
+_BRACKETS = "In brackets: what could be won at most."
+_BARS_CAPTION = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
+_LINES_CAPTION = (
+    "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
+)
+_COST_CAPTION = "The dashed line joins ways that no other beats in both speed and {}; wrong outputs are crossed out."
+_SPREAD_CAPTION = (
+    "The stronger the colour, the more samples took that long; the line is the median. Two peaks are two modes."
+)
+_SAMPLES_CAPTION = (
+    "The line is the median of neighbouring samples, the band their middle 80 %; dashed: the next process begins."
+)
+
+
+def answer_section(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the fastest way, its costs, and what to do next."""
+    tables = group_rows(inputs.rows, "table")
+    if len(tables) < 2:
+        yield from itertools.chain.from_iterable(map(_tuning_blocks, inputs.tunings))
+    if len(tables) == 1:
+        lines = answers(tables[0])
+        yield Table(headline(tables[0]), "", (), (), answer=[line.lines[0] for line in lines])
+        yield from _answer_details(tables[0], lines, inputs)
+    elif tables:
+        yield from _models_blocks(tables, inputs)
+        for number, tuned in enumerate(inputs.tunings, 1):
+            yield Section(f"tuned-{number}", f"Tuned: {_tuning_line(tuned)}", list(_tuning_blocks(tuned)), folded=True)
+    if inputs.profiles.profiles:
+        yield from _main_findings(inputs)
+    if not (inputs.tunings or inputs.records):
+        yield from traces_answer(inputs)
+
+
+def _tuning_blocks(tuned: Tuned) -> Iterator[Block]:
+    """Yield the winner, its costs, and the command that uses it."""
+    finals = finals_rows(tuned)
+    lines = tuning_answer(tuned, finals) if finals else []
+    yield Table(headline(finals) if finals else "", "", (), (), answer=lines[:1])
+    yield from lines[1:]
+    if finals:
+        yield _costs_table(finals, row_names(finals))
+    yield from (sentence for sentence in tuning_sentences(tuned, facts_of(tuned)) if sentence.startswith("Use"))
+
+
+def _tuning_line(tuned: Tuned) -> str:
+    finals = finals_rows(tuned)
+    if not finals:
+        return "nothing ran with right outputs"
+    return " · ".join([*headline(finals).split(" · ")[:2], tuning_answer(tuned, finals)[0].replace("  ", " · ")])
+
+
+def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
+    """Yield the main findings with advice."""
+    for block in findings_of(inputs.case_findings, lines=WHOLE, brief=True, measured=inputs.rows).blocks():
+        if isinstance(block, Table) and block.lines:
+            lines = block.lines[:FINDINGS]
+            sentences = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in lines]
+            about = " ".join([f"{block.title}. {_BRACKETS}", *block.answer])
+            yield Table("Worth acting on", "", (), (), about=about, sentences=sentences)
+
+
+def _answer_details(table: Sequence[Row], lines: Sequence[AnswerLine], inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the deciding command, the costs of the fastest, and commands to go on."""
+    yield from dict.fromkeys(line for answer_line in lines for line in answer_line.lines[1:])
+    yield _costs_table(table, row_names(table))
+    comparisons = group_rows(table, "comparison")
+    leads = [
+        item for item in fastest_places(comparisons, chart_names(table)).values() if item[0][1].id in inputs.folders
+    ]
+    for lead in leads:
+        where = f" at {listing([where for where, _ in lead])}" if len(leads) > 1 else ""
+        folder = shlex.quote(str(inputs.folders[lead[0][1].id]))
+        yield f"Use it{where}: inferlens export --best {folder} --output deploy"
+    weights = {record.id: record.model.weights_note for record in inputs.records}
+    yield from dict.fromkeys(filter(None, (weights[lead[0][1].id] for lead in leads)))
+    best = next((row for row in table if row.fastest), None)
+    if best and not inputs.profiles.profiles:
+        yield f"Where does the time go? {best.profile}"
+
+
+def _models_blocks(tables: Sequence[Sequence[Row]], inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the fastest way per model, machine and batch size, and folded details."""
+    yield _fastest_table(tables)
+    lines = iter(answers(inputs.rows))
+    for number, table in enumerate(tables, 1):
+        own_lines = [next(lines) for _ in group_rows(table, "comparison")]
+        if number <= MOST_ANSWERS:
+            shared = own_lines[0].where.rpartition(", ")[0] + ", "
+            summary = " · ".join([own_lines[0].brief, *(item.brief.removeprefix(shared) for item in own_lines[1:])])
+            if len(own_lines) > MOST_BATCHES:
+                summary = f"{shared}{plural(len(own_lines), 'batch size')}"
+            yield Section(f"answer-{number}", summary, list(_answer_details(table, own_lines, inputs)), folded=True)
+
+
+def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
+    winners = [row for table in tables for item in group_rows(table, "comparison") for row in item if row.place == 1]
+    keys = {"median", "items_per_second"}
+    keys |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in winners}) > 1}
+    plainly = [replace(column, wide=False, bars="") for column in COLUMNS]  # bars of unlike models compare nothing
+    columns = [
+        *(column for column in plainly if column.key in ("precision", "batch") and column.key in keys),
+        Column("way", "fastest", numeric=False, fold=True),
+        *(column for column in plainly if column.key in ("median", "items_per_second")),
+        *(column for column in plainly if column.title == "speed-up"),
+        Column("", "how sure", numeric=False, write=_certainty),
+        *(column for column in plainly if column.title == "outputs" and any(row.outputs != "right" for row in winners)),
+        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in winners}) > 1 else []),
+    ]
+    return Table("", "model", columns, [Line.from_row(_model_name(row), columns, row) for row in winners])
+
+
+def _certainty(row: Row) -> str:
+    return chance_text(row.chance) if row.standing == "likeliest" else "sure"
+
+
+def _model_name(row: Row) -> str:
+    return plain(row.model.removeprefix("torchvision:"))
+
+
+def _costs_table(table: Sequence[Row], names: dict[str, str]) -> Table:
+    """Return a table of the fastest, the next and the reference by other measures."""
+    shown = [row for item in group_rows(table, "comparison") for row in _first_rows(item)]
+    keys = {*_COST_COLUMNS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
+    keys -= {name for name in ("precision", "batch") if len({getattr(row, name) for row in shown}) == 1}
+    columns = [replace(column, wide=False, bars="") for column in COLUMNS if {column.key, column.title} & keys]
+    best = [row for row in shown if row.fastest] or shown
+    columns = [column for column in columns if {column.text(row) for row in best} - {ABSENT, ""}]
+    lines = [Line.from_row(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
+    return Table("", "way", columns, lines)
+
+
+def _first_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the fastest rows, the next one, and the reference."""
+    first = {row.id for row in [row for row in rows if row.ranked][:2]}
+    return [row for row in rows if row.id in first or row.fastest or row.is_reference]
+
+
+def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield all ways with all measurements, and charts."""
+    runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(inputs.records)}
+    tables = group_rows(inputs.rows, "table")
+    for number, table in enumerate(tables, 1):
+        columns = [replace(item, wide=False) if item.title == "±" else item for item in COLUMNS]
+        load = mean_load(row.machine_load for row in table)
+        yield replace(records_table(table, None, columns=columns), answer=(), notes=[*filter(None, [load.sentence])])
+        if number <= MOST_CHARTS:
+            yield from _chart_pictures(table, number, inputs.colours, whole=len(tables) <= MOST_WHOLE)
+        if number <= MOST_SAMPLES:
+            yield from _sample_pictures(table, runs, number, inputs.colours)
+    if len(tables) > MOST_CHARTS:
+        yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
+    for number, quantization in enumerate(inputs.quantizations, 1):
+        quantized = of_quantization(quantization)
+        shown = [block for block in quantized.blocks() if isinstance(block, Table)]
+        yield Section(f"quantized-{number}", f"Layers that lose most · {quantized.title}", shown, folded=True)
+
+
+def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str], *, whole: bool) -> Iterator[Block]:
+    """Yield charts of latency and throughput, and of latency against error or accuracy; ``whole`` adds other costs."""
+    if any(has_mark(row) for row in table):
+        several = len({row.batch for row in table if has_mark(row)}) > 1
+        yield picture(
+            f"comparison-{number}",
+            _LINES_CAPTION if several else _BARS_CAPTION,
+            partial(records_chart, table, colours=colours),
+        )
+    costs = ["accuracy" if any(row.accuracy is not None for row in table) else "error"]
+    if len({row.precision for row in table if drawable(row, costs[0])}) < 2:
+        costs = []  # of one precision, errors are those of rounding
+    others = ("memory", "energy") if whole else ()
+    costs += [
+        cost for cost in others
+        if any(sum(drawable(row, cost) for row in item) > 2 for item in group_rows(table, "comparison"))
+    ]  # fmt: skip
+    for cost in costs:
+        drawing = partial(points_chart, table, cost, colours=colours)
+        shown = picture(f"{cost}-{number}", _COST_CAPTION.format(cost), drawing)
+        name, title = f"{cost}-of-{number}", f"Latency against {cost}"
+        yield Section(name, title, [shown], folded=True) if cost in others else shown
+
+
+def _sample_pictures(
+    table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number: int, colours: dict[str, str]
+) -> Iterator[Block]:
+    """Draw how the samples of the fastest ways are distributed, and how they change."""
+    comparison = next(
+        (item for item in group_rows(table, "comparison") if any(row.ranked and row.median for row in item)), []
+    )
+    measured_rows = [row for row in comparison if row.ranked and row.median][:MOST]
+    names = chart_names(comparison)
+    runs_by_name = [(names[row.id], run) for row in measured_rows if (run := runs[row.id, row.machine]).processes]
+    if not runs_by_name:
+        return
+    batch = f" At batch {comparison[0].batch}." if len(group_rows(table, "comparison")) > 1 else ""
+    yield picture(f"spread-{number}", _SPREAD_CAPTION + batch, partial(spread, runs_by_name, colours=colours))
+    yield picture(f"samples-{number}", _SAMPLES_CAPTION + batch, partial(over_time, runs_by_name, colours=colours))
+
+
+# The sections with partitions, profiles, machines and tunings.
+
+PARTITION_CAPTION = (
+    "Boxes are as wide as their shares of the operators, equally wide where these are not known, in the order of the "
+    "graph: blue runs in TensorRT, orange in PyTorch."
+)
+SEGMENT_COLOURS = {"TensorRT": PALETTE[0], "PyTorch": PALETTE[1]}
+MAX_PARTITIONS = 10  # ways of a model
+
+
+def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
+    """Yield the partitions of each model, without repeats for other batch sizes or precisions."""
+    models: dict[str, dict[tuple[str, str, bytes], PartitionResult]] = {}
+    for run in latest(inputs.records):
+        case, part = run.first.case, partition_in(run.first.facts)
+        if part:
+            partitions = models.setdefault(case.model, {})
+            partitions.setdefault(
+                (case.backend_label, case.options_label, msgspec.json.encode(part)), PartitionResult(case, part)
+            )
+    for number, (model, partitions_by_key) in enumerate(models.items(), 1):
+        answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
+        blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
+        if any(len(part.segments) > 1 for part in _partitions(answers)):
+            panels = [
+                (name, _segment_boxes(part))
+                for name, part in zip(_case_labels(answers), _partitions(answers), strict=True)
+            ]
+            drawn = partial(boxes_svg, "what runs in TensorRT and what in PyTorch", panels)
+            blocks.insert(1, Picture(f"partition-{number}", PARTITION_CAPTION, drawn, _segment_values(panels)))
+        title = f"Torch-TensorRT's partition · {plain(model)}"
+        yield Section(f"partitions-{number}", title, blocks, folded=bool(inputs.profiles.profiles))
+
+
+def _partitions(answers: Sequence[PartitionResult]) -> list[Partition]:
+    return [item.result for item in answers if isinstance(item.result, Partition)]
+
+
+def _case_labels(answers: Sequence[PartitionResult]) -> list[str]:
+    shared, labels = distinguish_cases([item.case for item in answers])
+    return labels if len(answers) > 1 else [" ".join(shared)]
+
+
+def _segment_boxes(part: Partition) -> list[Box]:
+    """Return a box per segment; without known operators, all have the same width."""
+    sizes = [len(segment.operators) for segment in part.segments]
+    counted = all(sizes)
+    whole = sum(sizes) if counted else len(sizes)
+    boxes: list[Box] = []
+    left, engines = 0.0, 0
+    for segment, size in zip(part.segments, sizes, strict=True):
+        engines += segment.runs_in == "TensorRT"
+        name = f"engine {engines}" if segment.runs_in == "TensorRT" else "PyTorch"
+        many = plural(size, "operator") if size else "operators not known"
+        modules = list(dict.fromkeys(operator.module for operator in segment.operators if operator.module))
+        where = f"{modules[0]} to {modules[-1]}" if len(modules) > 1 else "".join(modules)
+        about = "; ".join(filter(None, (name, many, where)))
+        wide = (size if counted else 1) / whole
+        boxes.append(
+            Box(left, wide, 0, (f"{name} · {many}", name, str(engines)), about, SEGMENT_COLOURS[segment.runs_in])
+        )
+        left += wide
+    return boxes
+
+
+def _segment_values(panels: Sequence[tuple[str, Sequence[Box]]]) -> list[dict[str, object]]:
+    return [
+        {"case": name, "segment": number, "what": plain(box.about), "share": round(box.wide, 6)}
+        for name, boxes in panels
+        for number, box in enumerate(boxes, 1)
+    ]
+
+
+MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
+MAX_OPEN = 4  # cases of which all findings, or rooflines, that are open when the page is
+MOST_ROWS = 40
+MOST_GRAPH, MOST_GRAPHS = 400_000, 1_000_000  # characters of a graph, and of all of them
+GRAPH_DEADLINE = 20.0  # seconds in which a graph is laid out
+GRAPH_CAPTION = (
+    "A box is a layer, or all layers of a module: the darker, the longer it takes; its left band is its precision."
+)
+LARGE = "The graph of its layers is too large for this page; 'inferlens graph' draws it into a file of its own."
+MAX_DEPTH = 100  # modules are unfolded wholly, and folded on the page
+
+
+def time_section(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield findings, modules, and each case's own sections."""
+    if inputs.profiles.profiles:
+        yield from _profile_sections(inputs)
+    yield from partition_sections(inputs)
+
+
+def _profile_sections(inputs: ReportInputs) -> Iterator[Block]:
+    loaded, room = inputs.profiles, MOST_GRAPHS
+    blocks_of_findings = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
+    yield Section("findings", "Findings of each case", blocks_of_findings, folded=len(inputs.case_findings) > MAX_OPEN)
+    grouped = group_profiles(loaded)
+    yield from _module_sections(grouped)
+    roofs = case_rooflines(loaded)[:MOST_CASES]
+    drawn_roofs = [item for place, roof in enumerate(roofs, 1) for item in case_picture(f"roofline-{place}", roof)]
+    if drawn_roofs:
+        yield Section("rooflines", "Rooflines", drawn_roofs, folded=len(roofs) > MAX_OPEN)
+    for level in LEVELS:
+        for place, case in enumerate(cases_of_level(loaded, level)[:MOST_CASES], 1):
+            if case.profile.level == level and case.profile.status == "ok":
+                blocks: list[Block] = [*parts_document(level, [case], top=MOST_ROWS).blocks()]
+                if level == "layer":
+                    blocks += case_picture(f"layers-{place}", part_tables(level, [case], "time")[0])
+                    drawn = _graph_blocks(case, place, room)
+                    blocks += drawn
+                    room -= sum(len(item.svg(False)) for item in drawn if isinstance(item, Picture))
+                subject = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
+                yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {subject}", blocks, folded=True)
+
+
+def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
+    """Yield the modules of each model as boxes and as a tree."""
+    boxes = {icicle.name: icicle for icicle in icicles(grouped)}
+    for number, group in enumerate(grouped, 1):
+        head, *tree = modules_document([group], depth=MAX_DEPTH).blocks()
+        assert isinstance(head, Table)
+        drawn = [boxes[name] for name in (f"modules-{number}",) if name in boxes]
+        yield Section(f"tree-{number}", f"Modules · {head.title}", [replace(head, title=""), *drawn, *tree])
+
+
+def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:
+    """Draw the executed graph, or say how to draw it."""
+    source = source_of(case.profile, case.name, case.headline, case.unprofiled)
+    if isinstance(source, str) or not source.layers:
+        return []
+    try:
+        drawn = str(render_graphs([graph_of(source)], "svg", title=case.name, deadline=GRAPH_DEADLINE))
+    except InferlensError as error:
+        return [f"The graph of its layers is not drawn: {error.what}"]
+    if len(drawn) > min(MOST_GRAPH, room):
+        return [LARGE]
+    return [Picture(f"graph-{place}", GRAPH_CAPTION, lambda _: drawn, light_only=True)]
+
+
+MOST_REPEATED = 12  # commands
+MOST_PLAIN = 500_000  # bytes of a table that is not packed
+MOST_PACKED = 2_000_000  # bytes of records in a page
+_CELL = [Column("", "", numeric=False, fold=True)]
+
+
+def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
+    yield from environments(inputs.all_records)
+    if inputs.records:
+        yield from _repeat_commands(inputs.records)
+        note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
+        yield Section("notes", f"Notes: {note_blocks[0]}", note_blocks[1:], folded=True)
+        numbers = csv_text(*row_fields(inputs.rows)).encode()
+        about = "every number of the comparison"
+        if len(numbers) > MOST_PLAIN:
+            yield Download("table.csv.gz", about, "application/gzip", gzip.compress(numbers, 6, mtime=0))
+        else:
+            yield Download("table.csv", about, "text/csv", numbers)
+    if inputs.all_records:
+        yield pack_records(inputs.all_records)
+    yield from inputs.problems
+
+
+def _repeat_commands(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the command that repeats the measurement of each model and machine."""
+    models: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        models.setdefault((record.case.model, machine_name(record.environment)), []).append(record)
+    commands = dict.fromkeys(_repeat_command(model) for model in models.values())
+    yield from list(commands)[:MOST_REPEATED]
+
+
+def _repeat_command(records: Sequence[Record]) -> str:
+    cases = [record.case for record in records]
+    first = min(cases, key=lambda case: len(case.options))
+    batches = sorted({case.batch for case in cases if case.batch is not None})
+    precisions = list(dict.fromkeys(case.precision for case in cases))
+    asks = ["--precision " + ",".join(precisions)] if precisions != ["fp32"] else []
+    device = "cuda" if records[0].environment.gpus else "cpu"
+    model, *words = bench_words(first, device, asks, others=True, batches=batches)
+    backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
+    for backend in dict.fromkeys(case.backend for case in cases):
+        options = [case.options for case in cases if case.backend == backend]
+        for name in (name for name in options[0] if all(name in item for item in options)):
+            values = dict.fromkeys(
+                str(item[name]).lower() if item[name] in (True, False) else item[name] for item in options
+            )
+            words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
+    record = next((record for record in records if not record.repeat), records[0])
+    words += budget_words(record.budget, record.repeats)
+    return plain(f"Repeat it: {command('bench', [model, '-b', backends, *words])}")
+
+
+def environments(records: Sequence[Record]) -> Iterator[Table]:
+    machines: dict[str, list[Record]] = {}
+    for record in records:
+        machines.setdefault(machine_name(record.environment), []).append(record)
+    for name, item in machines.items():
+        yield _environment_table(name, item)
+
+
+def _environment_table(name: str, records: Sequence[Record]) -> Table:
+    """Return the properties of a machine and its libraries."""
+    environment = records[-1].environment
+    days = sorted({record.created[:10] for record in records})
+    libraries = {f"{name} {version}" for record in records for name, version in record.environment.libraries.items()}
+    facts = {
+        "device": listing(list(dict.fromkeys(device_name(record) for record in records))),
+        "CPU": f"{environment.cpu}, {environment.cpu_threads} threads" if environment.cpu_threads else environment.cpu,
+        "memory": byte_count(environment.memory) if environment.memory else "",
+        "GPU driver": environment.driver,
+        "system": " ".join(filter(None, [environment.system, environment.container])),
+        "Python": environment.python,
+        "Inferlens": environment.inferlens,
+        "libraries": ", ".join(sorted(libraries)),
+        "variables": ", ".join(f"{key}={value}" for key, value in environment.variables.items()),
+        "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+    }
+    lines = [Line(key, [plain(value)]) for key, value in facts.items() if value]
+    return Table(plain(name), "machine", _CELL, lines)
+
+
+def pack_records(records: Sequence[Record], name: str = "records", limit: int = MOST_PACKED) -> Block:
+    """Pack the records with all samples, or say that they are too large."""
+    about = "the records with all samples, one in each line"
+    packer, parts, size = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16), list[bytes](), 0  # as gzip has it
+    for record in records:
+        parts.append(packer.compress(msgspec.json.encode(record, enc_hook=tuple) + b"\n"))
+        size += len(parts[-1])
+        if size > limit:
+            return f"Not in this page: {about}, which are more than {byte_count(limit)}."
+    return Download(f"{name}.jsonl.gz", about, "application/gzip", b"".join([*parts, packer.flush()]))
+
+
+_FRONT = "The dashed line joins candidates that no other beats in both measures; hollow ones break a limit."
+
+
+def tuning_section(inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the table, chart and candidates of each tuning."""
+    for number, tuned in enumerate(inputs.tunings, 1):
+        *blocks, candidates = tuning_document(tuned).blocks()
+        yield from blocks
+        try:
+            document = tuning_chart(tuned, colours=inputs.colours)
+        except InferlensError:
+            pass  # nothing was timed
+        else:
+            yield picture(f"tuning-{number}", _FRONT, document)
+        if isinstance(candidates, Table):
+            yield Section(f"tried-{number}", candidates.title, [candidates], folded=True)
+
+
+SECTIONS: dict[str, tuple[str, Callable[[ReportInputs], Iterator[Block]]]] = {
+    "answer": ("Answer", answer_section),
+    "comparison": ("Comparison", comparison_section),
+    "tuning": ("Tuning", tuning_section),
+    "time": ("Where the time goes", time_section),
+    "traces": ("Traces", traces_section),
+    "how": ("How it was measured", how_it_was_measured),
+}
+
+
+def report(inputs: ReportInputs) -> Report:
+    sections = ((name, title, list(blocks(inputs))) for name, (title, blocks) in SECTIONS.items())
+    return Report(_title(inputs), [Section(name, title, blocks) for name, title, blocks in sections if blocks])
+
+
+def _title(inputs: ReportInputs) -> str:
+    """Return the models, and the number of machines if several."""
+    records = inputs.all_records
+    models = list(dict.fromkeys(plain(bare(run.first.case.model)) for run in latest(records)))
+    if not models:
+        models = trace_names(inputs.traces)
+        return models[0] if len(models) == 1 else f"{len(models)} traces"
+    machines = {machine_name(record.environment) for record in records}
+    shown = models if len(models) < 5 else [*models[:3], f"{len(models) - 3} more models"]
+    return listing(shown) + (f" on {plural(len(machines), 'machine')}" if len(machines) > 1 else "")

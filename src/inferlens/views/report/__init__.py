@@ -1,1 +1,0 @@
-"""The page of all that is known: its sections, and what they are made of."""

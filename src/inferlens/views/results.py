@@ -1,0 +1,403 @@
+"""Results of the Python interface: records that print their table and become data frames.
+
+Everything is computed on demand, and looks like the output of the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints, overload
+
+import msgspec
+
+from inferlens.analysis.ab_result import ABResult, ABSteps
+from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.evidence import Finding, Findings
+from inferlens.analysis.findings import findings
+from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
+from inferlens.analysis.samples import case_and_machine, split_runs
+from inferlens.analysis.tuning import Tuned
+from inferlens.errors import InferlensError, library
+from inferlens.execution.ab import ab, ab_steps
+from inferlens.execution.deploy import Deployed, load
+from inferlens.execution.quantize import quantize
+from inferlens.execution.remote import profile
+from inferlens.record.display import Displayed, Struct, draw, short
+from inferlens.record.layer_profile import Profile
+from inferlens.record.quantization import Quantization
+from inferlens.record.record import Record, machine_name
+from inferlens.record.store import BEST, RECORD, LoadedProfiles, Paths, given_paths, load_profiles
+from inferlens.record.store import load_records as loaded
+from inferlens.spec.case import bare
+from inferlens.units import listing, plural
+from inferlens.views import table
+from inferlens.views.answer import answers
+from inferlens.views.comparison import ab_document, comparison_document
+from inferlens.views.profiles import group_profiles
+from inferlens.views.profiles.findings import findings_document, findings_table, judge_cases
+from inferlens.views.profiles.modules import modules_document
+from inferlens.views.profiles.quantization import quantization_document
+from inferlens.views.records import records_document, row_fields
+from inferlens.views.renderers import render
+from inferlens.views.renderers.html import notebook_html
+from inferlens.views.report import MAX_DEPTH
+from inferlens.views.rows import Row, group_rows, rows
+from inferlens.views.table import Column, Document, Line, Table, plain, select_columns
+from inferlens.views.trace import Selection
+from inferlens.views.trace_documents import show_trace, traces_document
+from inferlens.views.tuning import finals_rows, tunings_document
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+    from inferlens.analysis.tuning import Effect, Tuned
+    from inferlens.execution.deploy import Deployed
+
+
+class Records(Displayed, Sequence[Record]):
+    """Hold records, failed ones included, in order; ``print`` shows their table.
+
+    Attributes:
+        records: the records as a list.
+        folders: folders of loaded records by id.
+        problems: a sentence per unreadable file.
+        reference: the row that speed-ups refer to, as in ``--reference``; ``None`` is the usual one.
+        where: the folder for commands in the output.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        reference: str | None = None,
+        folders: dict[str, Path] | None = None,
+        problems: Sequence[str] = (),
+        where: str | Sequence[str] = "",
+    ) -> None:
+        self.records = list(records)
+        self.reference = reference
+        self.folders = folders or {}
+        self.problems = list(problems)
+        self.where = where
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Records: ...
+    def __getitem__(self, place: int | slice) -> Record | Records:
+        return self._with(self.records[place]) if isinstance(place, slice) else self.records[place]
+
+    def __add__(self, records: Iterable[Record]) -> Records:
+        more = records if isinstance(records, Records) else Records(records)
+        folders, problems = {**self.folders, **more.folders}, [*self.problems, *more.problems]
+        return Records([*self, *more], reference=self.reference, folders=folders, problems=problems)
+
+    def __eq__(self, other: object) -> bool:
+        return self.records == (other.records if isinstance(other, Records) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        models = list(dict.fromkeys(record.case.model for record in self))
+        ran = sum(record.status == "ok" for record in self)
+        return f"<{plural(len(self), 'record')} of {listing(models)}, {ran} ran>" if self else "<no records>"
+
+    @property
+    def document(self) -> table.Document:
+        return records_document(self, self.reference, where=self.where)
+
+    def render(self, format: str = "table", *, wide: bool = False, columns: str | None = None, width: int = 100) -> str:
+        """Return the table in a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page.
+
+        ``wide`` shows all columns; ``columns`` selects some by title, with commas.
+        """
+        return render(self.document, format, width=width, wide=wide, columns=columns)
+
+    def against(self, reference: str) -> Records:
+        """Return the same records with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
+        return self._with(self.records, reference)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return a row per case in seconds and bytes.
+
+        Raises:
+            InferlensError: if the reference is no row.
+        """
+        return rows(self.records, self.reference)
+
+    @property
+    def answer(self) -> str:
+        """Return a line per comparison: the fastest case, the speed-up and its certainty."""
+        return "\n".join(map(str, answers(self.rows)))
+
+    @property
+    def comparisons(self) -> list[Records]:
+        """Return the records of each comparison: one model, batch, machine, and so on."""
+        result, groups = self._by_row(), group_rows(self.rows, "comparison")
+        places = [{case_and_machine(result[row.id, row.machine]) for row in group} for group in groups]
+        return [self._with(record for record in self if case_and_machine(record) in place) for place in places]
+
+    @property
+    def runs(self) -> list[Records]:
+        """Return the records of each run, the oldest first. The table shows the newest run of a case."""
+        return [self._with(item) for item in split_runs(self.records)]
+
+    @property
+    def fastest(self) -> Record:
+        """Return the first record of the fastest case, or of the likeliest.
+
+        Raises:
+            InferlensError: if none ran with right outputs, or there are several comparisons, such as batches.
+        """
+        return self.equally_fast[0]
+
+    @property
+    def equally_fast(self) -> tuple[Record, ...]:
+        """Return the record of the fastest case and those of equally fast cases.
+
+        Raises:
+            InferlensError: as :attr:`fastest`.
+        """
+        groups = group_rows(self.rows, "comparison")
+        if len(groups) > 1:
+            problem = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
+            raise InferlensError(problem, hint="[each.fastest for each in records.comparisons]")
+        first = [row for row in self.rows if row.fastest]
+        if not first:
+            raise InferlensError("No case ran with right outputs.", hint="print(records), which says why")
+        return tuple(self._by_row()[row.id, row.machine] for row in first)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Return the table as a polars data frame with all CSV columns in seconds and bytes, null for unknown.
+
+        Raises:
+            MissingLibrary: if polars is not installed.
+        """
+        frames = library("polars", extra="frames")
+        of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
+        names, lines = row_fields(self.rows)
+        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _column_types(names).items()}
+        frame: polars.DataFrame = frames.DataFrame(lines, schema=schema, orient="row")
+        return frame
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the table as a pandas data frame with the columns of :meth:`to_polars`.
+
+        Raises:
+            MissingLibrary: if pandas is not installed.
+        """
+        frames = library("pandas", extra="frames")
+        of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
+        names, lines = row_fields(self.rows)
+        kinds = {name: of.get(kind, "object") for name, kind in _column_types(names).items()}
+        frame: pandas.DataFrame = frames.DataFrame(lines, columns=names).astype(kinds)
+        return frame
+
+    def _by_row(self) -> dict[tuple[str, str], Record]:
+        return {(record.id, machine_name(record.environment)): record for record in self}
+
+    def _with(self, records: Iterable[Record], reference: str | None = None) -> Records:
+        named = reference or self.reference
+        return Records(records, reference=named, folders=self.folders, problems=self.problems, where=self.where)
+
+
+class Tuning(Records):
+    """Hold the records of a tuning's final rounds; ``print`` shows the answer.
+
+    Attributes:
+        tuned: the result for each model and batch size.
+        model: the live module and its example inputs, for :meth:`load`.
+    """
+
+    def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
+        super().__init__(record for item in tuned for record in item.finals)
+        self.tuned = tuple(tuned)
+        self.model = model
+
+    @property
+    def document(self) -> table.Document:
+        return tunings_document(self.tuned)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Return a row per finalist by the tuning's objective, in seconds and bytes."""
+        return [row for tuned in self.tuned for row in finals_rows(tuned)]
+
+    @property
+    def comparisons(self) -> list[Records]:
+        """Return one tuning per model and batch size."""
+        return [Tuning([tuned], self.model) for tuned in self.tuned]
+
+    @property
+    def equally_fast(self) -> tuple[Record, ...]:
+        """Return the record of the winner and those of equally fast cases.
+
+        Raises:
+            InferlensError: if nothing ran with right outputs, or there are several models or batch sizes.
+        """
+        tuned = self._single
+        if not tuned.best:
+            raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
+        first = {record.case.digest: record for record in reversed(tuned.finals)}
+        names = [case.digest for case in (tuned.best, *tuned.fastest)]
+        return tuple(first[name] for name in dict.fromkeys(names))
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """Return how many times faster each setting is at the winner, from ``low`` to ``high``.
+
+        These are ``None`` with too few rounds; ``chosen`` marks the winner's settings.
+
+        Raises:
+            InferlensError: if there are several models or batch sizes.
+        """
+        return self._single.effects
+
+    def load(self, *, rebuild: bool = False, trust: bool = False, copy: bool = True) -> Deployed:
+        """Return the winner as a callable like :func:`inferlens.load`; a live module must keep its weights.
+
+        Raises:
+            InferlensError: if there is no winner, or several, or it cannot run here as it was measured.
+        """
+        from inferlens.execution.cases import model_handle
+        from inferlens.execution.deploy import load
+
+        record = self.fastest
+        result = load_records(self._single.folder)[0]
+        with model_handle(*self.model) if record.case.model.startswith("live:") else nullcontext() as model:
+            return load(result, Path(self._single.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
+
+    @property
+    def _single(self) -> Tuned:
+        if len(self.tuned) > 1:
+            problem = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
+            raise InferlensError(problem, hint="[each.fastest for each in tuning.comparisons]")
+        return self.tuned[0]
+
+
+def _column_types(names: Iterable[str]) -> dict[str, object]:
+    """Return the type of each column; other columns are sizes."""
+    hints = get_type_hints(Row)
+    available = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
+    kinds = {name: available.get(name, int) for name in names}
+    return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
+
+
+def load_records(*paths: Paths) -> Records:
+    """Load every record under ``paths``, which are record files or folders above them.
+
+    Samples stay in the files until needed. Unreadable files become ``problems``. Raises InferlensError where a path or
+    any record is missing.
+    """
+    result = loaded(*paths)
+    values = given_paths(paths)
+    return Records(result.records, folders=result.folders, problems=result.problems, where=[*map(str, values)])
+
+
+def best_case(path: Paths) -> tuple[Record, Path]:
+    """Return the record of the fastest or only case under ``path``, and its folder.
+
+    A folder ``best``, which a tuning leaves, has priority.
+
+    Raises:
+        InferlensError: if there is none, or there are several, such as one for each batch.
+    """
+    (values,) = given_paths([path])
+    records = load_records(values)
+    best = load_records(values / BEST) if (values / BEST / RECORD).is_file() else records
+    _refuse_several_models(best + records, values)
+    if len({record.case.digest for record in best}) == 1:
+        return best[0], best.folders[best[0].id]
+    if len(comparisons := best.comparisons) > 1:
+        problem = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
+        folder = best.folders[comparisons[0].fastest.id]
+        raise InferlensError(problem, hint=f"the folder of one case, such as {folder}")
+    return best.fastest, best.folders[best.fastest.id]
+
+
+def _refuse_several_models(records: Records, given: Path) -> None:
+    folders: dict[str, list[Path]] = {}
+    for record in records:
+        folders.setdefault(bare(record.case.model).removeprefix("factory:"), []).append(records.folders[record.id])
+    if len(folders) > 1:
+        problem = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
+        first, *_ = folders.values()
+        shared = Path(os.path.commonpath(first))
+        raise InferlensError(
+            problem, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}"
+        )
+
+
+# Documents of all results. Public functions are imported from here, because their rooms do not know the views.
+
+__all__ = [
+    "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
+    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
+    "load_records", "load_trace", "profile", "quantize",
+]  # fmt: skip
+
+
+def _trace_document(trace: LoadedTrace) -> Document:
+    shown = show_trace(trace.analysis, Path("trace"), ("overview",), Selection())
+    return traces_document([shown], ("overview",), next_step=False)
+
+
+def _profiles_document(loaded: LoadedProfiles) -> Document:
+    """Return what could be won in each case, and the modules of all of them."""
+
+    def blocks(depth: int | None) -> list[Table | str]:
+        tables = findings_document(judge_cases(loaded), brief=True).blocks()
+        return [*tables, *modules_document(group_profiles(loaded), depth=depth, brief=True).blocks()]
+
+    return Document(lambda: blocks(MAX_DEPTH), dict, screen=lambda _: blocks(None))
+
+
+def _fields_document(result: Struct) -> Document:
+    """Return the fields of a result that differ from their defaults."""
+    lines = [
+        Line(name, (plain(str(value) if isinstance(value, str) else short(value)),))
+        for name, value in result.__rich_repr__()
+    ]
+    return Document(lambda: [Table(type(result).__name__, "", [Column("", "", numeric=False, fold=True)], lines)], dict)
+
+
+DOCUMENTS: dict[type, Callable[[Any], Document]] = {
+    Records: lambda records: records.document,
+    Record: lambda record: Records([record]).document,
+    Deployed: lambda deployed: Records([deployed.record]).document,
+    Tuned: lambda tuned: tunings_document([tuned]),
+    Compared: comparison_document,
+    ABResult: ab_document,
+    ABSteps: ab_document,
+    LoadedProfiles: _profiles_document,
+    Profile: lambda one: _profiles_document(LoadedProfiles([one])),
+    Findings: lambda several: Document(lambda: [findings_table(several)], dict),
+    Finding: lambda one: Document(lambda: [findings_table([one])], dict),
+    Quantization: quantization_document,
+    LoadedTrace: _trace_document,
+}
+
+
+def _draw(document: Document, format: Literal["table", "html"]) -> str:
+    if format == "table":
+        return render(document).rstrip("\n")
+    return notebook_html(select_columns(document.blocks(), None))
+
+
+@draw.register
+def _struct(result: Struct, format: Literal["table", "html"]) -> str:
+    return repr(result) if format == "table" else _draw(_fields_document(result), format)
+
+
+for kind, document in DOCUMENTS.items():
+    draw.register(kind, lambda result, format, of=document: _draw(of(result), format))

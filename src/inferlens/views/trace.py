@@ -1,0 +1,756 @@
+"""Views of a trace: tables for programs and people, and their answers in sentences."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from inferlens.analysis.trace_findings import trace_findings
+from inferlens.errors import InferlensError
+from inferlens.trace import memory, several
+from inferlens.trace.analysis import Analysis, GpuUse, Overview
+from inferlens.trace.columns import Columns
+from inferlens.trace.several import USE
+from inferlens.trace.steps import PARTS, WHOLE_TRACE
+from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
+from inferlens.trace.trace import Category
+from inferlens.units import (
+    ABSENT,
+    byte_count,
+    duration,
+    listing,
+    microseconds,
+    milliseconds,
+    percent,
+    plural,
+    significant,
+)
+from inferlens.views import trace as trace_columns
+from inferlens.views.renderers.terminal import bar, wrap
+from inferlens.views.table import Column, Line, Table, count, cut_middle, plain, share, text
+
+_BAR = 24  # characters of a bar at 1
+STRIP = 60  # characters of what went on over time
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def call_count(value: float | None) -> str:
+    """Return calls per step, which need not be whole."""
+    return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
+
+
+def shapes_text(value: str) -> str:
+    """Return tensor dimensions from JSON: ``8x4, 4x4``."""
+    lists = re.sub(r"\[([\d,]*)\]", lambda match: match[1].replace(",", "x") or ABSENT, value)
+    return text(lists.removeprefix("[").removesuffix("]").rstrip(f",{ABSENT}").replace(",", ", "))
+
+
+def innermost_call(value: str) -> str:
+    """Return the innermost call outside PyTorch's own code."""
+    calls = value.split(";")
+    return text(next((call for call in calls if not re.search(r"(^|/)torch/|^nn\.Module: ", call)), calls[0]))
+
+
+def sparkline(values: Sequence[float | None], most: float = 1.0) -> str:
+    """Return values over time as one line of at most :data:`STRIP` characters."""
+    samples = np.array([value or 0.0 for value in values], dtype=np.float64)
+    parts = np.array_split(samples, min(STRIP, max(len(samples), 1)))
+    shares = (float(part.mean()) / (most or 1.0) for part in parts if len(part))
+    return "".join(_LEVELS[round(max(0.0, min(item, 1.0)) * (len(_LEVELS) - 1))] for item in shares)
+
+
+def _bar(value: float | None) -> str:
+    return bar(value or 0.0, _BAR)
+
+
+_ms = partial(Column, unit="ms", write=milliseconds)
+_us = partial(Column, unit="µs", write=microseconds)
+_bytes = partial(Column, write=byte_count)
+_count = partial(Column, write=count)
+_share = partial(Column, write=share)
+_words = partial(Column, numeric=False)
+_COLUMNS = {
+    column.key: column
+    for column in (
+        Column("calls", "calls", write=call_count, keep=1),
+        _ms("host_self", "host self", keep=2),
+        _ms("host_total", "host total", keep=4),
+        _ms("device_self", "GPU self"),
+        _ms("device_total", "GPU total", keep=3),
+        _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
+        _share("tensor_share", "tensor cores used", keep=5),
+        _share("tensor_untold", "unknown", keep=6),
+        _words("kind", "kind", keep=9),
+        _ms("total", "per step"),
+        _ms("time", "time"),
+        _share("share", "share", keep=2),
+        _us("mean", "mean", keep=3),
+        _us("min", "min", keep=7),
+        _us("max", "max", keep=6),
+        Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
+        _share("utilization", "GPU utilization", keep=1),
+        _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
+        _share("occupancy", "occupancy", unit="est.", keep=5),
+        _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
+        _count("registers", "registers", keep=10),
+        _bytes("shared_memory", "shared memory", keep=11),
+        _words("operator", "operator"),
+        _words("grid", "grid", keep=12),
+        _words("block", "block", keep=13),
+        _words("compute_capability", "compute capability", keep=9),
+        _count("multiprocessors", "SMs", keep=8),
+        _bytes("memory", "memory", keep=7),
+        _count("launched", "GPU events", keep=8),
+        *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
+        _ms("cpu", "CPU", keep=9),
+        _words("note", "note", keep=3),
+        _words("device", "device"),
+        _bytes("held", "held", keep=1),
+        _count("allocations", "allocations", keep=2),
+        _count("rank", "rank", keep=1),
+        _ms("step_time", "traced step"),
+        _words("bound", "bound by", unit="traced", keep=4),
+        _ms("computing", "computing", keep=3),
+        _ms("communicating", "communicating", keep=4),
+        _share("overlapped", "overlapped", keep=5),
+        _ms("waiting", "waiting for the host", keep=6),
+    )
+}
+
+
+def _columns(keys: str) -> tuple[Column, ...]:
+    """Return columns by key, separated by commas; a star makes one ``wide``."""
+    return tuple(replace(_COLUMNS[key.rstrip("*")], wide=key[-1] == "*") for key in keys.split(", "))
+
+
+GPU_COLUMNS = _columns(", ".join((*USE, "compute_capability", "multiprocessors", "memory")))
+SHARE_COLUMNS = (*_columns("time, share"), _words("share", "", keep=3, write=_bar))
+OPERATOR_COLUMNS = _columns("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
+KERNEL_COLUMNS = _columns(
+    "kind*, calls, total, share, mean, min*, max*, blocks_per_sm*, occupancy, tensor_cores, registers*, shared_memory*"
+)
+LAUNCH_COLUMNS = (*KERNEL_COLUMNS, *_columns("operator, grid*, block*"))
+MODULE_COLUMNS = _columns("calls, device_total, device_self, host_total, host_self")
+STEP_COLUMNS = _columns(f"time, utilization, launched*, {', '.join(PARTS)}, note")
+HOLDER_COLUMNS = _columns("device, held, allocations")
+TIMELINE_COLUMNS = (
+    _share("kernel", "kernel", keep=1),
+    _words("kernel", "", keep=0, write=_bar),
+    _share("copy", "copy", keep=4),
+    *_columns("sm_efficiency"),
+    _share("operator", "operator", keep=2),
+    _share("runtime", "runtime", keep=5),
+)
+CURVE_COLUMNS = (_bytes("allocated", "allocated"),)
+SPARKLINE_COLUMNS = (_share("mean", "mean"), _words("strip", "over time", max_width=STRIP, write=str))
+PEAK_COLUMNS = (
+    _bytes("peak", "peak"),
+    Column("time", "at", "", duration),
+    _words("strip", "over time", max_width=STRIP, write=str),
+)
+RANK_COLUMNS = _columns("rank, step_time, utilization, computing, communicating, overlapped, waiting")
+RUN_COLUMNS = _columns(
+    "step_time, bound, utilization, sm_efficiency*, occupancy*, tensor_share*, tensor_untold*, "
+    "kernel, copy*, runtime*, cpu*, waiting"
+)
+
+
+# Sentences about traces.
+
+_UNKNOWN = 0.01  # of the kernels' time: less need not be said
+_MOSTLY_UNKNOWN = 0.9  # of it: what is known of the rest says nothing
+_IDLE = 0.05  # of a slice: less counts as idle
+_LONGEST = 40  # characters of a name in a sentence
+Row = Mapping[str, Any]
+
+
+def tensor_core_sentence(gpu: GpuUse) -> list[str]:
+    """Return the share of kernel time on tensor cores, if kernels ran."""
+    if gpu.tensor_share is None:
+        return []
+    unknown = gpu.tensor_untold or 0.0
+    if unknown > _MOSTLY_UNKNOWN:
+        return [f"GPU {gpu.device}: whether tensor cores are used is not known for {percent(unknown)} of the time."]
+    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
+    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
+
+
+def dominant_names(
+    times: Iterable[tuple[str, float]], whole_name: str, label: Callable[[Row], str] = lambda row: str(row["name"])
+) -> list[str]:
+    """Name up to three entries that take half of a step's time."""
+    sums: dict[str, float] = {}
+    for name, seconds in times:
+        sums[name] = sums.get(name, 0.0) + seconds
+    whole, part, names = sum(sums.values()), 0.0, []
+    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
+        names.append(cut_middle(plain(label({"name": name})), _LONGEST))
+        part += seconds
+        if part >= whole / 2:
+            break
+    if not names:
+        return ["Nothing here takes any time."]
+    sentences = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
+    took = f"{milliseconds(part)} of {milliseconds(whole)} ms a step"
+    return [f"{percent(part / whole)} of {whole_name} ({took}) goes to {listing(sentences)}."]
+
+
+def kernel_label(data: Columns, top: int | None = None) -> Callable[[Row], str]:
+    """Return short kernel names; the ``top`` ones stay distinct."""
+    from inferlens.analysis.profile_table import short_name, short_names
+
+    names = short_names(dict.fromkeys(data.columns["name"][:top]))
+    return lambda row: names.get(row["name"]) or short_name(row["name"])
+
+
+def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:
+    """Return the innermost module with half of the time, or the largest."""
+    if not rows:
+        return ["No module is known: profile with stacks and modules, or name scopes."]
+    outermost = [row for row in rows if not row["depth"]]
+    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
+    inner = rows if len(outermost) > 1 else rows[1:] or rows
+    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
+    result = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    whole_name = "the modules' GPU time" if key == "device_total" else "the modules' time"
+    took = result[key] or 0.0
+    times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
+    return [f"{percent(took / whole)} of {whole_name} ({times}) is in {plain(result['path'])}."]
+
+
+def peak_sentence(device: memory.AllocatedMemory, columns: Columns) -> str:
+    """Return a device's peak memory and its main holder."""
+    rows = [row for row in columns.rows() if row["device"] == device.name]
+    first = max(rows, key=lambda row: row["held"], default=None)
+    holders = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    part = (
+        f", {byte_count(first['held'])} of it {holders.get(first['operator'], 'for ' + plain(first['operator']))}"
+        if first
+        else ""
+    )
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{part}."
+
+
+def mean_and_range(times: Sequence[float]) -> str:
+    """Return the mean and range of some times."""
+    least, longest = duration(min(times)), duration(max(times))
+    return least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
+
+
+def idle_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
+    """Return how much of the time is used, and the longest pause."""
+    if not whole:
+        return ["There is nothing in this trace."]
+    activity, subject = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
+    worked = sum(row[busy] * row["length"] for row in rows)
+    begin, end = 0.0, 0.0
+    for idle, some in groupby(rows, key=lambda row: row[busy] < _IDLE):
+        first, *_, last = [*some] * 2
+        if idle and last["begin"] + last["length"] - first["begin"] > end - begin:
+            begin, end = first["begin"], last["begin"] + last["length"]
+    pause = f"; {subject} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
+    return [f"{activity} {percent(worked / whole)} of the time{pause}."]
+
+
+TOP = 10
+GROUPINGS = ("name", "shapes", "stack", "operator")
+_ROOM, _WIDTH = 11, 100  # lines of advice and of what a step went to that fit on a screen, and their columns
+_PARTS = 4  # of a step, that the table of steps has
+MIN_SHARE = 0.0005  # of a step: what people need not see
+_BOUND = {
+    "GPU": "GPU busy {busy} of a traced step: the GPU is the bottleneck.",
+    "host": "GPU busy {busy} of a traced step, waiting for the host {host}; tracing adds to that.",
+    "both": "GPU busy {busy} of a traced step: neither the host nor the GPU alone is the bottleneck.",
+    "CPU only": "No kernel ran on a GPU.",
+}
+
+
+@dataclass(frozen=True)
+class TraceTable:
+    """Rows for programs, which can become a table for people.
+
+    Attributes:
+        label: a row's name, or its key.
+        tree: whether rows form a tree by ``depth`` with their ``path`` as full name.
+        top: number of rows; ``None``: all.
+        rank: key that selects the ``top`` rows, which keep their order; empty: the first ones.
+        brief: selects and orders rows for people.
+        steps: number of steps in calls and milliseconds; people see one step.
+        wide: whether people see the table only on request.
+        style: the style of a row's line.
+    """
+
+    name: str
+    title: str
+    first: str
+    columns: Sequence[Column]
+    data: Columns
+    label: str | Callable[[Row], str] = "name"
+    sentences: Sequence[str] = ()
+    tree: bool = False
+    top: int | None = None
+    rank: str = ""
+    brief: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
+    steps: int = 1
+    wide: bool = False
+    style: Callable[[Row], str] = lambda _: ""
+
+    def rows(self) -> list[dict[str, Any]]:
+        if not self.rank or self.top is None:
+            return list(self.data.rows(self.top))
+        rows = list(self.data.rows())
+        most = sorted(range(len(rows)), key=lambda place: -(rows[place][self.rank] or 0.0))[: self.top]
+        return [rows[place] for place in sorted(most)]
+
+    def table(self) -> Table:
+        rows, lines = self.rows(), []
+        for row in self._of_a_step(self.brief(rows)):
+            name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
+            tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
+            lines.append(Line.from_row(name, self.columns, row, style=self.style(row), **tree))
+        left = len(self.data) - len(rows)
+        more = [f"{plural(left, 'more row')}: --top {len(self.data)}, or --format csv"] if left else []
+        return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
+
+    def _of_a_step(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        sums = (
+            [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
+            if self.steps > 1
+            else []
+        )
+        return [{**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}} for row in rows]
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """One view of a trace.
+
+    Attributes:
+        about: heading after the trace's name.
+        answer: sentences above the tables.
+        tables: plain :class:`Table` objects are for people alone.
+        next_step: a question, and the options that answer it.
+    """
+
+    about: str
+    answer: Sequence[str]
+    tables: Sequence[TraceTable | Table]
+    next_step: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The selected part of a view.
+
+    Attributes:
+        by: further keys of operators (``shapes``, ``stack``) or kernels (``operator``).
+        top: number of rows; ``None``: all.
+        depth: depth of modules, with all rows; ``None``: the ``top`` largest rows.
+    """
+
+    by: tuple[str, ...] = ()
+    top: int | None = TOP
+    depth: int | None = None
+
+
+def _overview(analysis: Analysis, _: Selection) -> TraceView:
+    overview = analysis.overview
+    step = overview.step_time or 1.0
+    idle = {cause: time / step for cause, time in overview.idle.items()}
+    busy = percent(max(0.0, 1 - sum(idle.values())))
+    advice = [
+        plain(f"{place}. {finding.sentence} {finding.hint}")
+        for place, finding in enumerate(trace_findings(analysis), 1)
+    ]
+    rows = sum(seconds >= MIN_SHARE * step for seconds in overview.parts.values())
+    fits = np.cumsum([len(wrap(item, _WIDTH)) for item in advice], dtype=int) <= _ROOM - rows
+    left = len(advice) - max(int(fits.sum()), 1)
+    sentences = [_BOUND[overview.bound].format(busy=busy, host=percent(overview.waiting / step))]
+    sentences += advice[: len(advice) - max(left, 0)]
+    names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
+    marked = WHOLE_TRACE not in analysis.counted.names
+    length = f"of {duration(overview.step_time)}"
+    which = (
+        f"{plural(overview.steps, 'traced step')} {length}"
+        if marked
+        else f"no marked steps: the whole trace {length} counts as one"
+    )
+    about = [listing([*names]), which]
+    about += [f"{plural(overview.left_out, 'step')} cut off"] if overview.left_out else []
+    parts = _shares("parts", "", "a step's time", overview.parts, step)
+    if not overview.gpus:
+        data = operators(analysis)
+        times, whole_name = _own_seconds(analysis, data)
+        sentences[1:1] = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
+        return TraceView(" · ".join(filter(None, about)), sentences, [parts], _next_step(analysis))
+    more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
+    more += [f"{plural(len(overview.gpus) - 1, 'more GPU')}"] if len(overview.gpus) > 1 else []
+    beneath = [*_causes(overview.bound, idle), *tensor_core_sentence(overview.gpus[0])]
+    tables = [
+        replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
+        TraceTable("gpus", "GPUs", "GPU", trace_columns.GPU_COLUMNS, _gpus(overview), wide=True),
+        replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
+    ]
+    return TraceView(" · ".join(about), sentences, tables, _next_step(analysis))
+
+
+def _causes(bound: str, idle: Mapping[str, float]) -> list[str]:
+    """Return causes of GPU idle time as shares of a step, unless the headline has them."""
+    if bound == "host" or not any(idle.values()):
+        return []
+    causes = [f"{cause} {percent(share)}" for cause, share in sorted(idle.items(), key=lambda pair: -pair[1]) if share]
+    return [f"GPU idle: {', '.join(causes)} of a step."]
+
+
+_KERNELS, _LAUNCHERS, _MODULES, _STEPS = (
+    "--view kernels",
+    "--view kernels --by operator",
+    "--view modules",
+    "--view steps",
+)
+_OPERATORS, _OPERATOR_SHAPES = "--view operators", "--view operators --by shapes"
+# The question that a view answers, and whether it has content.
+_NEXT_STEPS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
+    _KERNELS: ("Which kernels take it?", lambda analysis: len(analysis.trace.gpu)),
+    _LAUNCHERS: ("Who launches them?", lambda analysis: (analysis.launch_links.operator >= 0).any()),
+    _MODULES: (
+        "Of which modules?",
+        lambda analysis: any(path != NO_MODULE for path in module_tree(analysis).columns["path"]),
+    ),
+    _OPERATORS: ("Which operators take it?", lambda analysis: analysis.costs.is_operator.any()),
+    _OPERATOR_SHAPES: (
+        "Of which shapes?",
+        lambda analysis: any(analysis.trace.texts[code] for code in {*analysis.trace.scopes.shapes}),
+    ),
+    _STEPS: ("What is in a step?", lambda analysis: len(analysis.steps)),
+}
+
+
+def _next_step(analysis: Analysis, *views: str) -> tuple[str, str]:
+    """Return the first next step with content; by default the bottleneck's."""
+    pace = (_KERNELS, _OPERATORS) if analysis.overview.bound in ("GPU", "both") else (_OPERATORS, _KERNELS)
+    return next(((_NEXT_STEPS[view][0], view) for view in views or pace if _NEXT_STEPS[view][1](analysis)), ("", ""))
+
+
+def _gpus(overview: Overview) -> Columns:
+    rows = []
+    for gpu in overview.gpus:
+        device_properties = gpu.properties
+        name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
+        capability = device_properties.compute_capability if device_properties and device_properties.major else ABSENT
+        size = (device_properties.multiprocessors, device_properties.memory) if device_properties else (None, None)
+        rows.append((name, *(getattr(gpu, item) for item in USE), capability, *size))
+    return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
+
+
+def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:
+    def largest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted((row for row in rows if row["share"] >= MIN_SHARE), key=lambda row: -row["share"])
+
+    rows = [(part, seconds, seconds / step) for part, seconds in parts.items()]
+    data = Columns.named(("what", "time", "share"), rows)
+    return TraceTable(name, title, first, trace_columns.SHARE_COLUMNS, data, "what", brief=largest)
+
+
+_KEY_TEXTS = {"shapes": trace_columns.shapes_text, "stack": trace_columns.innermost_call}
+
+
+def _operators(analysis: Analysis, selection: Selection) -> TraceView:
+    keys = [key for key in selection.by if key in ("shapes", "stack")]
+    data = operators(analysis, *keys)
+    more = (Column(key, key, keep=1, write=_KEY_TEXTS[key], max_width=36, numeric=False) for key in keys)
+    times, whole_name = _own_seconds(analysis, data)
+    sentences = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
+    table = TraceTable("operators", "", "operator", (*trace_columns.OPERATOR_COLUMNS, *more), data, top=selection.top,
+                       steps=analysis.tables_of)  # fmt: skip
+    about = f"operators · {_call_count_text(analysis, data, 'call')}"
+    return TraceView(
+        about, sentences, [table], _next_step(analysis, *([] if keys else [_OPERATOR_SHAPES]), _LAUNCHERS, _STEPS)
+    )
+
+
+def _own_seconds(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
+    """Return seconds per step of each row's own on the GPU or host, and their name."""
+    key, whole_name = ("device_self", "the GPU's time") if len(analysis.trace.gpu) else ("host_self", "the host's time")
+    return [float(value) / analysis.tables_of for value in data.columns[key]], whole_name
+
+
+def _step_phrase(analysis: Analysis) -> str:
+    return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
+
+
+def _call_count_text(analysis: Analysis, data: Columns, what: str) -> str:
+    steps = analysis.tables_of
+    number = plural(round(sum(data.columns["calls"]) / steps), what)
+    return f"{number} a step, mean of {steps} steps" if steps > 1 else f"{number}{_step_phrase(analysis)}"
+
+
+def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
+    by_operator = "operator" in selection.by
+    data = kernels(analysis, by_operator=by_operator)
+    label = kernel_label(data, selection.top)
+    steps, columns = analysis.tables_of, trace_columns.LAUNCH_COLUMNS if by_operator else trace_columns.KERNEL_COLUMNS
+    times = [(row["name"], row["total"] / steps) for row in data.rows()]
+    table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
+    about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
+    sentences = dominant_names(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
+    return TraceView(
+        about, sentences, [table], _next_step(analysis, *([] if by_operator else [_LAUNCHERS]), _MODULES, _OPERATORS)
+    )
+
+
+def _modules(analysis: Analysis, selection: Selection) -> TraceView:
+    data = module_tree(analysis, depth=selection.depth)
+    rank = "device_total" if len(analysis.trace.gpu) else "host_total"
+    top = None if selection.depth else selection.top
+    steps = analysis.tables_of
+    table = TraceTable(
+        "modules", "", "module", trace_columns.MODULE_COLUMNS, data, tree=True, top=top, rank=rank, steps=steps
+    )
+    about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_step_phrase(analysis)}"
+    sentences = heaviest_module([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
+    return TraceView(about, sentences, [table], _next_step(analysis))
+
+
+def _memory(analysis: Analysis, selection: Selection) -> TraceView:
+    devices = sorted(memory.devices(analysis), key=lambda device: -device.peak)
+    top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
+    columns, curve = memory.holders(analysis), memory.curves(analysis)
+    lines = []
+    for allocated_memory in devices:
+        levels = [row["allocated"] for row in curve.rows() if row["device"] == allocated_memory.name]
+        row = {
+            "peak": allocated_memory.peak,
+            "time": allocated_memory.time,
+            "strip": trace_columns.sparkline(levels, allocated_memory.peak),
+        }
+        lines.append(Line.from_row(allocated_memory.name, trace_columns.PEAK_COLUMNS, row))
+    table = TraceTable("holders", "", "held at the peak by", trace_columns.HOLDER_COLUMNS, columns, "operator", top=top)
+    tables: list[TraceTable | Table] = [
+        Table("", "device", trace_columns.PEAK_COLUMNS, lines),
+        table,
+        TraceTable("curve", "Memory over time", "time", trace_columns.CURVE_COLUMNS, curve, _moment, wide=True),
+    ]
+    sentences = (
+        peak_sentence(devices[0], columns)
+        if devices
+        else "The trace has no memory events: profile with profile_memory=True."
+    )
+    return TraceView(f"memory{_step_phrase(analysis)}", [sentences], tables, _next_step(analysis))
+
+
+def _moment(row: Row) -> str:
+    return f"{row['device']}, {milliseconds(row['time'])} ms"
+
+
+def _steps(analysis: Analysis, selection: Selection) -> TraceView:
+    data = stepping(analysis)
+    rows = list(data.rows())
+    times = [row["time"] for row in rows if row["note"] != CUT_OFF]
+    odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
+    sentences = (
+        [f"A traced step takes {mean_and_range(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
+        if times
+        else ["There is none."]
+    )
+    took = {part: sum(row[part] for row in rows) for part in PARTS}
+    most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
+    columns = [
+        replace(column, wide=column.wide or (column.key in PARTS and column.key not in most))
+        for column in trace_columns.STEP_COLUMNS
+    ]
+    table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
+    slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
+    question, options = _next_step(analysis, _KERNELS, _OPERATORS)
+    if slowest.isdecimal() and options:
+        question, options = "What is in the slowest?", f"{options} --step {slowest}"
+    return TraceView(plural(len(data), "step"), sentences, [table], (question, options))
+
+
+def _timeline(analysis: Analysis, _: Selection) -> TraceView:
+    data = timeline(analysis)
+    rows = list(data.rows())
+    whole = sum(row["length"] for row in rows)
+    columns = (
+        trace_columns.SPARKLINE_COLUMNS[0],
+        replace(trace_columns.SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"),
+    )
+    lines = []
+    for column in trace_columns.TIMELINE_COLUMNS:
+        values = [row[column.key] for row in rows]
+        if column.title and any(values):
+            mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
+            lines.append(Line.from_row(column.title, columns, {"mean": mean, "strip": trace_columns.sparkline(values)}))
+    busy = "kernel" if any(row["kernel"] for row in rows) else "operator"
+    name, title, first = "timeline", "Slices of the time", "from (ms)"
+    slices = TraceTable(
+        name, title, first, trace_columns.TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True
+    )
+    tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
+    return TraceView(
+        f"timeline of {duration(whole)}", idle_sentence(rows, busy, whole), tables, _next_step(analysis, _STEPS)
+    )
+
+
+VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
+    "overview": _overview, "operators": _operators, "kernels": _kernels, "modules": _modules, "memory": _memory,
+    "steps": _steps, "timeline": _timeline,
+}  # fmt: skip
+
+
+# Two traces compared, the largest change of the candidate first.
+
+_LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
+COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
+_NONE_SHARED = {"kernels": "No kernel", "operators": "No operator of the same shapes", "modules": "No module"}
+_SPEED = "Tracing slows the host: inferlens bench measures the speed."
+_ELSEWHERE = "inferlens modules compares profiles by module"  # of engines too, whose traces have no modules
+_BY_MODULE = ("By module?", "--view modules")
+
+
+def _signed(value: float | None) -> str:
+    if value is None:
+        return ABSENT
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
+
+
+_TIME_COLUMNS = (
+    Column("before", "base", "ms", milliseconds, 1),
+    Column("after", "candidate", "ms", milliseconds, 2),
+    Column("change", "change", "ms", _signed, 0),
+)
+_COMPARED_COLUMNS = (
+    *_TIME_COLUMNS,
+    Column("accumulated", "so far", "ms", _signed, 3, wide=True),
+    Column("calls_before", "calls, base", "", call_count, 5, wide=True),
+    Column("calls_after", "calls, candidate", "", call_count, 6, wide=True),
+    Column("state", "", "", text, 4, numeric=False),
+)
+_EVENT_COLUMNS = (
+    Column("begin_before", "from, base", "ms", milliseconds, 4, wide=True),
+    Column("before", "base", "µs", microseconds, 1),
+    Column("begin_after", "from, candidate", "ms", milliseconds, 5, wide=True),
+    Column("after", "candidate", "µs", microseconds, 0),
+    Column("state", "", "", text, 2, numeric=False),
+)
+_SHAPES_COLUMN = Column("shapes", "shapes", "", shapes_text, 4, numeric=False, max_width=36)
+
+
+def compare_view(before: Analysis, after: Analysis, view: str, selection: Selection) -> TraceView:
+    """Return one view of two traces. Raise InferlensError if the view does not compare."""
+    if view not in COMPARED:
+        raise InferlensError(f"The view '{view}' does not compare traces.", expected=", ".join(COMPARED))
+    if view == "overview":
+        return _compare_overviews(before, after)
+    if view == "timeline":
+        return _compare_events(before, after, selection)
+    data = several.rows_compared(view, before, after)
+    columns = (*_COMPARED_COLUMNS, _SHAPES_COLUMN) if view == "operators" else _COMPARED_COLUMNS
+    label = kernel_label(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
+    table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
+    where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
+    subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
+    sentences, look = [f"{subject}: {_sum(data)}"], ("In the order of a step?", "--view timeline")
+    if not len(data):
+        sentences, look = [f"Neither has {view}."], ("Which operators changed?", "--view operators")
+    elif _shared(view, before, after, data):
+        sentences = [f"{sentences[0]}; {_states(data)}."]
+    elif view != "modules" and _shared("modules", before, after):
+        sentences, look = [f"{sentences[0]}.", f"{_NONE_SHARED[view]} is in both."], _BY_MODULE
+    else:
+        sentences = [f"{sentences[0]}.", f"{_NONE_SHARED[view]} is in both: {_ELSEWHERE}."]
+    return TraceView(f"{view}, what changed most first", sentences, [table], look)
+
+
+def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None = None) -> bool:
+    """Return whether both have a common kernel, module or operator shape."""
+    if view == "operators":
+        return data is not None and several.BOTH in data.columns["state"]
+    first, second = (
+        set(module_tree(analysis).columns["path"]) - {NO_MODULE}
+        if view == "modules"
+        else set(analysis.trace.names_of(analysis.trace.rows(Category.KERNEL)))
+        for analysis in (before, after)
+    )
+    return not first.isdisjoint(second)
+
+
+def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
+    first, second = before.overview, after.overview
+    parts = several.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
+    sentences = []
+    if first.step_time and second.step_time:
+        took = f"Traced step: {_times(first.step_time, second.step_time)}."
+        kernels = _times(first.parts["kernel"], second.parts["kernel"])
+        sentences = [f"{took} Kernels: {kernels}." if first.gpus or second.gpus else took, _SPEED]
+    result = [TraceTable("parts", "", "a step's time", _TIME_COLUMNS, parts, brief=_largest_changes, style=_style)]
+    if first.gpus or second.gpus:
+        idle = several.parts_compared(first.idle, second.idle)
+        result.append(
+            TraceTable("idle", "", "why the GPU is idle", _TIME_COLUMNS, idle, brief=_largest_changes, style=_style)
+        )
+    return TraceView("", sentences, result, _comparison_next_step(before, after))
+
+
+def _comparison_next_step(before: Analysis, after: Analysis) -> tuple[str, str]:
+    if not (before.overview.gpus and after.overview.gpus):
+        return "Which operators changed?", "--view operators"
+    if not _shared("kernels", before, after) and _shared("modules", before, after):
+        return _BY_MODULE
+    return "Which kernels changed?", "--view kernels"
+
+
+def _times(before: float, after: float) -> str:
+    """Return ``17.1 -> 2.40 ms``."""
+    first, second = duration(before), duration(after)
+    number, _, unit = first.partition(" ")
+    return f"{number if unit == second.partition(' ')[2] else first} -> {second}"
+
+
+def _style(row: Row) -> str:
+    """Return green for at least 5 % less, red for 5 % more."""
+    change = row["change"] or 0.0
+    if abs(change) < _LEAST_CHANGE * max(row["before"] or 0.0, row["after"] or 0.0):
+        return ""
+    return "green" if change < 0 else "red" if change > 0 else ""
+
+
+def _largest_changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return parts with any time, the largest change first, the step last."""
+    least = MIN_SHARE * max(row[key] for row in rows for key in ("before", "after"))
+    there = [row for row in rows if max(row["before"], row["after"]) > least]
+    return sorted(there, key=lambda row: (row["name"] == "step", -abs(row["change"])))
+
+
+def _compare_events(before: Analysis, after: Analysis, selection: Selection) -> TraceView:
+    data = several.execution(before, after)
+    sentences = f"{_states(data)}, of {plural(len(data), 'event')}."
+    table = TraceTable(
+        "execution",
+        "",
+        "event",
+        _EVENT_COLUMNS,
+        data,
+        kernel_label(data, selection.top),
+        top=selection.top,
+        style=_style,
+    )
+    return TraceView("one step of each, side by side", [sentences], [table], ("Added up?", "--view kernels"))
+
+
+def _sum(data: Columns) -> str:
+    first, second = (sum(data.columns[key]) for key in ("before", "after"))
+    return f"{_times(first, second)} a step"
+
+
+def _states(data: Columns) -> str:
+    states = list(data.columns["state"])
+    both, new, gone = (states.count(item) for item in (several.BOTH, several.NEW, several.GONE))
+    return f"{both:,} in both, {new:,} new, {gone:,} gone"

@@ -1,0 +1,601 @@
+"""Documents and charts of trace files: one trace, two compared, or all ranks or runs of a folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from inferlens.analysis.evidence import Finding
+from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.trace_findings import trace_findings
+from inferlens.errors import InferlensError, check_choice
+from inferlens.trace import several
+from inferlens.trace.analysis import Analysis, Overview, load_analysis
+from inferlens.trace.columns import SECOND, Columns
+from inferlens.trace.steps import PARTS, PREFIXES, WHOLE_TRACE, communication
+from inferlens.trace.tables import stepping
+from inferlens.trace.trace import CALLS, Category, Ints, Trace
+from inferlens.units import duration, listing, milliseconds, percent, plural
+from inferlens.views.picture import (
+    GREY,
+    PALETTE,
+    Box,
+    Theme,
+    boxes_svg,
+    draw_chart,
+    field,
+    fields,
+    marks,
+    picture,
+    title,
+    vega_document,
+)
+from inferlens.views.table import (
+    DATA_FORMATS,
+    FORMATS,
+    Block,
+    Column,
+    Document,
+    Line,
+    Picture,
+    Section,
+    Table,
+    cut_middle,
+    plain,
+)
+from inferlens.views.trace import (
+    GROUPINGS,
+    RANK_COLUMNS,
+    RUN_COLUMNS,
+    TOP,
+    VIEWS,
+    Row,
+    Selection,
+    TraceTable,
+    TraceView,
+    compare_view,
+)
+
+Load = Callable[[Path], Analysis]
+_TIMES = re.compile(r" \([^()]* ms a step\)")  # for which the row of a trace among others has no room
+_MAX_TRACES = 12  # traces of several that people get
+_WIDEST = 100  # columns of a command that stays on one line
+
+
+@dataclass(frozen=True)
+class ShownTrace:
+    """The views of one trace or of several; JSON alone gets ``more``.
+
+    ``words`` are those that the command takes to show it.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    views: Sequence[TraceView]
+    notes: Sequence[str] = ()
+    more: dict[str, Any] | None = None
+
+    @property
+    def tables(self) -> list[TraceTable]:
+        return [table for view in self.views for table in view.tables if isinstance(table, TraceTable)]
+
+
+def trace_document(
+    path: Path, format: str = "table", *, against: Path | None = None, view: str = "overview", step: str | None = None,
+    by: str = "name", top: int | None = None, depth: int | None = None, wide: bool = False,
+) -> tuple[Document, list[str]]:  # fmt: skip
+    """Return the document of a trace, and remarks on reading it; ``view`` and ``by`` take several, with commas.
+
+    Raises:
+        InferlensError: if there is no trace, no such step, or a view does not compare.
+    """
+
+    load = partial(load_analysis, step=step)
+    check_choice("format", format, FORMATS)
+    views, keys = _check_words("view", view, VIEWS), _check_words("--by", by, GROUPINGS)
+    selection = Selection(keys, TOP if top is None and format not in DATA_FORMATS else top, depth)
+    everything = wide or format == "html"
+    if against is not None:
+        traces = [_compare_traces(load, path, against, views, selection)]
+    elif path.is_dir():
+        brief = top is None and not everything and format not in DATA_FORMATS
+        traces = _folder_traces(load, path, views, selection, format, brief)
+    else:
+        traces = [show_trace(load(path), path, views, selection, format)]
+    return traces_document(traces, views, everything, next_step=format != "html"), [
+        note for shown in traces for note in shown.notes
+    ]
+
+
+def traces_document(
+    every: Sequence[ShownTrace], views: Sequence[str], all_tables: bool = False, next_step: bool = True
+) -> Document:
+    """Return the document; people get ``all_tables`` or what fits, and with ``next_step`` the next command."""
+
+    def blocks() -> Iterator[Table | str]:
+        for shown in every:
+            if all_tables:
+                yield from shown.notes
+            for view in shown.views:
+                about = " · ".join(filter(None, (shown.name, view.about)))
+                yield Table(about, "", (), (), sentences=view.answer)
+                for table in view.tables:
+                    if isinstance(table, Table):
+                        yield table
+                    elif all_tables or not table.wide:
+                        yield table.table()
+        if next_step and (line := _next_command(every[-1])):
+            yield line
+
+    def data() -> dict[str, Any]:
+        traces = [
+            {
+                "trace": shown.name,
+                "notes": shown.notes,
+                "answer": [sentence for view in shown.views for sentence in view.answer],
+                **(shown.more or {}),
+                "tables": {table.name: table.rows() for table in shown.tables},
+            }
+            for shown in every
+        ]
+        return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": traces}
+
+    return Document(lambda: list(blocks()), data, lambda: _trace_fields(every), f"{','.join(views)} of {every[0].name}")
+
+
+def _next_command(shown: ShownTrace) -> str:
+    """Return the next command; a trace from a pipe needs a file name."""
+    question, options = shown.views[-1].next_step if shown.views else ("", "")
+    words = shlex.join("FILE" if word == "-" else word for word in shown.words)
+    return f"{question}  inferlens trace {words} {options}".rstrip() if question else ""
+
+
+def _trace_fields(traces: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
+    """Return all rows with the columns of all tables; trace and table come first if there are several."""
+    several_tables = any(len(shown.tables) > 1 for shown in traces)
+    names: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    for shown in traces:
+        for table in shown.tables:
+            front = {"trace": shown.name} if len(traces) > 1 else {}
+            front |= {"table": table.name} if several_tables else {}
+            names.update(dict.fromkeys([*front, *table.data.columns]))
+            rows += [{**front, **row} for row in table.rows()]
+    # Truths are True and False in it.
+    cells = ([row.get(name) for name in names] for row in rows)
+    return [*names], [[str(cell) if isinstance(cell, bool) else cell for cell in line] for line in cells]
+
+
+def show_trace(
+    analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str = "html"
+) -> ShownTrace:
+    more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
+    items = [VIEWS[view](analysis, selection) for view in views]
+    return ShownTrace(_trace_name(path), (str(path),), items, _notes(path, analysis), more)
+
+
+def _compare_traces(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> ShownTrace:
+    candidate, base = (_single_trace(item) for item in (path, against))
+    before, after = load(base), load(candidate)
+    items = [compare_view(before, after, view, selection) for view in views]
+    notes = [*_notes(candidate, after), *_notes(base, before)]
+    names = [_trace_name(path), _trace_name(against)]
+    if names[0] == names[1]:  # such as trace.json.gz, in folders that tell them apart
+        names = [plain(str(item)) for item in (path, against)]
+    whole = [WHOLE_TRACE in analysis.counted.names for analysis in (after, before)]
+    if whole[0] != whole[1]:
+        whole_trace, other = names if whole[0] else reversed(names)
+        notes.append(f"{whole_trace} has no marked steps: the whole of it is compared with one step of {other}.")
+    return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), items, notes)
+
+
+def _single_trace(path: Path) -> Path:
+    """Return the trace itself, or the only one in a folder."""
+    result = several.traces_in(path) if path.is_dir() else [path]
+    if len(result) != 1:
+        problem = f"There are {len(result)} traces in {path}." if result else f"There is no trace in {path}."
+        raise InferlensError(problem, expected="one on each side", hint="the path of one of them")
+    return result[0]
+
+
+def _folder_traces(
+    load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str, brief: bool
+) -> list[ShownTrace]:
+    """Load the traces of a folder one at a time; a view of ranks or runs comes first.
+
+    ``brief`` returns that view alone, and the answers of other views.
+    """
+    result = [(path.name, path) for path in several.traces_in(folder)]
+    named = result or several.runs_in(folder)
+    if not named:
+        expected = f"files that end in {', '.join(several.SUFFIXES)}, in it or in the log folders in it"
+        raise InferlensError(f"There is no trace in {folder}.", expected=expected)
+    traces, rows, origins, problems = [], [], {}, []
+    for name, path in named:
+        try:
+            analysis = load(path)
+            shown = show_trace(analysis, path, views, selection, format)
+        except InferlensError as error:
+            problems.append(plain(str(error)))
+            continue
+        traces.append(replace(shown, name=plain(name), words=(str(folder / name),)))
+        rows.append((several.rank_of(name, analysis), several.run_of(name, analysis.overview)))
+        origins[plain(name)] = several.origin_of(name, analysis.trace)
+    if not traces:
+        raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
+    if len(traces) == 1:
+        trace = replace(traces[0], notes=[*problems, *traces[0].notes])
+        return [trace if problems else replace(trace, name=_trace_name(folder), words=(str(folder),))]
+    why = several.why_no_job(origins) if result else None
+    overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
+    words = traces[0].words if why != "" else (str(folder),)
+    items = [overview] if "overview" in views or not brief else []
+    if brief:
+        items += [_answers_view(traces, view, place) for place, view in enumerate(views) if view != "overview"]
+        problems += [note for shown in traces for note in shown.notes]
+        return [ShownTrace(_trace_name(folder), words, items, problems)]
+    if why != "" and format != "json":  # the overview of runs is their table
+        kept = [place for place, view in enumerate(views) if view != "overview"]
+        traces = [replace(trace, views=[trace.views[place] for place in kept]) for trace in traces]
+    return [ShownTrace(_trace_name(folder), words, items, problems), *traces]
+
+
+def _ranks_view(rows: Sequence[Row]) -> TraceView:
+    """Compare the ranks of one job, and name the one that others wait for."""
+    sentences = [f"A traced step takes {_extremes(rows)}."]
+    fewest, *_, most = sorted(rows, key=lambda row: float(row["communicating"]))
+    if most["communicating"]:
+        times = f"{milliseconds(fewest['communicating'])} to {milliseconds(most['communicating'])} ms of a step"
+        sentences.append(
+            f"Communication takes {times}; the others wait for {plain(fewest['name'])}, which does so least."
+        )
+    table = _runs_table("ranks", "rank's trace", RANK_COLUMNS, rows)
+    return TraceView(f"{len(rows)} ranks of one job", sentences, [table], ("Each of them?", "--wide"))
+
+
+def runs_view(rows: Sequence[Row], why: str | None) -> TraceView:
+    """Compare runs; ``why`` is the reason that traces are not ranks and are only listed."""
+    hosts = sum(row["bound"] == "host" for row in rows)
+    waits = f"While traced, the GPU waits for the host in {hosts} of {len(rows)}; tracing adds to that."
+    more = [waits] if hosts else []
+    if why is None:
+        sentences, about, first = f"A traced step takes {_extremes(rows)}.", f"{len(rows)} runs", "run"
+    else:
+        sentences = f"They are not ranks of one job ({why}): look at one, or compare two with --against."
+        about, first = f"{len(rows)} traces", "trace"
+    return TraceView(about, [sentences, *more], [_runs_table("runs", first, RUN_COLUMNS, rows)], ("One of them?", ""))
+
+
+def _runs_table(name: str, first: str, columns: Sequence[Column], rows: Sequence[Row]) -> TraceTable:
+    data = Columns.named([*rows[0]], [[*row.values()] for row in rows])
+    left = len(rows) - _MAX_TRACES
+    more = [f"{plural(left, 'more row')}: --format csv"] if left > 0 else []
+    return TraceTable(name, "", first, columns, data, brief=lambda rows: rows[:_MAX_TRACES], sentences=more)
+
+
+def _extremes(rows: Sequence[Row]) -> str:
+    fast, *_, slow = sorted(rows, key=lambda row: float(row["step_time"]))
+    ends = [f"{duration(row['step_time'])} ({plain(row['name'])})" for row in (fast, slow)]
+    return " to ".join(ends)
+
+
+def _answers_view(every: Sequence[ShownTrace], view: str, place: int) -> TraceView:
+    """Return the first sentence of a view for each trace."""
+    names = min(max(len(shown.name) for shown in every), _WIDEST * 2 // 5)
+    column = Column("", "", numeric=False, max_width=_WIDEST - names - 2)
+    sentences = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in every)
+    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(every[:_MAX_TRACES], sentences, strict=False)]
+    left = [f"{plural(len(every) - _MAX_TRACES, 'more trace')}: --wide"] if len(every) > _MAX_TRACES else []
+    table = Table("", "trace", [column], lines, notes=left)
+    return TraceView(f"{view} of {len(every)} traces", (), [table], ("One of them?", f"--view {view}"))
+
+
+def _overview(analysis: Analysis) -> dict[str, Any]:
+    """Return overview and advice under our names, except for GPU properties, which keep Kineto's."""
+    gpus = [
+        {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
+        for gpu in analysis.overview.gpus
+    ]
+    advice = [
+        {"what": trace_finding.hint, "evidence": trace_finding.sentence, "at_stake": trace_finding.seconds}
+        for trace_finding in trace_findings(analysis)
+    ]
+    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
+
+
+def _check_words(what: str, text: str, choices: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for word in words:
+        check_choice(what, word, choices)
+    return words
+
+
+def _trace_name(path: Path) -> str:
+    return plain(path.name or str(path))
+
+
+def _notes(path: Path, analysis: Analysis) -> list[str]:
+    return [plain(f"{path}: {note}") for note in analysis.trace.notes]
+
+
+# Bars of the parts of each step or trace.
+
+STEPS_CAPTION = "Each bar is {what}: what the GPU did comes first, then what the host did while no GPU worked."
+BARS_WIDTH, MAX_BARS_HEIGHT = 700, 420  # pixels; of all bars together at most
+MAX_BARS = 60  # bars
+LONGEST_NAME, LONGEST_LINE = 40, 110
+MIN_PART = 0.001  # of all bars: a part that nobody would see
+# Neighbours differ in lightness too.
+PART_COLOURS = dict(zip(PARTS, (*(PALETTE[item] for item in (0, 1, 2, 8, 4, 5, 3)), GREY), strict=True))
+
+Bars = Sequence[tuple[str, Mapping[str, float]]]
+
+
+def render_steps(path: Path, format: str, *, step: str | None = None) -> str | bytes:
+    """Draw the steps of a trace, or the mean step of each trace of a folder.
+
+    Raises:
+        InferlensError: if there is no trace, none has steps, or a library is missing.
+    """
+
+    load = partial(load_analysis, step=step)
+    runs = ([(item.name, item) for item in several.traces_in(path)] or several.runs_in(path)) if path.is_dir() else []
+    if len(runs) > 1:
+        overviews = [(name, load(file).overview) for name, file in runs]
+        return draw_chart(partial(traces_chart, overviews), format, path.name)
+    return draw_chart(partial(steps_chart, load(runs[0][1] if runs else path), path.name), format, path.name)
+
+
+def steps_chart(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
+    bars: list[tuple[str, Mapping[str, float]]] = []
+    counts: dict[str, int] = {}
+    for row in stepping(analysis).rows(MAX_BARS):
+        label = f"{row['step']} ({row['note']})" if row["note"] else str(row["step"])
+        counts[label] = counts.get(label, 0) + 1
+        bars.append((label + f" #{counts[label]}" * (counts[label] > 1), row))
+    overview = analysis.overview
+    part = max(overview.parts, key=lambda part: overview.parts[part])
+    share = percent(overview.parts[part] / (overview.step_time or 1.0))
+    gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
+    about = [listing([*gpus]), f"{plural(overview.steps, 'traced step')} of {duration(overview.step_time)}"]
+    about += [f"the first {MAX_BARS} are drawn"] if len(analysis.steps) > len(bars) and analysis.step is None else []
+    answer = f"{cut_middle(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
+    return _step_bars(bars, "step", answer, " · ".join(filter(None, about)), theme)
+
+
+def traces_chart(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
+    bars = [(cut_middle(plain(name), LONGEST_NAME), overview.parts) for name, overview in traces[:MAX_BARS]]
+    fast, *_, slow = sorted(traces, key=lambda trace: trace[1].step_time)
+    ends = [
+        f"{duration(overview.step_time)} ({cut_middle(plain(name), LONGEST_NAME // 2)})"
+        for name, overview in (fast, slow)
+    ]
+    gpus = dict.fromkeys(plain(gpu.name) for _, overview in traces for gpu in overview.gpus if gpu.name)
+    about = [
+        listing([*gpus]),
+        plural(len(traces), "trace"),
+        *[f"the first {MAX_BARS} are drawn"] * (len(traces) > MAX_BARS),
+    ]
+    answer = f"A traced step takes {' to '.join(ends)}"
+    return _step_bars(bars, "trace", answer, " · ".join(filter(None, about)), theme)
+
+
+def _step_bars(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict[str, Any]:
+    if not bars:
+        raise InferlensError("There is nothing to draw: the trace has no events.", expected="a trace with steps")
+    sums = {part: sum(parts[part] for _, parts in bars) for part in PARTS}
+    shown = [part for part in PARTS if sums[part] > MIN_PART * sum(sums.values())]
+    values = []
+    for label, parts in bars:
+        whole = sum(parts[part] for part in PARTS) or 1.0
+        values += [
+            {what: label, "part": part, "place": PARTS.index(part), "time (ms)": 1e3 * parts[part],
+             "took": f"{milliseconds(parts[part])} ms, {percent(parts[part] / whole)}"}
+            for part in shown
+        ]  # fmt: skip
+    scale = {"domain": shown, "range": [PART_COLOURS[part] for part in shown]}
+    legend = {"title": None, "orient": "top", "offset": 8, "symbolType": "square"}
+    labels = [label for label, _ in bars]
+    above = "step" if what == "step" and len(labels) > 1 else None
+    channels = {
+        "x": field("time (ms):Q", stack=True, title="time (ms)", axis={"format": ",~r", "tickCount": 8}),
+        "y": field(f"{what}:N", sort=labels, title=above, axis={"labelOverlap": True}),
+        "color": field("part:N", scale=scale, legend=legend),
+        "order": field("place:Q"),
+        "tooltip": fields(*((name, name) for name in (what, "part", "took"))),
+    }
+    size = {"width": BARS_WIDTH, "height": {"step": min(26, max(4, MAX_BARS_HEIGHT // len(labels)))}}
+    heading = title(answer, cut_middle(about, LONGEST_LINE), size=16, offset=12)
+    return vega_document({**marks("bar", channels, values, height={"band": 0.8}), **size, "title": heading}, theme)
+
+
+# Traces in a report: a timeline of one step, and views and differences of all traces.
+
+TIMELINE_HOW = (
+    "A step from left to right, in the colours above: operators of the host and their calls, then what each GPU ran."
+)
+THREADS, STREAMS, MAX_NESTING = 3, 6, 4  # of the host, of all GPUs together, that took the most; rows of a thread
+TIMELINE_BINS = 360  # of a step: short events of one kind that begin in the same bin are one box
+KERNEL, COPY, FILL, COMMUNICATION, RUNTIME, LOADER, CPU, _ = range(len(PARTS))
+
+
+def step_timeline(analysis: Analysis, name: str) -> Picture | None:
+    """Draw the step of median length, if anything ran in it."""
+    steps = analysis.counted
+    lengths = steps.end - steps.begin
+    if not len(steps) or not lengths.max():
+        return None
+    place = int(np.argsort(lengths)[len(lengths) // 2])
+    begin, end, number = int(steps.begin[place]), int(steps.end[place]), plain(str(steps.names[place]))
+    lanes = [*_threads(analysis.trace, begin, end), *_streams(analysis, begin, end)]
+    which = f"{number if number == WHOLE_TRACE else f'step {number}'}, {duration((end - begin) / SECOND)}"
+    panels = [(f"{which} · {title}" if not count else title, boxes) for count, (title, boxes) in enumerate(lanes)]
+    return Picture(name, TIMELINE_HOW, partial(boxes_svg, "what ran when in one step", panels)) if panels else None
+
+
+def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
+    """Yield the busiest threads of the host with nested operators and calls."""
+    rows = np.concatenate([trace.scopes.row, trace.calls.row])
+    rows = _inside(trace, rows[~trace.starting(rows, *PREFIXES)], begin, end)
+    threads, thread_index = np.unique(trace.thread[rows], return_inverse=True)
+    took = np.bincount(thread_index, trace.duration[rows], len(threads))
+    for thread in np.argsort(-took)[:THREADS].tolist():
+        events = rows[thread_index == thread]
+        events = events[np.lexsort((-trace.duration[events], trace.begin[events]))]
+        # Of events that are in one another: those that have begun less those that have ended. None ends as it begins.
+        ends = np.sort(np.maximum(trace.ends(events), trace.begin[events] + 1))
+        depth = np.arange(len(events)) - np.searchsorted(ends, trace.begin[events], "right")
+        parts = np.full(len(events), CPU)
+        parts[np.isin(trace.category[events], CALLS)] = RUNTIME
+        parts[trace.named(events, lambda name: "DataLoader" in name)] = LOADER
+        parts[trace.starting(events, "nccl:", "gloo:")] = COMMUNICATION
+        shown = depth < MAX_NESTING
+        process, number = trace.threads[int(threads[thread])]
+        yield (
+            f"host · thread {plain(number or process)}",
+            _event_boxes(trace, events[shown], depth[shown], parts[shown], begin, end),
+        )
+
+
+def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
+    """Yield the busiest GPU streams in order."""
+    trace, gpu = analysis.trace, analysis.trace.gpu
+    parts = np.full(len(gpu), KERNEL)
+    parts[trace.category[gpu.row] == Category.MEMCPY] = COPY
+    parts[trace.category[gpu.row] == Category.MEMSET] = FILL
+    parts[communication(trace, analysis.launch_links)] = COMMUNICATION
+    inside = np.flatnonzero((trace.ends(gpu.row) > begin) & (trace.begin[gpu.row] < end))
+    streams, stream_index = np.unique(np.stack([gpu.device[inside], gpu.stream[inside]]), axis=1, return_inverse=True)
+    stream_index = stream_index.reshape(-1)
+    took = np.bincount(stream_index, trace.duration[gpu.row[inside]], streams.shape[1])
+    for which in sorted(np.argsort(-took)[:STREAMS].tolist()):
+        here = inside[stream_index == which]
+        device, stream = streams[:, which].tolist()
+        boxes = _event_boxes(trace, gpu.row[here], np.zeros(len(here), np.int64), parts[here], begin, end)
+        yield f"GPU {device} · stream {stream}", boxes
+
+
+def _inside(trace: Trace, rows: Ints, begin: int, end: int) -> Ints:
+    """Return the events that overlap the step. A host that is ahead launches before it."""
+    inside: Ints = rows[(trace.ends(rows) > begin) & (trace.begin[rows] < end)]
+    return inside
+
+
+def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begin: int, end: int) -> list[Box]:
+    """Return events as boxes; short neighbours are merged."""
+    length, boxes = end - begin, list[Box]()
+    left, right = ((np.clip(item, begin, end) - begin) / length for item in (trace.begin[rows], trace.ends(rows)))
+    took = trace.duration[rows] / SECOND
+
+    def box(members: Ints) -> None:
+        first = int(members[0])
+        part, row = PARTS[int(parts[first])], int(depth[first])
+        name = trace.name_of(int(rows[first]))
+        label = plain(short_name(name) if part == "kernel" else name)
+        text = label if len(members) == 1 else plural(len(members), "event")
+        wide = float(right[members].max() - left[first])
+        spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
+        about = f"{text}; {part}; {spent}; {after} after the step's begin"
+        names = (
+            [text, *(cut_middle(text, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if len(members) == 1 else []
+        )
+        boxes.append(Box(float(left[first]), wide, row, names, about, PART_COLOURS[part]))
+
+    short = right - left < 1 / TIMELINE_BINS
+    for place in np.flatnonzero(~short)[:, None]:
+        box(place)
+    some = np.flatnonzero(short)
+    keys = ((left[some] * TIMELINE_BINS).astype(np.int64) * MAX_NESTING + depth[some]) * len(PARTS) + parts[some]
+    order = np.argsort(keys, kind="stable")
+    for members in np.split(some[order], np.flatnonzero(np.diff(keys[order])) + 1):
+        if len(members):
+            box(members)
+    return boxes
+
+
+# A trace is read once, and released after its views are drawn.
+
+MAX_REPORT_TRACES = 12
+REPORT_ROWS = 20  # of operators and kernels
+REPORT_VIEWS = ("overview", "operators", "kernels")
+TRACES_CAPTION = STEPS_CAPTION.format(what="the mean step of a trace")
+
+
+@dataclass(frozen=True)
+class ReportTrace:
+    """A trace of a report: its name, overview, advice and blocks, or the problem."""
+
+    name: str
+    analysis: Analysis | None = None
+    overview: Overview | None = None
+    advice: Sequence[Finding] = ()
+    answer: Sequence[str] = ()
+    blocks: Sequence[Block] = ()
+    problem: str = ""
+
+
+def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
+    """Load the first :data:`MAX_REPORT_TRACES` traces."""
+    for number, (path, name) in enumerate(zip(paths[:MAX_REPORT_TRACES], trace_names(paths), strict=False), 1):
+        try:
+            analysis = load_analysis(path)
+            shown = replace(show_trace(analysis, path, REPORT_VIEWS, Selection(top=REPORT_ROWS)), name="")
+            tables = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
+            blocks = [*_trace_pictures(analysis, name, number), *tables]
+            answer = VIEWS["overview"](analysis, Selection()).answer
+            yield ReportTrace(name, analysis, analysis.overview, trace_findings(analysis), answer, blocks)
+        except InferlensError as error:
+            yield ReportTrace(name, problem=str(error))
+
+
+def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
+    """Compare each trace with the first one whose name ends in the same number, such as a batch size."""
+    alike: dict[str, list[ReportTrace]] = {}
+    for trace in traces:
+        alike.setdefault("".join(re.findall(r"\d+$", trace.name)), []).append(trace)
+    for group in alike.values() if len(alike) < len(traces) else [traces]:
+        for item in group[1:]:
+            base = group[0]
+            if not (base.analysis and base.overview and item.analysis and item.overview):
+                continue  # why not is said where it is shown by itself
+            try:
+                views = [
+                    compare_view(base.analysis, item.analysis, view, Selection(top=REPORT_ROWS))
+                    for view in REPORT_VIEWS
+                ]
+            except InferlensError:
+                continue
+            title = f"{item.name} against {base.name}"
+            blocks = traces_document(
+                [ShownTrace("", (), views)], REPORT_VIEWS, all_tables=True, next_step=False
+            ).blocks()
+            pair = [(base.name, base.overview), (item.name, item.overview)]
+            drawn = (
+                [picture(f"against-{title}", TRACES_CAPTION, partial(traces_chart, pair))] if len(traces) > 2 else []
+            )
+            yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
+
+
+def _trace_pictures(analysis: Analysis, name: str, number: int) -> Iterator[Block]:
+    """Yield a chart of the steps and a timeline of one step."""
+    if len(analysis.steps):
+        how = STEPS_CAPTION.format(what="a step")
+        yield picture(f"steps-{number}", how, partial(steps_chart, analysis, name))
+    if one := step_timeline(analysis, f"timeline-{number}"):
+        yield one
+
+
+def trace_names(paths: Sequence[Path]) -> list[str]:
+    """Return distinct names of traces: folders, or folder and file."""
+    folders = [path.resolve().parent.name for path in paths]
+    distinct = len({*folders}) == len(folders) > 1
+    return [folder if distinct else f"{folder}/{path.name}" for folder, path in zip(folders, paths, strict=True)]

@@ -1,1 +1,0 @@
-"""Ways of looking at traces: they draw what :mod:`inferlens.trace` computes."""

@@ -1,0 +1,798 @@
+"""Tunings and option studies as documents and charts.
+
+Only the finals are ranked. Rows of the search follow with their speed-up over the winner, and are marked as such.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import structs
+
+from inferlens.analysis.interference import mean_load
+from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
+from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import WINNER, Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.errors import InferlensError
+from inferlens.record.record import Record
+from inferlens.spec.case import PRECISIONS, short_name
+from inferlens.stats.intervals import ends
+from inferlens.units import (
+    ABSENT,
+    bare_seconds,
+    drop,
+    duration,
+    error_size,
+    listing,
+    mebibytes,
+    percent,
+    plural,
+    ratio,
+    ratio_range,
+    score,
+)
+from inferlens.views.answer import answers, latency_text
+from inferlens.views.chart import (
+    CHART_WIDTH,
+    ERROR,
+    LETTER,
+    MEMORY,
+    TITLE_LETTER,
+    PanelAxis,
+    accuracy_axis,
+    least_error,
+    point_measures,
+    scatter_panel,
+)
+from inferlens.views.picture import (
+    PALETTE,
+    Theme,
+    check_picture,
+    colours_of,
+    draw_chart,
+    field,
+    marks,
+    overlay,
+    stack_charts,
+    title,
+    vega_document,
+)
+from inferlens.views.records import (
+    COLUMNS,
+    WIDTH,
+    headline,
+    record_blocks,
+    records_document,
+    records_table,
+    remark,
+    row_fields,
+)
+from inferlens.views.renderers.terminal import first_fitting, wrap
+from inferlens.views.rows import Row, group_rows, rows
+from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
+
+if TYPE_CHECKING:
+    from inferlens.execution.tune import StudiedValue, Study
+
+
+TUNING_SCHEMA = "inferlens.tuning/1"
+MIN_ROWS = 5  # rows, where as many ran
+IN_SEARCH = "in the search"
+SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
+LONGER = 1.0  # seconds by which a build is longer, from which on it is said
+MOST_NAMES = 3
+# Columns that an objective or limit adds.
+_OBJECTIVE_COLUMNS = {
+    "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
+    "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
+}  # fmt: skip
+_ACCURACY_COLUMNS = (
+    Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
+    Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
+)
+_CANDIDATE_COLUMNS = (
+    Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
+    Column("", "interval", "95 %", lambda facts: _interval(facts.candidate), 5),
+    Column("error", "error", "rel. L2", error_size, 2),
+    Column("memory", "memory", "MiB", mebibytes, 4),
+    Column("build", "build", "s", bare_seconds, 3),
+    Column("came", "what came of it", "", plain, 1, numeric=False, fold=True),
+)
+
+
+def tuning_document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
+    """Return the document of a tuning; ``top`` limits the rows on a screen.
+
+    Raises:
+        InferlensError: if ``reference`` names no row of the finals.
+    """
+    shown, facts = finals_rows(tuned, reference), facts_of(tuned)
+    title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
+
+    def data() -> dict[str, Any]:
+        fields = {name: getattr(tuned, name) for name in tuned.__struct_fields__ if name not in ("schema", "trials")}
+        return {
+            "schema": TUNING_SCHEMA,
+            **fields,
+            "tried": len(facts),
+            "machine_load": mean_load(row.machine_load for row in shown),
+            "rows": shown,
+            "candidates": [_candidate_data(tuned, candidate) for candidate in facts],
+        }
+
+    def csv() -> tuple[Sequence[str], list[Sequence[object]]]:
+        lines = [_candidate_data(tuned, candidate) for candidate in facts]
+        return list(lines[0]) if lines else [], [list(line.values()) for line in lines]
+
+    return Document(
+        blocks=lambda: [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)],
+        data=data,
+        csv=csv,
+        title=title,
+        screen=lambda screen: _fit_tuning(tuned, shown, facts, top, screen),
+    )
+
+
+def finals_rows(tuned: Tuned, reference: str | None = None) -> list[Row]:
+    """Return the rows of the finals by objective. Among equals the winner comes first.
+
+    Memory includes the search, because finals export anew.
+    """
+    runs_by_case = tuned.by_case
+    runs = {record.id: runs_by_case[record.case.digest] for record in tuned.finals}
+    rows_found = [
+        structs.replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
+        for row in rows(tuned.finals, reference, tuned.aim)
+    ]
+    rows_found.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
+    places = iter(sorted(row.place for row in rows_found if row.place))
+    return [structs.replace(row, place=next(places)) if row.place else row for row in rows_found]
+
+
+def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
+    """Return a table of all candidates and their outcomes."""
+    columns = (
+        *_CANDIDATE_COLUMNS[:2],
+        *_ACCURACY_COLUMNS * any(candidate.accuracy for candidate in facts),
+        *_CANDIDATE_COLUMNS[2:],
+    )
+    lines = [
+        Line.from_row(
+            plain(candidate.case.way),
+            columns,
+            candidate,
+            style="bold" if not place else "dim" if candidate.candidate.out else "",
+        )
+        for place, candidate in enumerate(facts)
+    ]
+    about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
+    title = f"Everything that was tried{f': {name}' if name else ''}"
+    return Table(title, "candidate", columns, lines, about=about, fold=True)
+
+
+def _candidate_data(tuned: Tuned, facts: CandidateFacts) -> dict[str, Any]:
+    candidate, case = facts.candidate, facts.case
+    return {
+        "candidate": case.label,
+        "backend": case.backend_label,
+        "precision": case.precision,
+        "settings": " ".join(map(_setting_text, candidate.settings)),
+        "speedup": candidate.speedup,
+        "low": candidate.low,
+        "high": candidate.high,
+        tuned.objective.name: facts.objective,
+        "error": facts.error,
+        "accuracy": facts.accuracy.value if facts.accuracy else None,
+        "drop": facts.accuracy.drop if facts.accuracy else None,
+        "memory": facts.memory,
+        "build": facts.build,
+        "final": candidate.final,
+        "outcome": facts.came,
+    }
+
+
+def _fit_tuning(
+    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
+) -> list[Table | str]:
+    """Return what fits on a screen: shorter names, then fewer rows."""
+
+    def blocks(most: int, fold: bool = True) -> list[Table | str]:
+        items = _tuning_blocks(tuned, shown, facts, most)
+        return [item if isinstance(item, str) else replace(item, fold=fold) for item in items]
+
+    fewer = itertools.product(range(max(MIN_ROWS, len(shown)), 0, -1), (True, False))
+    return blocks(top) if top else first_fitting(itertools.starmap(blocks, fewer), screen) or blocks(1, fold=False)
+
+
+def _tuning_blocks(
+    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = MIN_ROWS
+) -> list[Table | str]:
+    """Return the finals' table, rows of the search that fill it, and sentences."""
+    if not shown:
+        failures = [f"{plain(candidate.case.way)}: {plain(candidate.came)}" for candidate in facts[:MOST_NAMES]]
+        return ["Nothing ran with right outputs.", *failures, *tuning_sentences(tuned, facts)]
+    finals = group_rows(shown, "table")[0]
+    table = records_table(finals, None, most, _tuning_columns(tuned))
+    table = replace(table, title=table.title.rpartition(" · ")[0])
+    more = most - len(finals) if most > len(finals) else 0
+    winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
+    others = [
+        candidate
+        for candidate in facts
+        if not (candidate.candidate.out or candidate.candidate.final) and candidate.candidate.speedup
+    ]
+    records = {record.id: record for record in tuned.searched}
+    fills = [
+        _search_line(records[candidate.candidate.record], candidate.candidate, winner, table, finals)
+        for candidate in others[:more] if winner
+    ]  # fmt: skip
+    answer = [*tuning_answer(tuned, finals), *_bench_sentences(tuned, facts, finals)]
+    if len(facts) < tuned.size:
+        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
+    columns = [
+        replace(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
+    ]
+    return [
+        replace(table, columns=columns, lines=[*table.lines, *fills], answer=answer),
+        *tuning_sentences(tuned, facts),
+    ]
+
+
+def _tuning_columns(tuned: Tuned) -> list[Column]:
+    """Return the columns of records with the objective, the limits and the build time."""
+    names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
+    wanted = {column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ())}
+    columns = []
+    for column in COLUMNS[:-1]:
+        if column.title == "build":
+            columns.append(replace(column, wide=False, keep=4))
+        elif column.key == "p95" or {column.key, column.title} & wanted:
+            columns.append(
+                replace(column, wide=column.key not in wanted and column.title not in wanted, keep=min(column.keep, 3))
+            )
+        else:
+            columns.append(column)
+    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.excluded}
+
+    def remark_text(row: Row) -> str:
+        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
+
+    return [*columns, replace(COLUMNS[-1], write=remark_text, keep=2)]
+
+
+def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table, finals: Sequence[Row]) -> Line:
+    """Return a row of the search without times, because the machine changes between rounds.
+
+    Its speed-up is the winner's times their ratio. Its interval combines both, because they come from different
+    processes.
+    """
+    (row,) = rows([structs.replace(record, measurements=(), energy=None, cpu_energy=None)])
+    times, low, high = candidate.speedup or 1.0, candidate.low or 1.0, candidate.high or 1.0
+    spreads = [math.log(high / low) / 2]
+    if winner.speedup_low and winner.speedup_high:
+        spreads.append(math.log(winner.speedup_high / winner.speedup_low) / 2)
+    speedup, spread = (winner.speedup or 1.0) * times, math.exp(math.hypot(*spreads))
+    row = structs.replace(
+        row, is_reference=False, speedup=speedup, speedup_low=speedup / spread, speedup_high=speedup * spread, sure=True
+    )
+    name = row.way if len({final.precision for final in finals}) > 1 else plain(record.case.way)
+    line = Line.from_row(name, table.columns, row, indent="   ", style="dim")
+    return replace(line, cells=[*line.cells[:-1], IN_SEARCH])
+
+
+def tuning_answer(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
+    """Return the best case by the objective."""
+    fast = tuned.objective.name in SPEED_OBJECTIVES
+    runs = {record.id: [final for final in tuned.finals if final.case == record.case] for record in tuned.finals}
+
+    def measure_text(row: Row) -> str:
+        measure = tuned.objective.measure
+        return f"{measure.title} {measure.show(measure_value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
+
+    lines = []
+    for line in answers(finals, figure=latency_text if fast else measure_text):
+        head = line.head if fast else line.head.replace("FASTEST", "BEST")
+        rivals = len(tuned.answer.open)
+        rival = line.rival if fast else line.rival.replace("faster", "better")
+        decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""
+        lines += structs.replace(line, decide=decide, subject="it", head=head, rival=rival).lines
+    return lines
+
+
+def _bench_sentences(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
+    """Compare the winner with the best default, unless the answer does."""
+    if not facts or not tuned.best:
+        return []
+    reference = next((row for row in finals if row.is_reference), None)
+    usual = next(
+        (candidate.case for candidate in facts if reference and _is_default(candidate, reference.precision)), None
+    )
+    if usual in (None, tuned.best):
+        available = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
+        available &= any(candidate.candidate.settings for candidate in facts)
+        return ["No setting that was tried is better than its defaults."] * available
+    nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
+    texts = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
+    if usual is None or (tuned.answer.kind == "fastest" and usual.label in texts):
+        return []
+    row = next(row for row in finals_rows(tuned, usual.label) if row.label == tuned.best.label)
+    if not row.speedup:
+        return []
+    interval = f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.speedup_low else ""
+    return [f"Against {plain(usual.way)}, the best of inferlens bench: {ratio(row.speedup)}{interval}."]
+
+
+def _is_default(facts: CandidateFacts, precision: str) -> bool:
+    """Return whether a finalist has default settings in this precision."""
+    return facts.candidate.final and not facts.candidate.settings and facts.case.precision == precision
+
+
+def tuning_sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
+    """Return what the search did, and how to use the result."""
+    broken = plain(" ".join(tuned.missed))
+    sentences = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
+    if tuned.advice:
+        sentences.append(f"Advice that paid: {'; '.join(map(_advice_text, tuned.advice))}.")
+    effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
+    sentences += _settings_sentence("What its settings do", [effect for effect in effects if effect.chosen])
+    others = [effect for effect in effects if effect.speedup and not effect.chosen]
+    sentences += _settings_sentence("What others would do", [effect for effect in others if _has_effect(effect)])
+    if same := [plain(_setting_text(effect.setting)) for effect in others if not _has_effect(effect)]:
+        sentences.append(f"Others of which no effect was seen: {_first_names(same, MOST_NAMES)}.")
+    ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
+    finals = sum(candidate.candidate.final for candidate in facts)
+    met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
+    counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
+    out = sum(bool(candidate.candidate.out) for candidate in facts)
+    lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
+    sentences.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
+    sentences += untried_sentences(tuned.untried)
+    if tuned.folder:
+        folder = plain(tuned.folder)
+        live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
+        use = f"inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"
+        sentences += [f"Use it: {'tuning.load()' if live else use}"]
+        sentences += sorted(
+            filter(None, {record.model.weights_note for candidate in tuned.trials for record in candidate.records})
+        )
+        sentences += [] if live else [f"Repeat it: inferlens bench {folder}/best.toml"]
+    return sentences
+
+
+def _settings_sentence(about: str, effects: Sequence[Effect]) -> list[str]:
+    item = [
+        f"{plain(_setting_text(effect.setting))} {_effect_text(effect)}"
+        + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
+        for effect in effects
+    ]
+    return [f"{about}: {'; '.join(item)}."] if item else []
+
+
+def _advice_text(advice: Advice) -> str:
+    settings = ", ".join(
+        plain(_setting_text(part)) if "=" in part else plain(part) for part in advice.settings.split(", ")
+    )
+    return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
+
+
+def _has_effect(effect: Effect) -> bool:
+    """Return whether the interval excludes 1."""
+    return effect.low is not None and effect.high is not None and not effect.low <= 1 <= effect.high
+
+
+def _effect_text(effect: Effect) -> str:
+    if effect.speedup is None:
+        return "not known"
+    return f"{ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
+
+
+def _interval(candidate: Candidate) -> str:
+    return ratio_range(candidate.low, candidate.high) if candidate.low != candidate.high else ""
+
+
+def _setting_text(setting: str) -> str:
+    name, _, chosen = setting.partition("=")
+    return f"{name}={chosen.lower() if chosen in ('True', 'False') else chosen}"
+
+
+def untried_sentences(untried: Sequence[Untried], start: str = "Not tried") -> list[str]:
+    """Return the backends and precisions that were not tried, with short reasons or flags."""
+    reasons: dict[str, list[str]] = {}
+    for item in untried:
+        flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
+        flag = "inferlens doctor" if item.hint.startswith("pip ") else flag
+        why = item.why.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        requested = "--precision" if item.name in PRECISIONS else "--backend"
+        reasons.setdefault(flag or why or requested, []).append(item.name)
+    line = ""
+    for most in range(MOST_NAMES, 0, -1):
+        line = f"{start}: {'; '.join(f'{_first_names(names, most)} ({plain(why)})' for why, names in reasons.items())}."
+        if len(line) <= WIDTH:
+            break
+    return [line] if reasons else []
+
+
+def _first_names(names: Sequence[str], most: int) -> str:
+    first = [plain(name) for name in names[:most]]
+    hidden = len(names) - len(first)
+    return listing([*first, f"{hidden} more"] if hidden else first)
+
+
+TUNINGS_SCHEMA = "inferlens.tunings/1"
+
+
+def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: int | None = None) -> Document:
+    """Return the document of several tunings, or of a single one."""
+    if len(every) == 1:
+        return tuning_document(every[0], reference, top)
+    records = [record for tuned in every for record in tuned.finals]
+    finals, by_speed = records_document(records, reference), every[0].objective.name in SPEED_OBJECTIVES
+
+    def answers_only() -> Sequence[Table | str]:
+        """Return the answers that tables of records lack."""
+        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in every]
+        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])  # each to be pasted as it is
+        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(every)]
+
+    def blocks() -> Sequence[Table | str]:
+        met = (
+            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(every)]
+            if by_speed
+            else answers_only()
+        )
+        return [*met, *(candidates_table(facts_of(tuned), _tuning_name(tuned)) for tuned in every)]
+
+    def fitted(screen: Screen) -> Sequence[Table | str]:
+        if not by_speed:
+            return answers_only()
+        shown = rows(records, reference)
+        tries = (
+            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(every)]
+            for most in range(top or len(records), 0, -1)
+        )
+        result = next(tries) if top else first_fitting(tries, screen)
+        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(every)]
+
+    return Document(
+        blocks=blocks,
+        data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in every]},
+        csv=finals.csv,
+        title=finals.title,
+        screen=fitted,
+    )
+
+
+def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
+    """Replace commands that decide a run of records by a longer budget."""
+
+    def longer(line: str) -> str:
+        return f"{line.partition(':')[0]}: a longer --budget" if line.startswith("To decide") else line
+
+    return [
+        block if isinstance(block, str) else replace(block, answer=list(map(longer, block.answer))) for block in blocks
+    ]
+
+
+def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
+    """Return the size of all searches, and the commands that use the winners."""
+    attempts, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
+    sentences = [
+        f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.missed))}"
+        for tuned in every
+        if tuned.missed
+    ]
+    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
+    ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
+    took = duration(sum(tuned.seconds for tuned in every))
+    sentences.append(f"Tried {attempts:,} of {plural(size, 'candidate')} in {took}{ended}.")
+    in_all = [untried for untried in every[0].untried if all(untried in tuned.untried for tuned in every)]
+    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.untried if untried not in in_all)
+    sentences += [*untried_sentences(in_all), *untried_sentences(list(in_some), "Not tried in some")]
+    folders = [plain(tuned.folder) for tuned in every if tuned.folder]
+    if folders:
+        others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
+        sentences.append(f"Use one: inferlens.load('{folders[0]}'){others}")
+        sentences.append(f"Export one: inferlens export --best {folders[0]} -o deploy")
+    return sentences
+
+
+def _tuning_name(tuned: Tuned) -> str:
+    record = tuned.trials[0].records[0]
+    return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))
+
+
+STUDY_SCHEMA = "inferlens.study/1"
+STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # of the picture, in pixels
+STUDY_COLUMNS = ("latency", "items/s", "speed-up", "build", "memory", "outputs", "")  # titles of the columns of records
+
+
+def study_document(study: Study, where: str) -> Document:
+    shown = _study_rows(study)
+    return Document(
+        blocks=lambda: [_study_table(study, shown, where)],
+        data=lambda: {
+            "schema": STUDY_SCHEMA,
+            "knob": study.request.name,
+            "default": study.request.default,
+            "answer": study_answer(study),
+            "threshold": study.threshold,
+            "machine_load": mean_load(row.machine_load for row in shown),
+            "values": [
+                {
+                    "value": studied_value.value,
+                    "is_default": studied_value.is_default,
+                    "verdict": studied_value.verdict or None,
+                    "row": row,
+                }
+                for studied_value, row in zip(study.values, shown, strict=True)
+            ],
+        },
+        csv=lambda: _study_fields(study, shown),
+        title=study_answer(study),
+    )
+
+
+def study_answer(study: Study) -> str:
+    """Return the effect of the option in a sentence."""
+    knob = study.request.knob
+    comparisons = {value.text: value.comparison for value in study.values if value.comparison}
+    if not comparisons:
+        default_ran = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
+        return f"{'No other value of' if default_ran else 'Not even the default of'} {knob} ran with right outputs."
+    if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
+        return f"{knob} makes no difference (within {percent(study.threshold)})."
+    faster = _fastest_value(study)
+    value = faster.text if faster else max(comparisons, key=lambda value: comparisons[value].speedup or 0.0)
+    interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
+    sentence = f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}"
+    if not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values()):
+        return f"{sentence}: not decided; more with --within."
+    return (
+        f"{sentence}."
+        if faster or len(comparisons) == 1
+        else f"No value of {knob} is faster than its default: {sentence}."
+    )
+
+
+def _fastest_value(study: Study) -> StudiedValue | None:
+    """Return the fastest value that beats the default."""
+    faster = [value for value in study.values if value.verdict == "FASTER"]
+    return max(
+        faster,
+        key=lambda studied_value: studied_value.comparison.speedup or 0.0 if studied_value.comparison else 0.0,
+        default=None,
+    )
+
+
+def _study_rows(study: Study) -> list[Row]:
+    """Return a row per value with its speed-up over the default."""
+    rows_by_folder = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
+    return [_value_row(value, rows_by_folder[value.records[0].case.folder]) for value in study.values]
+
+
+def _value_row(value: StudiedValue, row: Row) -> Row:
+    comparison = value.comparison
+    low, high = ends(comparison.speedup_interval) if comparison else (None, None)
+    return msgspec.structs.replace(
+        row,
+        is_reference=value.is_default,
+        speedup=1.0 if value.is_default else comparison.speedup if comparison else None,
+        speedup_low=low,
+        speedup_high=high,
+        sure=bool(comparison and comparison.interval),
+    )
+
+
+def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
+    request = study.request
+    columns = [_study_column(column) for column in COLUMNS if column.title in STUDY_COLUMNS]
+    best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
+    lines = []
+    for studied_value, row in zip(study.values, shown, strict=True):
+        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if studied_value is best else ""
+        lines.append(Line.from_row(_value_name(studied_value), columns, row, style=style))
+    return Table(
+        headline(shown), request.name.replace(".", " "), columns, lines,
+        answer=[study_answer(study)], fold=True,
+        sentences=[*filter(None, [load.sentence, _use_sentence(study, where)])],
+    )  # fmt: skip
+
+
+def _use_sentence(study: Study, where: str) -> str:
+    """Return the command that uses the fastest value, and the one that shows the records."""
+    request, records = study.request, f"The records: inferlens show {shlex.quote(where)}"
+    value = _fastest_value(study)
+    if value is None:
+        return records
+    name = "--threads " if request.knob == "threads" else f"--option {request.name}="
+    return f"Use it: {name}{plain(value.text)} · {records}"
+
+
+def _value_name(value: StudiedValue) -> str:
+    return plain(f"{value.text} (default)" if value.is_default and value.value is not None else value.text)
+
+
+def _study_column(column: Column) -> Column:
+    if column.title == "speed-up":
+        return replace(column, title="vs default", write=_speedup_text)
+    return replace(column, wide=False)
+
+
+def _speedup_text(row: Row) -> str:
+    if row.is_reference or row.speedup is None:
+        return ABSENT
+    return ratio(row.speedup) + (f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.sure else "")
+
+
+def _study_fields(study: Study, shown: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
+    names, lines = row_fields(shown)
+    return ["value", *names], [
+        [studied_value.value, *line] for studied_value, line in zip(study.values, lines, strict=True)
+    ]
+
+
+def study_picture(study: Study, format: str) -> str | bytes:
+    """Draw the speed-up of each value over the default with its interval.
+
+    Raises:
+        InferlensError: if no value can be compared with the default.
+    """
+    shown = _study_rows(study)
+    values = [
+        {
+            "value": _value_name(studied_value),
+            "speedup": row.speedup,
+            "low": row.speedup_low or 1.0,
+            "high": row.speedup_high or 1.0,
+        }
+        for studied_value, row in zip(study.values, shown, strict=True)
+        if studied_value.comparison or studied_value.is_default
+    ]
+    if len(values) < 2:
+        raise InferlensError(f"There is nothing to draw. {study_answer(study)}")
+    return draw_chart(lambda theme: _study_chart(values, study, headline(shown), theme), format, study_answer(study))
+
+
+def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, theme: Theme) -> dict[str, Any]:
+    x = field("value:N", sort=None, title=study.request.name, axis={"labelAngle": 0})
+    scale = {"zero": False, "nice": True}
+    y = field("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
+    interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
+    layers = [
+        marks("rule", interval, strokeWidth=1.5),
+        marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
+        marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
+    ]
+    return vega_document(
+        overlay(layers, values, width=STUDY_WIDTH, height=STUDY_HEIGHT, title=title(study_answer(study), about)), theme
+    )
+
+
+# The chart of a tuning: the objective against accuracy or error, and against memory. Hollow candidates break a limit.
+
+TUNING_HEIGHT, BETWEEN = 320, 70
+_UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
+
+
+def render_tuning(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
+    """Draw the chart as :func:`.draw_chart`; raise as :func:`tuning_chart`."""
+    check_picture(format, "--output tuning.svg", theme)
+    return draw_chart(tuning_chart(tuned, reference), format, _model_name(tuned), theme)
+
+
+def tuning_chart(
+    tuned: Tuned, reference: str | None = None, colours: Mapping[str, str] | None = None
+) -> Callable[[Theme], dict[str, Any]]:
+    """Return the function that makes the Vega-Lite document for a theme; ``colours`` maps backend names.
+
+    Raises:
+        InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
+    """
+    facts = facts_of(tuned)
+    timed = [candidate for candidate in facts if candidate.objective is not None]
+    if not any(candidate.error is not None or candidate.memory for candidate in timed):
+        raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
+    roles = _roles(tuned, facts, reference)
+    shades = colours or colours_of(sorted({plain(candidate.case.backend_label) for candidate in timed}))
+    return lambda theme: _tuning_spec(tuned, timed, facts, roles, theme, shades)
+
+
+def _model_name(tuned: Tuned) -> str:
+    return plain(short_name(tuned.trials[0].records[0].case.model))
+
+
+def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
+    """Return the named roles by case digest."""
+    roles: dict[str, list[str]] = {}
+    if facts[0].came == WINNER:
+        roles[facts[0].case.digest] = ["winner"]
+    usual = next(
+        (candidate.case for candidate in facts if candidate.candidate.final and not candidate.candidate.settings), None
+    )
+    if usual:
+        roles.setdefault(usual.digest, []).append("best defaults")
+    base = next((row.label for row in finals_rows(tuned, reference) if row.is_reference), "")
+    for candidate in facts:
+        if base and candidate.case.label == base:
+            roles.setdefault(candidate.case.digest, []).append("reference")
+    return roles
+
+
+def _tuning_spec(
+    tuned: Tuned,
+    timed: Sequence[CandidateFacts],
+    facts: Sequence[CandidateFacts],
+    roles: dict[str, list[str]],
+    theme: Theme,
+    colours: Mapping[str, str],
+) -> dict[str, Any]:
+    values = _candidate_points(tuned, timed, roles)
+    measure = tuned.objective.measure
+    across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
+    available = any(candidate["accuracy"] is not None for candidate in values)
+    metrics = [(candidate.metric, candidate.accuracy.is_share) for candidate in timed if candidate.accuracy]
+    up = [
+        accuracy_axis(metrics) if available else ERROR,
+        replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
+    ]
+    up = [
+        panel_axis
+        for panel_axis in up
+        if panel_axis.key != tuned.objective.name and any(candidate[panel_axis.key] is not None for candidate in values)
+    ]
+    width = (CHART_WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
+    tooltip = (
+        ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
+        *[("accuracy_said", "accuracy")] * available, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
+    )  # fmt: skip
+    panels = [
+        scatter_panel(values, across, panel_axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for panel_axis in up
+    ]
+    room = CHART_WIDTH + 2 * BETWEEN  # with what stands beside the axes
+    (answer, *_), about = (
+        tuning_answer(tuned, finals_rows(tuned)),
+        cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER)),
+    )
+    sentences = wrap(
+        plain(f"{_model_name(tuned)}: {answer.replace('  ', ' · ')}"), int((CHART_WIDTH + BETWEEN) / TITLE_LETTER)
+    )
+    return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=title(sentences, about)), theme)
+
+
+def _chart_subtitle(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
+    """Return the subtitle: the work, and the candidates that are not drawn."""
+    untimed = sum(candidate.objective is None for candidate in facts)
+    row = finals_rows(tuned)[0]
+    words = [plain(row.inputs.replace(":float32", "")), plain(row.device_name)]
+    words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
+    words += [f"{untimed} that failed or were wrong are not drawn"] if untimed else []
+    return " · ".join([*words, "dashed: nothing is better in both"])
+
+
+def _candidate_points(
+    tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]
+) -> list[dict[str, Any]]:
+    measure = tuned.objective.measure
+    scale = _UNITS.get(measure.unit, ("", 1.0))[1]
+    least = least_error([candidate.error for candidate in timed])
+    values = []
+    for candidate in timed:
+        real, role = candidate.accuracy, ", ".join(roles.get(candidate.case.digest, []))
+        accuracy: tuple[str, float | None, bool] = (
+            (candidate.metric, real.value, real.is_share) if real else ("", None, False)
+        )
+        values.append({
+            **point_measures(candidate.error, least, *accuracy, candidate.memory),
+            "name": plain(candidate.case.way), "x": (candidate.objective or 0.0) * scale,
+            "said": measure.show(candidate.objective), "speedup": ratio(candidate.candidate.speedup),
+            "colour": plain(candidate.case.backend_label), "precision": candidate.case.precision,
+            "role": role, "label": role, "wrong": False, "filled": not candidate.candidate.out,
+            "came": cut_middle(plain(candidate.came), 80),
+        })  # fmt: skip
+    return values

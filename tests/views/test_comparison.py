@@ -1,0 +1,357 @@
+"""Drawings of a comparison: every format of the same comparisons, hostile ones included."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import msgspec
+import pytest
+from markdown_it import MarkdownIt
+
+from inferlens.analysis.comparison import Compared, compare
+from inferlens.errors import InferlensError
+from inferlens.record.record import Agreement, Environment, Record, Warning, decode
+from inferlens.spec.case import Case
+from inferlens.views.comparison import (
+    COMPARISON_FORMATS,
+    MAX_CASES,
+    case_lines,
+    comparison_answer,
+    comparison_chart,
+    comparison_report,
+    github_command,
+    render_comparison,
+    sentences,
+)
+from inferlens.views.picture import THEMES, chart_data
+from inferlens.views.renderers import html, render_markdown_report
+from tests.analysis.compare.sides import broken, ran, saved
+from tests.commands import inferlens
+from tests.views.samples import CPU_MACHINE, case
+
+NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
+
+
+def everything() -> Compared:
+    """One case of every verdict, two models, libraries that differ."""
+    environment = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
+    bert = case(model="transformers:bert", batch=8)
+    base = [*ran(), *ran(case("openvino")), *ran(case("onnxruntime:cpu")), *ran(bert), *ran(case("torchscript:trace"))]
+    base += [broken(case("torchscript:script"), "unsupported")]
+    new = [*ran(seconds=11e-3), *ran(case("openvino"), 5e-3), *ran(bert), *ran(case("torchscript:trace"), noise=20)]
+    new += [
+        broken(case("onnxruntime:cpu"), reason="Signal 11, that is 100 % dead."),
+        broken(case("torchscript:script")),
+    ]
+    changed = [
+        msgspec.structs.replace(record, id=f"{record.id} new", run="new", environment=environment) for record in new
+    ]
+    return compare(base, changed)
+
+
+def hostile() -> Compared:
+    """Names, reasons, warnings and versions that mean something to terminals, Markdown, XML and GitHub."""
+    of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
+    dead = msgspec.structs.replace(of, backend=NASTY)
+    where = Environment(cpu=NASTY, libraries={NASTY: NASTY})
+    warned = (Warning("x", NASTY, NASTY),)
+    base = [*ran(of, environment=where, warnings=warned), *ran(dead, environment=where), *ran(case())]
+    new = ran(of, 11e-3, run="new", agreement=Agreement(reference=NASTY, reason=NASTY))
+    return compare(base, [*new, broken(dead, reason=NASTY, run="new"), *ran(run="new")], unlike=True)
+
+
+EVERYTHING = everything()
+TABLE = """\
+                                         base  candidate         change
+case                                       ms         ms      ± at 95 %  verdict
+────────────────────────────────────────────────────────────────────────────────────────────────────
+torchvision:resnet18 pytorch             10.0       11.0  +10.0 ± 0.4 %  SLOWER
+torchvision:resnet18 onnxruntime:cpu     10.0          –              –  DID NOT RUN: candidate
+                                                                         crashed (Signal 11, that is
+                                                                         100 % dead)
+torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 4.6 %  UNDECIDED: likely the same
+torchvision:resnet18 openvino            10.0       5.00  -50.0 ± 0.2 %  FASTER
+transformers:bert pytorch                10.0       10.0   0.00 ± 0.3 %  SAME
+torchvision:resnet18 torchscript:script     –          –              –  DID NOT RUN: on neither
+                                                                         side, crashed (It fell)
+"""
+MADE = {"everything": EVERYTHING, "hostile": hostile(), "empty": compare([broken()], [broken(run="new")])}
+
+
+@pytest.mark.parametrize("format", COMPARISON_FORMATS)
+@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
+def test_every_format_draws_the_same_again_and_steers_no_terminal(format, compared):
+    drawn = render_comparison(compared, format)
+    assert drawn.endswith("\n")
+    assert drawn == render_comparison(compared, format)
+    assert format in ("json", "csv") or not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ufffe]", drawn)
+
+
+def test_what_is_said():
+    """The table, all of it: the answer first, the worst first, a word where there is no number, what to do next."""
+    assert render_comparison(EVERYTHING) == (
+        "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
+        "2 models · Intel Xeon Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
+    ) + TABLE + (
+        "\nWhat else differs: torch not there / 2.10.0.\nWhy slower: inferlens profile resnet18 -b pytorch --batch 1\n"
+    )
+    assert sentences(EVERYTHING) == [
+        "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither side.",
+        "Slower: torchvision:resnet18 pytorch fp32, +10.0 ± 0.4 %.",
+        "Not compared: torchvision:resnet18 onnxruntime:cpu fp32 (candidate crashed (Signal 11, that is 100 % dead)).",
+        "What else differs: torch not there / 2.10.0.",
+    ]
+
+
+def test_what_changed_is_the_users_code_where_that_is_the_model():
+    """Of a library's model the folder's revision says nothing; a checkout is where its profile has to be taken."""
+    old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=name) for name in ("abc123", "def456+"))
+
+    def said(of: Case) -> str:
+        slow = ran(of, seconds=11e-3, run="new", environment=new)
+        return " ".join(render_comparison(compare(ran(of, environment=old), slow), width=200).split())
+
+    mine = said(case(model="factory:mine:net"))
+    assert "What else differs: git revision abc123 / def456+." in mine
+    assert mine.endswith(
+        "What changed: git diff abc123 Why slower: inferlens profile factory:mine:net -b pytorch --batch 1"
+    )
+    checkout = said(msgspec.structs.replace(case(model="factory:mine:net"), checkout="../new"))
+    assert (
+        "What changed: git -C ../new diff abc123 Why slower: cd ../new && inferlens profile factory:mine:net"
+        in checkout
+    )
+    library = said(case())
+    assert "abc123" not in library
+    assert library.endswith("Why slower: inferlens profile resnet18 -b pytorch --batch 1")
+
+
+def test_the_answer_counts_and_says_how_much_at_most():
+    assert comparison_answer(compare(ran(), ran(run="new"))) == "None slower, 1 the same within 2 %."
+    assert comparison_answer(compare([broken()], [broken(run="new")])) == "Nothing could be compared."
+    slow = [*ran(seconds=11e-3, run="new"), *ran(case("openvino"), 12e-3, run="new")]
+    assert comparison_answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
+
+
+def many(count: int) -> Compared:
+    cases = [case(options={"n": n}) for n in range(count)]
+    base = [record for of in cases for record in ran(of)]
+    return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
+
+
+def test_the_worst_come_first_and_the_rest_by_asking():
+    said = sentences(many(5))[1]
+    assert re.findall(r"n=(\d)", said) == ["4", "3", "2"]
+    assert said.endswith("; and 2 more.")
+    twenty = many(20)
+    drawn = render_comparison(twenty)
+    assert re.findall(r" n=(\d+)", drawn)[:10] == [str(n) for n in range(19, 9, -1)]
+    assert "10 more rows: --top 20, or --format csv" in drawn
+    assert len(drawn.splitlines()) <= 24
+    assert len(re.findall(r"^pytorch n=", render_comparison(twenty, top=20), re.M)) == 20
+
+
+def test_a_case_measured_once_says_what_is_likeliest():
+    compared = compare(ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new"))
+    (line,) = case_lines(compared)
+    assert (line.compared_case.verdict, line.remark) == ("UNDECIDED", "likely slower")
+    assert "each side measured once" in " ".join(render_comparison(compared).split())
+    assert comparison_answer(compared) == "1 undecided (1 likely slower)."
+    assert "--repeats 5" in render_comparison(compared)
+    other = case("openvino")
+    slow = [*ran(seconds=10.3e-3, processes=1, run="new"), *ran(other, noise=20, run="new")]
+    mixed = compare([*ran(processes=1), *ran(other, noise=20)], slow)
+    assert "UNDECIDED: likely slower, measured once" in " ".join(render_comparison(mixed).split())
+
+
+def test_that_a_side_has_several_runs_is_said():
+    old = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
+    compared = compare([*old, *ran()], ran(run="new"))
+    assert "1 case measured several times: the newest run counts." in render_comparison(compared)
+    assert compared.of("SAME")
+
+
+def test_what_else_differs_is_one_note_however_much_it_is():
+    environment = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
+    drawn = render_comparison(compare(ran(), ran(run="new", environment=environment)))
+    assert re.search(r"more:\s--format json", drawn)
+    assert len(drawn.splitlines()) <= 12
+
+
+def test_names_tell_cases_apart():
+    ways = [case(), case(batch=8), case(options={"a": 1}), case(threads=2), case(seed=3), case(weights="w.pth")]
+    found = case_lines(compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new"))))
+    names = [line.name for line in found]
+    assert len(set(names)) == len(ways)
+    assert (names[1], names[3]) == ("pytorch fp32 batch 8", "pytorch fp32 batch 1 2 threads")
+    assert [line.name for line in case_lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
+
+
+@pytest.mark.parametrize("width", [60, 85, 160])
+@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
+def test_the_table_keeps_to_its_width(width, compared):
+    drawn = render_comparison(compared, "table", width=width)
+    assert max(map(len, drawn.splitlines())) <= width
+
+
+@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
+def test_markdown_tables_stay_tables(compared):
+    drawn = render_comparison(compared, "markdown")
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(drawn)
+    inline = [child for token in tokens for child in token.children or []]
+    kinds = {token.type for token in [*tokens, *inline]}
+    assert not kinds & {"html_block", "html_inline", "link_open", "image", "code_inline", "fence", "code_block"}
+    assert "table_open" in kinds
+    for block in drawn.split("\n\n"):
+        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines() if line.startswith("|")}
+        assert len(widths) <= 1
+
+
+def test_annotations_of_github():
+    found = [
+        re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", line)
+        for line in render_comparison(EVERYTHING, "github").splitlines()
+    ]
+    assert [item[1] for item in found] == ["notice", "error", "warning", "error"]
+    assert found[1][2] == "SLOWER%3A torchvision%3Aresnet18 pytorch fp32"
+    assert found[1][3] == "Median latency: 10.0 to 11.0 ms, +10.0 ± 0.4 %25."
+    assert found[2][2].startswith("UNDECIDED")
+    assert found[3][3] == "Candidate: crashed. Signal 11, that is 100 %25 dead."
+    assert (
+        github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
+    )
+
+
+@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
+def test_junit_counts_what_is_in_it(compared):
+    root = Xml.fromstring(render_comparison(compared, "junit").encode())
+    assert len(list(root.iter("testcase"))) == len(compared.cases)
+    for element in (root, *root.iter("testsuite")):
+        for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            assert int(element.attrib[name]) == len(list(element.iter(tag)))
+
+
+def test_junit_outcomes():
+    root = Xml.fromstring(render_comparison(EVERYTHING, "junit"))
+    found = {
+        case.attrib["name"]: [child.tag for child in case]
+        for case in root.iter("testcase")
+        if case.attrib["classname"] == "torchvision:resnet18"
+    }
+    assert found == {
+        "pytorch fp32": ["failure"],
+        "openvino fp32": ["system-out"],
+        "onnxruntime:cpu fp32": ["error"],
+        "torchscript:trace fp32": ["skipped"],
+        "torchscript:script fp32": ["skipped"],
+    }
+    assert root.find(".//failure").attrib["message"] == "SLOWER: 10.0 to 11.0 ms, +10.0 ± 0.4 %"
+
+
+def test_json_has_all_of_it():
+    data = json.loads(render_comparison(EVERYTHING, "json"))
+    assert (data["schema"], data["exit_code"]) == ("inferlens.comparison/1", EVERYTHING.exit_code)
+    assert data["sentences"] == sentences(EVERYTHING)
+    first = EVERYTHING.cases[0]
+    fields = {field.name for field in msgspec.structs.fields(type(first))}
+    assert [set(item) for item in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
+    assert (data["cases"][0]["change"], data["cases"][0]["digest"]) == (first.change, first.case.digest)
+    assert data["differences"][0]["field"] == "torch"
+    assert json.loads(render_comparison(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY
+
+
+# The page of a comparison: that it says what the table says, draws the changes, and has the records of both sides.
+
+OTHER = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"}, variables={"OMP_PROC_BIND": "close"})
+
+
+def sides() -> tuple[list[Record], list[Record]]:
+    """One case slower, one faster, one undecided, one that crashed."""
+    ways = [case(name) for name in ("pytorch", "openvino", "onnxruntime:cpu", "torchscript:trace")]
+    base = [record for way in ways for record in ran(way)]
+    new = [*ran(ways[0], 11e-3), *ran(ways[1], 5e-3), *ran(ways[2], noise=20), broken(ways[3])]
+    return base, [msgspec.structs.replace(item, id=f"{item.id} new", run="new", environment=OTHER) for item in new]
+
+
+def drawn(compared: Compared) -> list[dict[str, object]]:
+    return [*max(chart_data(comparison_chart(compared)(THEMES["light"])), key=len)]
+
+
+def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:
+    base, new = sides()
+    compared = compare(base, new)
+    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
+    assert re.findall(r"<h2>(.*?)</h2>", page) == [
+        "Answer", "Changes", "Samples", "What else differs", "How it was measured",
+    ]  # fmt: skip
+    assert "1 slower by 10 %, 1 faster by 50 %, 1 undecided, 1 did not run." in page[: page.index("Changes</h2>")]
+    for figure in re.findall(r"\S+ ± \S+ %|DID NOT RUN[^(]*", render_comparison(compared)):
+        assert " ".join(figure.split()) in page
+    assert re.search(r"OMP_PROC_BIND</th><td[^>]*>not there</td><td[^>]*>close</td>", page)
+    assert re.search(r'<p class="command">Why slower: inferlens profile', page)
+
+
+def test_the_records_of_both_sides_are_inside() -> None:
+    base, new = sides()
+    page = html.render_report(comparison_report(compare(base, new), base, new, ("old", "new")))
+    for name, records in (("base", base), ("candidate", new)):
+        link = re.search(rf'download="{name}.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
+        assert link
+        lines = gzip.decompress(base64.b64decode(link[1])).splitlines()
+        assert [decode(line).id for line in lines] == [record.id for record in records]
+    assert 'download="compare.csv"' in page
+
+
+def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> None:
+    base, new = sides()
+    compared = compare(base, new)
+    values = drawn(compared)
+    assert [value["verdict"] for value in values] == ["SLOWER", "UNDECIDED", "FASTER"]
+    (slow,) = compared.of("SLOWER")
+    assert slow.change_interval
+    expected = 1 + slow.change_interval.low, 1 + (slow.change or 0), 1 + slow.change_interval.high
+    assert (values[0]["low"], values[0]["ratio"], values[0]["high"]) == pytest.approx(expected)
+    assert [value["decided"] for value in values] == [True, False, True]
+
+
+def test_of_many_cases_those_that_changed_most_are_drawn() -> None:
+    ratios = [item["ratio"] for item in drawn(many(MAX_CASES + 10))]
+    assert len(ratios) == MAX_CASES
+    assert ratios == sorted(ratios, reverse=True)
+
+
+def test_hostile_names_are_inert() -> None:
+    of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
+    base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
+    made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
+    page = html.render_report(made)
+    assert re.findall(r"<(script|img|b )", page) == ["script"]
+    text, pictures = render_markdown_report(made, "pictures")
+    assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
+
+
+def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart() -> None:
+    base, new = [broken()], [broken(run="new")]
+    compared = compare(base, new)
+    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
+    assert "Nothing could be compared." in page
+    assert "<figure>" not in page
+    with pytest.raises(InferlensError, match="nothing to draw"):
+        comparison_chart(compared)
+
+
+def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path: Path) -> None:
+    for name, records in zip(("base", "candidate"), sides(), strict=True):
+        saved(tmp_path / name, records)
+    for file in ("a.html", "a.md", "a.svg", "a.png"):
+        done = inferlens("compare", "base", "candidate", "-o", file, cwd=tmp_path)
+        assert (done.returncode, "Wrote" in done.stderr, "SLOWER" in done.stdout) == (1, True, True)
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+    assert (tmp_path / "a-pictures" / "changes.svg").exists()
+    assert "<svg" in (tmp_path / "a.svg").read_text()
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

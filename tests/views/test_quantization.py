@@ -1,0 +1,55 @@
+"""The screen of ``inferlens quantize``: whatever came of it fits, and says the most important."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from inferlens.record.quantization import LayerError, OutputError, Quantization, Written
+from inferlens.spec.case import Case
+from inferlens.views.profiles.quantization import quantization_document
+from inferlens.views.renderers import render
+from inferlens.views.table import SCREEN
+
+
+def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewhere: bool = False) -> Quantization:
+    names = [f"encoder.layers.{number}.attention.output" for number in range(max(layers, kept))]
+    errors = tuple(OutputError(0.001 * (number + 1), 0.999) for number in range(outputs))
+    best = Written(keep=f"fp32:{','.join(names[:kept])}" if kept else "", share=0.5, outputs=errors, top1=0.9)
+    first = Written(keep="", share=1.0, outputs=(*errors[:-1], OutputError(0.5, 0.9)), top1=0.1)
+    case = Case(model="onnx:model.onnx", backend="onnxruntime", variant="cpu", precision="int8", calibration="data")
+    return Quantization(
+        path="model.int8.onnx" * reached, case=case, best=best, samples=64, size_before=10**6, size=10**5, seconds=3.0,
+        layers=tuple(LayerError(name, ("Conv",), 1 / layers, 0.1) for name in names[:layers]), limit="error=0.01",
+        attempts=(first, best), run_by="onnxruntime:cpu", not_run="no NVIDIA driver shows a GPU" * elsewhere,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layers", [0, 1, 8, 90])
+@pytest.mark.parametrize("kept", [0, 2, 80])
+@pytest.mark.parametrize("outputs", [1, 3, 40])
+@pytest.mark.parametrize("reached", [True, False])
+def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, reached: bool) -> None:
+    for elsewhere in (True, False):
+        quantization = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
+        lines = render(quantization_document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
+        assert len(lines) <= SCREEN.lines, "\n".join(lines)
+        assert max(map(len, lines)) <= SCREEN.width
+        shown = "\n".join(lines)
+        assert ("inferlens bench model.int8.onnx" in shown) == reached
+        known = "fp32:encoder" in shown or "best.keep in quantized-int8-onnxruntime.json" in shown
+        assert known == (reached and kept > 0)
+        assert ("Not run by" in shown) == elsewhere
+        assert "0.50" in shown  # the worst output of the first attempt
+        told = json.loads(render(quantization_document(quantization, "model.onnx", "cpu"), "json"))
+        assert (len(told["layers"]), len(told["best"]["outputs"])) == (layers, outputs)
+
+
+def test_as_many_layers_are_shown_as_there_is_room_for() -> None:
+    few = render(quantization_document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    none_kept = render(quantization_document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few
+    assert 3 <= few.count(" Conv ") < none_kept.count(" Conv ")
+    assert len(none_kept.splitlines()) == SCREEN.lines
+    assert " of 90; --format json has all)" in few

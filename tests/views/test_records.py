@@ -1,0 +1,294 @@
+"""What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.record.record import Memory, Record, Warning, encode
+from inferlens.views import VIEWS
+from inferlens.views.chart import Chart
+from inferlens.views.records import notes_document
+from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS
+from tests.commands import inferlens
+from tests.views.samples import (
+    UNCHECKED,
+    WRONG,
+    case,
+    cpu_records,
+    failure,
+    gpu_records,
+    io_records,
+    record,
+    sample_records,
+    shown,
+)
+
+TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
+PICTURES = {"chart, svg": Chart}  # PNG and HTML are made of the same chart: test_chart has them
+TEXTS = [*FORMATS, *TERMINALS]
+MEMBERS = [*TEXTS, *PICTURES]
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>|\n| a | \x1b[31m ]]> =cmd()'\"@everyone"
+NUMBERS = (math.nan, math.inf, 0.01, 0.011, 0.0, 1e-12, 1e12) * 4
+SETS = {
+    "ok": [record(median=0.01, rate=99.0)],
+    "many": cpu_records(),
+    "mixed batches": gpu_records((1, 8)),
+    "machines and models": [
+        *cpu_records(),
+        *gpu_records((1,)),
+        record(case(model="inferlens:resnet34"), median=0.02, rate=50.0),
+    ],
+    "failed beside ok": [record(), failure(case("openvino"), "timed out", "Took longer than 90 s.", "--timeout 10m")],
+    "wrong beside ok": [record(), record(case("openvino"), median=0.001, agreement=WRONG)],
+    "unchecked": [record(agreement=None), record(case("openvino"), agreement=UNCHECKED)],
+    "host io": io_records(),
+    "missing measurements": [record(), record(case("openvino"), median=None, memory=Memory(), phases=())],
+    "one sample": [record(samples=(0.01,)), record(case("openvino"), samples=(0.02,))],
+    "odd numbers": [record(), record(case("openvino"), samples=NUMBERS, rate=math.inf)],
+    "all zero": [record(samples=(0.0,) * 30, rate=0.0), record(case("openvino"), samples=(0.0,) * 30)],
+    "no batch": [record(case(batch=None), model=msgspec.structs.replace(record().model, inputs=()))],
+    "hostile": [
+        record(case(model=HOSTILE), rate=90.0),
+        record(case(HOSTILE, model=HOSTILE, options={"a": HOSTILE}), median=0.005, rate=200.0),
+        failure(case("openvino", model=HOSTILE), "failed", HOSTILE, HOSTILE),
+    ],
+}
+NOTHING_TO_DRAW = {
+    "empty": [],
+    "failed": [failure(case(), "out of memory", "The GPU ran out of memory.", "--batch 1")],
+    "wrong": [record(agreement=WRONG)],
+}
+
+
+def drawn(name, records, reference=None):
+    if name in PICTURES:
+        return PICTURES[name](reference=reference).render(records)
+    return shown(records, name.partition(",")[0], reference, **TERMINALS.get(name, {}))
+
+
+@pytest.fixture(params=MEMBERS)
+def name(request):
+    return request.param
+
+
+def test_every_view_is_under_test():
+    assert {name.partition(",")[0] for name in PICTURES} == set(VIEWS.names())
+    for name in VIEWS.names():
+        found = VIEWS.get(name)
+        assert found.name == name
+        assert found.summary
+
+
+@pytest.mark.parametrize("records", SETS.values(), ids=SETS)
+def test_renders(name, records):
+    assert drawn(name, records)
+
+
+@pytest.mark.parametrize("records", NOTHING_TO_DRAW.values(), ids=NOTHING_TO_DRAW)
+def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
+    if name in TEXTS:
+        assert drawn(name, records)
+    else:
+        with pytest.raises(InferlensError, match="nothing to draw"):
+            drawn(name, records)
+
+
+def test_is_deterministic_and_reads_nothing_from_its_surroundings(name, monkeypatch):
+    before = drawn(name, cpu_records())
+    for variable, value in (("COLUMNS", "40"), ("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(variable, value)
+    assert drawn(name, cpu_records()) == before
+
+
+def test_takes_a_reference(name):
+    assert drawn(name, cpu_records(), "onnxruntime:cpu graph_level=basic")
+    with pytest.raises(InferlensError, match="No case fits the reference 'tensorrt'"):
+        drawn(name, cpu_records(), "tensorrt")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_failures_are_rows_with_their_reason(name):
+    text = re.sub(r"\s+", " ", drawn(name, SETS["failed beside ok"]).replace("\\", ""))
+    for words in ("timed out", "Took longer than 90 s.", "--timeout 10m"):
+        assert words in text
+
+
+def test_texts_for_people_have_no_control_characters_and_run_nothing():
+    for name in ("table", "table, narrow", "markdown", "html"):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn(name, SETS["hostile"])), name
+    assert re.findall(r"<(script|img)", shown(SETS["hostile"], "html")) == ["script"]  # the page's own
+    lines = [line for line in shown(SETS["hostile"], "markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + 3
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
+def test_tables_keep_to_their_width(width, records):
+    text = shown(records, width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_formats_and_options_that_there_are_not_are_refused():
+    with pytest.raises(InferlensError, match="There is no format 'tabel'") as caught:
+        shown(cpu_records(), "tabel")
+    assert "table" in caught.value.hint
+    for option in ({"format": "tiff"}, {"theme": "pink"}):
+        with pytest.raises(InferlensError):
+            Chart(**option)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_svg_is_valid_and_runs_nothing(theme):
+    document = xml.dom.minidom.parseString(Chart(theme=theme).render(SETS["hostile"]))
+    for element in document.getElementsByTagName("*"):
+        assert element.tagName not in {"script", "img", "image", "foreignObject", "a"}
+        assert not [name for name in element.attributes.keys() if name.startswith("on") or name.endswith("href")]  # noqa: SIM118
+
+
+def test_html_is_one_file_that_loads_nothing():
+    page = Chart(format="html").render(SETS["hostile"])
+    assert page.count("<script>") == page.count("</script>") == 1
+    assert "<img" not in page
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy.partition("script-src")[2]
+    for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
+
+
+BARE = """
+import sys
+sys.path.insert(0, {folder!r})
+from samples import cpu_records
+from inferlens.views import VIEWS
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
+from inferlens.views.table import FORMATS
+for name in FORMATS:
+    render(records_document(cpu_records()), name)
+for name in VIEWS.names():
+    VIEWS.get(name)().render(cpu_records())
+frameworks = {{"torch", "torchvision", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "timm"}}
+print(sorted({{name.split(".")[0] for name in sys.modules}} & frameworks), "inferlens.backends" in sys.modules)
+"""
+
+
+def test_no_framework_is_imported():
+    code = BARE.format(folder=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("[] False\n", 0), done.stderr
+
+
+def test_a_missing_plot_library_is_an_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(InferlensError, match=r"pip install .*\[plots\]"):
+        Chart().render(cpu_records())
+
+
+# ``inferlens show --view notes``: a screen of them, all case by case, as data; and the lines under a table.
+
+SCREEN = """\
+torchvision:resnet18, 3 cases. Notes: 1 changing the answer, 2 weakening it and 1 good to know.
+
+CHANGES THE ANSWER
+  onnxruntime:cpu          Wrong outputs: relative L2 error 0.52 is above 0.0001.
+                           → Do not use it; another precision may be right.
+WEAKENS IT
+  pytorch and torchscript  There are 7 to 12 samples only.
+                           → More --iterations, --seconds or --max-time.
+GOOD TO KNOW
+  pytorch                  The exporter failed.
+                           → Nothing.
+"""
+
+
+def three() -> list[Record]:
+    exported = Warning("export-fallback", "The exporter failed.", "Nothing.")
+    return [
+        record(case(), samples=(0.01, 0.0101, 0.0099) * 4, warnings=(exported,)),
+        record(case("torchscript"), samples=(0.01, 0.0101, 0.0099, 0.0098, 0.0102, 0.01, 0.01)),
+        record(case("onnxruntime:cpu"), agreement=WRONG),
+    ]
+
+
+def many() -> list[Record]:
+    warned = [
+        Warning(f"code-{letter}", f"The {letter} of it is wrong {'in words ' * 9}", "Mend it.")
+        for letter in "abcdefghijkl"
+    ]
+    return [record(case(f"backend{place}"), warnings=(warning,)) for place, warning in enumerate(warned)]
+
+
+def test_the_screen() -> None:
+    assert render(notes_document(three()), width=100) == SCREEN
+
+
+@pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
+def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> None:
+    lines = render(notes_document(records, paths="there"), width=100).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    shown = sum("→" in line for line in lines)
+    more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens show there --view notes --all")]
+    assert bool(more) == (shown < len(records) == 12)
+
+
+def test_all_of_it_case_by_case_and_nothing() -> None:
+    drawn = render(notes_document(many(), all_cases=True), width=100)
+    assert all(f"resnet18 backend{place} " in drawn for place in range(12))
+    assert render(notes_document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
+
+
+def test_as_data(tmp_path: Path) -> None:
+    for place, item in enumerate(three()):
+        (tmp_path / str(place)).mkdir()
+        (tmp_path / str(place) / "record.json").write_bytes(encode(item))
+    data = json.loads(inferlens("show", ".", "--view", "notes", "--json", cwd=tmp_path).stdout)
+    assert data["schema"] == "inferlens.warnings/1"
+    found = {one["label"]: [(item["code"], item["level"]) for item in one["warnings"]] for one in data["cases"]}
+    assert found["onnxruntime:cpu fp32 batch 1 cpu"] == [("wrong-outputs", "changes")]
+    assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
+    table = list(
+        csv.DictReader(io.StringIO(inferlens("show", ".", "--view", "notes", "--format", "csv", cwd=tmp_path).stdout))
+    )
+    assert [row["code"] for row in table if row["level"] == "changes"] == ["wrong-outputs"]
+    assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
+    assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
+
+
+def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
+    assert inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
+    inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
+    said = " ".join(inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout.split())
+    assert "→ inferlens show --log 'fake:fast fp32 batch 1 cpu trouble=raise' results" in said
+    done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
+    assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
+    assert (done.returncode, "failed" in done.stderr) == (0, True)
+    assert "inferlens show results --log 'fake:fast" in inferlens("show", "results", cwd=tmp_path).stdout
+    inferlens("show", "results", "--log", "fake:fast trouble=raise", "-o", "log.txt", cwd=tmp_path)
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8") == done.stdout
+    assert inferlens("show", "results", "--log", "fake:steady", cwd=tmp_path).returncode == 2
