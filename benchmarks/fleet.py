@@ -6,8 +6,8 @@ those of 20 machines. A record has as many samples as the median one of examples
 of which both the time that passes and the time of the processor are told.
 
 Measured so on two threads of an AMD EPYC, Python 3.11: seconds of the processor (other work ran beside it), and peak of
-memory. ``show -o DIR`` holds one record at a time; ``show`` all of them without samples, and the samples of those that were
-asked for last.
+memory. ``show -o DIR`` holds one record at a time; ``show`` all of them without samples, and the samples of those that
+were asked for last.
 
     records  on disk     show -o DIR            show  show --by machine
       1,250   93 MiB   1.1 s  37 MiB   4.2 s 113 MiB      4.4 s 113 MiB
