@@ -93,7 +93,7 @@ class SearchSpace:
     def able(self, case: Case) -> list[Knob]:
         """Return the knobs that may do something in the case's family."""
         knobs = self.knobs.get(case.backend, ())
-        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), without=()).fits(case)]
+        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), excludes=()).fits(case)]
 
     def settings(self, case: Case) -> dict[str, Option]:
         """Return the settings of a candidate that differ from its family."""
