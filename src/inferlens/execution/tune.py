@@ -9,7 +9,7 @@ Each model at each batch size is a tuning of its own, with a share of the time, 
 leaves is for those that follow. A round is kept as soon as it is over, and the next one depends on the kept rounds
 alone, so the same command goes on where an earlier one was stopped.
 
-``inferlens tune --study`` is about one option of one way of running a model. Each value is measured once, by itself,
+A sweep is about one option of one way of running a model. Each value is measured once, by itself,
 and built anew for that; then the values race the default, until each has a verdict.
 """
 
@@ -615,7 +615,7 @@ def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
     backend = backend or _only_backend_with(knob, plan)
     full = f"{backend}.{knob}"
     if full in plan.option or (knob == THREADS and plan.threads):
-        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--study {full}={words} alone")
+        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--option {full}={words} alone")
     labels = [label for label in plan.backend if label.partition(":")[0] == backend]
     option = {} if knob == THREADS else {full: tuple(values)}
     check_words(replace(plan, option={**option, **plan.option}))
