@@ -66,8 +66,37 @@ BANNED_WORDS = {
     "whose",
     "worth",
 }
-BANNED_NAMES: dict[str, int] = {"analysis": 134, "backends": 28, "cli": 35, "errors": 10, "execution": 171, "limits": 1, "measure": 52, "models": 61, "record": 32, "spec": 53, "stats": 37, "trace": 75, "units": 1, "views": 49}
-BANNED_OPENINGS: dict[str, int] = {"analysis": 83, "backends": 4, "cli": 1, "errors": 6, "execution": 14, "limits": 1, "measure": 25, "models": 34, "record": 43, "spec": 23, "stats": 17, "trace": 19, "units": 3}
+BANNED_NAMES: dict[str, int] = {
+    "analysis": 21,
+    "backends": 28,
+    "cli": 35,
+    "errors": 10,
+    "execution": 140,
+    "limits": 1,
+    "measure": 52,
+    "models": 61,
+    "record": 32,
+    "spec": 53,
+    "stats": 7,
+    "trace": 75,
+    "units": 1,
+    "views": 46,
+}
+BANNED_OPENINGS: dict[str, int] = {
+    "analysis": 12,
+    "backends": 4,
+    "cli": 1,
+    "errors": 6,
+    "execution": 14,
+    "limits": 1,
+    "measure": 25,
+    "models": 34,
+    "record": 43,
+    "spec": 23,
+    "stats": 2,
+    "trace": 19,
+    "units": 3,
+}
 LONG_FUNCTION = 61  # an option of a command takes a line
 LONG_FILE = 800
 

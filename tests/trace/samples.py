@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inferlens.views.traced.show import ShownTrace, of
-from inferlens.views.traced.trace_views import VIEWS, Selection
 
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.model import Trace
-from inferlens.views.table import render
+from inferlens.views.renderers import render
+from inferlens.views.trace import VIEWS, Selection
+from inferlens.views.trace_documents import ShownTrace, traces_document
 
 # Public traces that lie beside the checkout where somebody has put them; they are no part of it.
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
@@ -35,7 +35,7 @@ def shared(path: Path) -> Path:
 def drawn(trace: Trace, view: str, format: str = "table", selection: Selection | None = None) -> str:
     """A view of a trace as text."""
     trace_view = VIEWS[view](Analysis(trace), selection or Selection())
-    return render(of([ShownTrace("trace", ("trace",), [trace_view])], [view], everything=True), format)
+    return render(traces_document([ShownTrace("trace", ("trace",), [trace_view])], [view], all_tables=True), format)
 
 
 def event(

@@ -14,12 +14,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from inferlens.views.traced.trace_views import VIEWS, Selection
 
 from inferlens.errors import InferlensError
+from inferlens.trace import read as texts
 from inferlens.trace.read import read_trace
-from inferlens.trace.read import read_trace as texts
 from inferlens.views.table import FORMATS
+from inferlens.views.trace import VIEWS, Selection
 from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, training
 
 packed = functools.partial(gzip.compress, mtime=0)  # the time would be in the names of the tests

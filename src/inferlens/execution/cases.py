@@ -90,7 +90,7 @@ def refuse_if_none_runs(planned: Sequence[PlannedCase]) -> None:
         return
     first, *others = refusals.values()
     if not others:
-        ways = listing([*dict.fromkeys(each.case.backend_label for each in planned)])
+        ways = listing([*dict.fromkeys(one.case.backend_label for one in planned)])
         raise InferlensError(f"{ways}: {first.what}", expected=first.expected, hint=first.hint)
     more = f" And {plural(len(others), 'more reason')}."
     raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
@@ -118,8 +118,9 @@ def _cases(
                 continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             known = {"precision": model.precision, "batch": batch, "device": device}
-            axes = {axis.name: _asked(plan, axis, known) for axis in AXES}
-            of = {name.partition(".")[2]: each for name, each in plan.option.items() if name.startswith(f"{backend}.")}
+            axes = {axis.name: _axis_values(plan, axis, known) for axis in AXES}
+            prefix = f"{backend}."
+            own = {name.removeprefix(prefix): values for name, values in plan.option.items() if name.startswith(prefix)}
             for values in itertools.product(*axes.values()):
                 chosen_at = dict(zip(axes, values, strict=True))
                 case = Case(
@@ -134,13 +135,13 @@ def _cases(
                     seed=plan.seed,
                     **chosen_at,
                 )
-                if plan.recommended and variant is None and not of:
+                if plan.recommended and variant is None and not own:
                     yield from list(_recommended(case, model, capabilities[backend])) or [(case, "")]
                     continue
-                for options in itertools.product(*of.values()):
-                    asked = msgspec.structs.replace(case, options=dict(zip(of, options, strict=True)))
-                    parsed = BACKENDS.get(backend).parse_options(asked)  # with the types that the backend gives them
-                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of}), ""
+                for options in itertools.product(*own.values()):
+                    given = msgspec.structs.replace(case, options=dict(zip(own, options, strict=True)))
+                    parsed = BACKENDS.get(backend).parse_options(given)  # with the types that the backend gives them
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in own}), ""
 
 
 def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str]]:
@@ -175,12 +176,12 @@ def default_device(capabilities: Iterable[Capabilities]) -> str:
     return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
 
 
-def _asked(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
+def _axis_values(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of an axis in a plan; batch and device are chosen one at a time."""
-    asked = getattr(plan, axis.name)
+    values = getattr(plan, axis.name)
     if axis.name in ("batch", "device"):
         return (known[axis.name],)
-    return (asked,) if axis.flag else asked or (known.get(axis.name, axis.default),)
+    return (values,) if axis.flag else values or (known.get(axis.name, axis.default),)
 
 
 def _backends(
@@ -199,14 +200,14 @@ def _backends(
         return
     for label in plan.backend:
         if label == EVERY_VARIANT:
-            yield from ((name, each) for name in usable for each in here[name])
+            yield from ((name, variant) for name in usable for variant in here[name])
             continue
         name, variant = split_label(label, BACKENDS.names())
         variants = BACKENDS.get(name).variants
         if variant == EVERY_VARIANT:
             can = capabilities[name]
-            theirs = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
-            yield from ((name, each) for each in variants if each not in theirs)  # not those of other formats alone
+            other_formats = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
+            yield from ((name, one) for one in variants if one not in other_formats)  # not those of other formats alone
         else:
             yield name, variant
 
@@ -242,7 +243,7 @@ def check_words(plan: Plan) -> None:
     for name, values in plan.option.items():
         backend, dot, option = name.partition(".")
         if not dot:
-            having = [each.name for each in importable_backends() if name in each.options.__struct_fields__]
+            having = [one.name for one in importable_backends() if name in one.options.__struct_fields__]
             hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
             raise InferlensError(
                 f"The option '{name}' names no backend.",
@@ -250,7 +251,7 @@ def check_words(plan: Plan) -> None:
                 hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
             )
         split_label(backend, known)
-        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [each for each, _ in named]:
+        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [own for own, _ in named]:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
             )
@@ -265,7 +266,7 @@ def installed(backend: str, can: Capabilities) -> str:
     """
     lacking = {absence.variant for absence in can.absent if not absence.device}
     variants = [*(support.variant for support in can.writes), *BACKENDS.get(backend).variants]
-    return next((each for each in variants if each not in lacking), variants[0])
+    return next((variant for variant in variants if variant not in lacking), variants[0])
 
 
 def nothing_runs(

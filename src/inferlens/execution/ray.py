@@ -139,11 +139,11 @@ class RayLauncher(Launcher):
         own = self.environment.get("env_vars", {})
         variables = {name: own.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
         folder = "" if "working_dir" in self.environment else os.getcwd()
-        asked: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
+        resources: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
         if needs.accelerator:
-            asked["accelerator_type"] = needs.accelerator
+            resources["accelerator_type"] = needs.accelerator
         with self._lock:
-            stream = self.task.options(**asked).remote(order, dict(files), folder, variables, code())
+            stream = self.task.options(**resources).remote(order, dict(files), folder, variables, code())
             self._streams.append(stream)
         return stream
 
@@ -232,11 +232,11 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
     where nothing is named and nodes have different accelerators.
     """
     resources = [dict(node["Resources"]) for node in nodes]
-    there = sorted({name[len(ACCELERATOR) :] for each in resources for name in each if name.startswith(ACCELERATOR)})
+    there = sorted({name[len(ACCELERATOR) :] for own in resources for name in own if name.startswith(ACCELERATOR)})
     if not on:
-        gpus = [each for each in resources if each.get("GPU")]
+        gpus = [own for own in resources if own.get("GPU")]
         if not gpus or tuple(devices) == ("cpu",):
-            largest = max((int(each.get("CPU", 0)) for each in resources), default=0)
+            largest = max((int(own.get("CPU", 0)) for own in resources), default=0)
             return [Needs("", cpus=largest // 2 + 1)]
         if len(there) > 1:
             hint = f"--on {there[0]}, or --on {','.join(there)} for all cases on each"
@@ -245,7 +245,7 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
     needs = []
     for words in on:
         name, _, number = words.partition(":")
-        having = [each for each in resources if f"{ACCELERATOR}{name}" in each and each.get("GPU")]
+        having = [own for own in resources if f"{ACCELERATOR}{name}" in own and own.get("GPU")]
         if not having:
             expected = one_of(there) if there else "a cluster whose nodes have accelerators"
             raise InferlensError(f"No node of the cluster has '{name}'.", expected=expected)
@@ -258,7 +258,7 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
 
 
 def _cpu_share(resources: Sequence[Mapping[str, float]]) -> int:
-    return max(1, min(int(each.get("CPU", 1)) // max(1, int(each["GPU"])) for each in resources))
+    return max(1, min(int(own.get("CPU", 1)) // max(1, int(own["GPU"])) for own in resources))
 
 
 def _check_answers(address: str) -> None:

@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.samples import latencies
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
@@ -55,7 +55,7 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
-QUANTIZED_FOLDER = "beside others"  # the fact of the case that was measured alone, too
+BESIDE_OTHERS = "beside others"  # the fact of the case that was measured alone, too
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -247,7 +247,7 @@ def explore_space(job: ExploreJob, context: Context) -> SearchSpace:  # noqa: AR
     return explore(job.plan, job.selection, job.model)
 
 
-def tune_part(job: TuneJob, context: Context) -> Tuned:
+def tune_part(job: TuneJob, context: Context) -> TuningReport:
     """Tune one model at one batch size; the records of the search are kept with its rounds alone."""
     file = job.folder / TUNING / TRIALS
     if job.log and not file.exists():
@@ -697,7 +697,7 @@ def profile(
 
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
-) -> list[Tuned]:
+) -> list[TuningReport]:
     """Tune each model at each batch size on one of the workers of the plan, several at the same time."""
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
@@ -718,7 +718,7 @@ def tune(
                 jobs.append(remote.now(job))
         return [
             replace(tuned, folder=tuned.folder and str(job.folder / BEST))
-            for job, tuned in zip(jobs, remote.do("tune", jobs, Tuned), strict=True)
+            for job, tuned in zip(jobs, remote.do("tune", jobs, TuningReport), strict=True)
         ]
 
 
@@ -744,7 +744,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     if not all(times):
         return
     factor = median(times[0]) / median(times[1])
-    fact = {QUANTIZED_FOLDER: {"others": one.neighbours, "ratio": factor}}
+    fact = {BESIDE_OTHERS: {"others": one.neighbours, "ratio": factor}}
     Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
     more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
     others = plural(one.neighbours, "other worker")

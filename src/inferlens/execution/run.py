@@ -56,12 +56,12 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     for planned, _ in stand_ins:
         scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
     screened = [(planned, first) for planned in cases if (first := results.first(planned)) and first.ranked]
-    raced = set() if plan.repeats else {planned.case.work for planned, _ in screened}
-    alone = [planned for planned, _ in stand_ins if planned.case.work not in raced]
+    racing = set() if plan.repeats else {planned.case.work for planned, _ in screened}
+    alone = [planned for planned, _ in stand_ins if planned.case.work not in racing]
     results.measure(measuring_order(alone, plan.repeats, plan.seed))
     if not plan.repeats:
         screened += [(planned, first) for planned in alone if (first := results.first(planned))]
-        joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in raced]
+        joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in racing]
         hold_rounds(scheduler, screened, joining, scheduler.state.known)
 
 
@@ -86,8 +86,8 @@ class CaseResults:
 
     def first(self, planned: PlannedCase) -> Record | None:
         """Return the first record of a case: measured by itself, or in the first round."""
-        found = (self.records.get((planned.case.digest, repeat)) for repeat in (0, 1))
-        return next(filter(None, found), None)
+        records = (self.records.get((planned.case.digest, repeat)) for repeat in (0, 1))
+        return next(filter(None, records), None)
 
     def has(self, work: object) -> bool:
         """Return whether a case that does some work has a record."""

@@ -328,8 +328,8 @@ class Scheduler:
         folders = [store.claim(planned.case, planned.model.name) for planned, _ in processes]
 
         def attempt(place: int, **words: Any) -> Attempt:
-            made = self._attempt(*processes[place], folders[place], options, **words)
-            return dataclasses.replace(made, created=begin + timedelta(milliseconds=place))
+            one = self._attempt(*processes[place], folders[place], options, **words)
+            return dataclasses.replace(one, created=begin + timedelta(milliseconds=place))
 
         with discard_if_interrupted(*folders):
             yield [partial(attempt, place) for place in range(len(processes))]
@@ -460,7 +460,7 @@ class Scheduler:
             agreement=apply_quantized_verdict(value.agreement, planned.case, self.accuracies.get(planned.case.digest)),
             accuracy=accuracy,
             facts=result.facts
-            | self.state.facts_of(planned.case)
+            | self.state.candidate_facts(planned.case)
             | ({IN_TURNS: attempt.others} if attempt.others else {}),
             artefacts=result.artefacts,
             warnings=(*result.warnings, *plain, *(bad_exit if outcome.fault else ())),
@@ -478,8 +478,8 @@ class Scheduler:
             reference, case = self.references.of(planned), planned.reference
             fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
-            theirs = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
-            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, theirs)
+            other = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
+            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, other)
         return self.accuracies.get(digest) if own or in_all else None
 
     def _before(self, cases: Sequence[PlannedCase]) -> Before:

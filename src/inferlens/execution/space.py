@@ -93,7 +93,7 @@ class SearchSpace:
     def able(self, case: Case) -> list[Knob]:
         """Return the knobs that may do something in the case's family."""
         knobs = self.knobs.get(case.backend, ())
-        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), without=()).fits(case)]
+        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), excludes=()).fits(case)]
 
     def settings(self, case: Case) -> dict[str, Option]:
         """Return the settings of a candidate that differ from its family."""
@@ -137,14 +137,14 @@ def search_selection(
     left = {one: frozenset[str]().union(*(words for kind, words in names.values() if kind == one)) for one in KINDS}
     groups = ((given.get("backends", ()), (FAMILY,)), (given.get("precision", ()), (PRECISION,)), (only, KINDS))
     for words, kinds in groups:
-        for kind, meant in _meanings(texts(words), names, kinds).items():
-            left[kind] &= meant
+        for kind, meaning in _meanings(texts(words), names, kinds).items():
+            left[kind] &= meaning
     named = _meanings(texts(only), names, KINDS).get(KNOB, frozenset())
     named |= {f"{backend}.{name}" for backend, name in _values_of_file(given.get("knobs", {}))}
     aims = {f"{backend}.{knob.name}": knob.objectives for backend, own in knobs.items() for knob in own}
     left[KNOB] -= {name for name, aim in aims.items() if aim and not {*aim} & {*measures}} - named
-    for kind, meant in _meanings(texts(without), names, KINDS).items():
-        left[kind] -= meant
+    for kind, meaning in _meanings(texts(without), names, KINDS).items():
+        left[kind] -= meaning
     selected = {
         backend: tuple(knob for knob in own if knob.values and f"{backend}.{knob.name}" in left[KNOB])
         for backend, own in knobs.items()

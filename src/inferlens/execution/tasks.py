@@ -295,18 +295,21 @@ def reference(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with context.prepare(model) as runner:
         behavior, calls = output_check.observe(runner, model, arrays, partial(context.infer_first, runner))
-        found = None
+        evaluation = None
         if job.accuracy:
             try:
-                found = output_check.evaluate(job.accuracy, job.case, model, runner)
+                evaluation = output_check.evaluate(job.accuracy, job.case, model, runner)
             except InferlensError as error:
-                found = Evaluation(problem=Problem.of(error))
+                evaluation = Evaluation(problem=Problem.of(error))
     files: dict[str, Any] = {f"input{index}": value for index, value in enumerate(arrays.values())}
     for kind, outputs in zip(("output", "second"), calls, strict=False):
         files |= {f"{kind}{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
     return ReferenceRun(
-        weights_sha256=model.weights_sha256, inputs_sha256=inputs_sha256(arrays), behavior=behavior, evaluation=found
+        weights_sha256=model.weights_sha256,
+        inputs_sha256=inputs_sha256(arrays),
+        behavior=behavior,
+        evaluation=evaluation,
     )
 
 
@@ -335,9 +338,9 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
         if not (alone and job.one_turn):
             _wait(job, context)
         tolerance = context.backend.tolerance(case)
-        if job.only_right and (found := _agreement(model, job, tolerance, calls)).agrees is False:
-            context.deliver(BenchmarkResult(agreement=found))
-            return BenchmarkResult(agreement=found)
+        if job.only_right and (agrees := _agreement(model, job, tolerance, calls)).agrees is False:
+            context.deliver(BenchmarkResult(agreement=agrees))
+            return BenchmarkResult(agreement=agrees)
         with phase("warm-up"):
             rule = series.warmup_rule(job.budget)
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
@@ -365,9 +368,9 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
             context.value = BenchmarkResult(measurements=taken)
         if not context.turn.shared and (floor := runner.clock.floor()) is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        found = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
-        _warn_of_lower_precision(found, case, context.preparation)
-        measured = context.value = BenchmarkResult(measurements=taken, agreement=found)
+        agrees = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
+        _warn_of_lower_precision(agrees, case, context.preparation)
+        measured = context.value = BenchmarkResult(measurements=taken, agreement=agrees)
         if job.accuracy:
             context.keep_memory()  # before there are samples in it
             with phase("accuracy"):
@@ -478,10 +481,10 @@ def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequenc
     return output_check.judge(calls, reference.expected(), tolerance)
 
 
-def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
+def _warn_of_lower_precision(agreement: Agreement, case: Case, preparation: Preparation) -> None:
     """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
-    error = found.rel_l2 or 0.0
-    if case.precision == "fp32" and found.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
+    error = agreement.rel_l2 or 0.0
+    if case.precision == "fp32" and agreement.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
         preparation.warn(
             "lower-precision",
             f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32.",

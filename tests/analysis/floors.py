@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferlens.record.profile import Ceilings, Layer, ModuleWork, OperatorWork, Profile, Work
-from tests.analysis.profile.samples import NASTY, layer, profile
+from tests.analysis.profiles import NASTY, layer, profile
 from tests.views.samples import case
 
 RATE, BANDWIDTH = 1e9, 1e9  # a million FLOPs or bytes take a millisecond
