@@ -156,5 +156,6 @@ def _limit(quantization: Quantization, best: QuantizedFile, *, brief: bool) -> s
         return f"{quantization.limit} holds with all layers quantized."
     if brief:
         number = units.plural(len(layers), "layer")
-        return f"The --keep of {number} for {quantization.limit} ({attempts}): best.keep in {quantization_name(quantization)}."
+        name = quantization_name(quantization)
+        return f"The --keep of {number} for {quantization.limit} ({attempts}): best.keep in {name}."
     return f"Layers kept for {quantization.limit}, found in {attempts}: {shown}."
