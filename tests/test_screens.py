@@ -50,7 +50,7 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     worked_out = rows._row
     monkeypatch.setattr(rows, "_row", row)
-    monkeypatch.setattr(picture, "drawn", lambda *_, **__: "<svg/>")
+    monkeypatch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
 
 
 def lines() -> Iterator[str]:

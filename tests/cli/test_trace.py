@@ -177,7 +177,7 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
     def nothing_left(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("inferlens.trace.analysis.read", nothing_left)
+    monkeypatch.setattr("inferlens.trace.analysis.read_trace", nothing_left)
     done = inferlens("trace", "gpu.json", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not enough memory" in done.stderr

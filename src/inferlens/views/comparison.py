@@ -17,8 +17,6 @@ from importlib import import_module
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-import msgspec
-
 from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.comparison import (
     MISSING,
@@ -34,6 +32,7 @@ from inferlens.analysis.comparison import (
     side_notes,
 )
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
+from inferlens.record.display import fields_by_key
 from inferlens.record.record import Metric, Record
 from inferlens.spec import plan
 from inferlens.spec.case import Case, shown_together
@@ -382,7 +381,7 @@ def _commits(compared: RecordComparison, case: Case) -> list[str]:
 
 def _comparison_data(compared: RecordComparison) -> dict[str, object]:
     cases = [
-        {"name": line.full, "digest": line.compared_case.case.digest, **msgspec.structs.asdict(line.compared_case)}
+        {"name": line.full, "digest": line.compared_case.case.digest, **fields_by_key(line.compared_case)}
         for line in case_lines(compared)
     ]
     return {
@@ -390,7 +389,7 @@ def _comparison_data(compared: RecordComparison) -> dict[str, object]:
         "exit_code": compared.exit_code,
         "sentences": sentences(compared),
         "machine_load": compared.machine_load,
-        **msgspec.structs.asdict(compared),
+        **fields_by_key(compared),
         "cases": cases,
     }
 
@@ -557,7 +556,7 @@ def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
 
 
 def ab_data(ab_result: ABResult) -> dict[str, Any]:
-    fields = {**msgspec.structs.asdict(ab_result), "machine_load": ab_result.machine_load}
+    fields = {**fields_by_key(ab_result), "machine_load": ab_result.machine_load}
     return {"schema": AB_SCHEMA, "exit_code": ab_result.exit_code, "sentence": ab_result.sentence, **fields}
 
 

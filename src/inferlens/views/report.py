@@ -23,7 +23,7 @@ import numpy as np
 from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.samples import CaseRuns, device_name, latest
-from inferlens.analysis.tuning import TuningReport, candidate_facts, find_tunings, load_tuning, tunings_under
+from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
 from inferlens.record.file_kind import READABLE, refuse_other_files
@@ -361,7 +361,7 @@ def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
     yield from lines[1:]
     if finals:
         yield _costs_table(finals, row_names(finals))
-    yield from (sentence for sentence in tuning_sentences(tuned, candidate_facts(tuned)) if sentence.startswith("Use"))
+    yield from (sentence for sentence in tuning_sentences(tuned) if sentence.startswith("Use"))
 
 
 def _tuning_line(tuned: TuningReport) -> str:

@@ -1,4 +1,4 @@
-"""Tunings and option studies as documents and charts.
+"""Tunings as documents and charts.
 
 Only the finals are ranked. Rows of the search follow with their speed-up over the winner, and are marked as such.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import structs
 
 from inferlens.analysis.interference import mean_load
@@ -29,9 +27,9 @@ from inferlens.analysis.tuning import (
     candidate_facts,
 )
 from inferlens.errors import InferlensError
+from inferlens.record.display import fields_by_key
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, short_name
-from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
     bare_seconds,
@@ -40,7 +38,6 @@ from inferlens.units import (
     error_size,
     listing,
     mebibytes,
-    percent,
     plural,
     ratio,
     ratio_range,
@@ -60,14 +57,10 @@ from inferlens.views.chart import (
     scatter_panel,
 )
 from inferlens.views.picture import (
-    PALETTE,
     Theme,
     check_picture,
     colours_of,
     draw_chart,
-    field,
-    marks,
-    overlay,
     stack_charts,
     title,
     vega_document,
@@ -75,19 +68,17 @@ from inferlens.views.picture import (
 from inferlens.views.records import (
     COLUMNS,
     WIDTH,
-    headline,
     record_blocks,
     records_document,
     records_table,
     remark,
-    row_fields,
 )
 from inferlens.views.renderers.terminal import first_fitting, wrap
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
 if TYPE_CHECKING:
-    from inferlens.execution.tune import StudiedValue, Study
+    pass
 
 
 TUNING_SCHEMA = "inferlens.tuning/1"
@@ -111,7 +102,7 @@ _CANDIDATE_COLUMNS = (
     Column("error", "error", "rel. L2", error_size, 2),
     Column("memory", "memory", "MiB", mebibytes, 4),
     Column("build", "build", "s", bare_seconds, 3),
-    Column("came", "what came of it", "", plain, 1, numeric=False, fold=True),
+    Column("outcome", "what came of it", "", plain, 1, numeric=False, fold=True),
 )
 
 
@@ -125,7 +116,7 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
-        fields = {name: getattr(tuned, name) for name in tuned.__struct_fields__ if name not in ("schema", "trials")}
+        fields = {key: value for key, value in fields_by_key(tuned).items() if key not in ("schema", "trials")}
         return {
             "schema": TUNING_SCHEMA,
             **fields,
@@ -225,7 +216,12 @@ def _tuning_blocks(
     """Return the finals' table, rows of the search that fill it, and sentences."""
     if not shown:
         failures = [f"{plain(candidate.case.way)}: {plain(candidate.outcome)}" for candidate in facts[:MOST_NAMES]]
-        return ["Nothing ran with right outputs.", *failures, *tuning_sentences(tuned, facts)]
+        return [
+            "Nothing ran with right outputs.",
+            *failures,
+            search_sentence(tuned, facts),
+            *tuning_sentences(tuned),
+        ]
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, most, _tuning_columns(tuned))
     table = replace(table, title=table.title.rpartition(" · ")[0])
@@ -242,14 +238,13 @@ def _tuning_blocks(
         for candidate in others[:more] if winner
     ]  # fmt: skip
     answer = [*tuning_answer(tuned, finals), *_bench_sentences(tuned, facts, finals)]
-    if len(facts) < tuned.size:
-        answer.insert(1, f"Of {plural(tuned.size, 'candidate')}, {len(facts):,} were tried.")
+    answer.insert(1, search_sentence(tuned, facts))
     columns = [
         replace(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
     ]
     return [
         replace(table, columns=columns, lines=[*table.lines, *fills], answer=answer),
-        *tuning_sentences(tuned, facts),
+        *tuning_sentences(tuned),
     ]
 
 
@@ -345,7 +340,7 @@ def _is_default(facts: CandidateFacts, precision: str) -> bool:
     return facts.candidate.final and not facts.candidate.settings and facts.case.precision == precision
 
 
-def tuning_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> list[str]:
+def tuning_sentences(tuned: TuningReport) -> list[str]:
     """Return what the search did, and how to use the result."""
     broken = plain(" ".join(tuned.broken_constraints))
     sentences = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
@@ -357,13 +352,6 @@ def tuning_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> li
     sentences += _settings_sentence("What others would do", [effect for effect in others if _has_effect(effect)])
     if same := [plain(_setting_text(effect.setting)) for effect in others if not _has_effect(effect)]:
         sentences.append(f"Others of which no effect was seen: {_first_names(same, MOST_NAMES)}.")
-    ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
-    finals = sum(candidate.candidate.final for candidate in facts)
-    met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
-    counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(candidate.candidate.rejection) for candidate in facts)
-    lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
-    sentences.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
     sentences += untried_sentences(tuned.skipped)
     if tuned.folder:
         folder = plain(tuned.folder)
@@ -375,6 +363,17 @@ def tuning_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> li
         )
         sentences += [] if live else [f"Repeat it: inferlens bench {folder}/best.toml"]
     return sentences
+
+
+def search_sentence(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
+    """Return how many candidates were tried, and what ended the search."""
+    ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
+    finals = sum(candidate.candidate.final for candidate in facts)
+    met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
+    counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
+    out = sum(bool(candidate.candidate.rejection) for candidate in facts)
+    lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
+    return f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}."
 
 
 def _settings_sentence(about: str, effects: Sequence[Effect]) -> list[str]:
@@ -493,7 +492,7 @@ def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
 
 def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
     """Return the size of all searches, and the commands that use the winners."""
-    attempts, size = (sum(getattr(tuned, name) for tuned in tunings) for name in ("tried", "size"))
+    attempts, size = sum(tuned.candidate_count for tuned in tunings), sum(tuned.size for tuned in tunings)
     sentences = [
         f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
         for tuned in tunings
@@ -518,175 +517,6 @@ def _tuning_name(tuned: TuningReport) -> str:
     record = tuned.trials[0].records[0]
     return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))
 
-
-STUDY_SCHEMA = "inferlens.study/1"
-STUDY_WIDTH, STUDY_HEIGHT = 640, 280  # of the picture, in pixels
-STUDY_COLUMNS = ("latency", "items/s", "speed-up", "build", "memory", "outputs", "")  # titles of the columns of records
-
-
-def study_document(study: Study, where: str) -> Document:
-    shown = _study_rows(study)
-    return Document(
-        blocks=lambda: [_study_table(study, shown, where)],
-        data=lambda: {
-            "schema": STUDY_SCHEMA,
-            "knob": study.request.name,
-            "default": study.request.default,
-            "answer": study_answer(study),
-            "threshold": study.threshold,
-            "machine_load": mean_load(row.machine_load for row in shown),
-            "values": [
-                {
-                    "value": studied_value.value,
-                    "is_default": studied_value.is_default,
-                    "verdict": studied_value.verdict or None,
-                    "row": row,
-                }
-                for studied_value, row in zip(study.values, shown, strict=True)
-            ],
-        },
-        csv=lambda: _study_fields(study, shown),
-        title=study_answer(study),
-    )
-
-
-def study_answer(study: Study) -> str:
-    """Return the effect of the option in a sentence."""
-    knob = study.request.knob
-    comparisons = {value.text: value.comparison for value in study.values if value.comparison}
-    if not comparisons:
-        default_ran = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
-        return f"{'No other value of' if default_ran else 'Not even the default of'} {knob} ran with right outputs."
-    if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
-        return f"{knob} makes no difference (within {percent(study.threshold)})."
-    faster = _fastest_value(study)
-    value = faster.text if faster else max(comparisons, key=lambda value: comparisons[value].speedup or 0.0)
-    interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
-    sentence = f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}"
-    if not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values()):
-        return f"{sentence}: not decided; more with --within."
-    return (
-        f"{sentence}."
-        if faster or len(comparisons) == 1
-        else f"No value of {knob} is faster than its default: {sentence}."
-    )
-
-
-def _fastest_value(study: Study) -> StudiedValue | None:
-    """Return the fastest value that beats the default."""
-    faster = [value for value in study.values if value.verdict == "FASTER"]
-    return max(
-        faster,
-        key=lambda studied_value: studied_value.comparison.speedup or 0.0 if studied_value.comparison else 0.0,
-        default=None,
-    )
-
-
-def _study_rows(study: Study) -> list[Row]:
-    """Return a row per value with its speed-up over the default."""
-    rows_by_folder = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
-    return [_value_row(value, rows_by_folder[value.records[0].case.folder]) for value in study.values]
-
-
-def _value_row(value: StudiedValue, row: Row) -> Row:
-    comparison = value.comparison
-    low, high = ends(comparison.speedup_interval) if comparison else (None, None)
-    return msgspec.structs.replace(
-        row,
-        is_reference=value.is_default,
-        speedup=1.0 if value.is_default else comparison.speedup if comparison else None,
-        speedup_low=low,
-        speedup_high=high,
-        sure=bool(comparison and comparison.interval),
-    )
-
-
-def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
-    request = study.request
-    columns = [_study_column(column) for column in COLUMNS if column.title in STUDY_COLUMNS]
-    best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
-    lines = []
-    for studied_value, row in zip(study.values, shown, strict=True):
-        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if studied_value is best else ""
-        lines.append(Line.from_row(_value_name(studied_value), columns, row, style=style))
-    return Table(
-        headline(shown), request.name.replace(".", " "), columns, lines,
-        answer=[study_answer(study)], fold=True,
-        sentences=[*filter(None, [load.sentence, _use_sentence(study, where)])],
-    )  # fmt: skip
-
-
-def _use_sentence(study: Study, where: str) -> str:
-    """Return the command that uses the fastest value, and the one that shows the records."""
-    request, records = study.request, f"The records: inferlens show {shlex.quote(where)}"
-    value = _fastest_value(study)
-    if value is None:
-        return records
-    name = "--threads " if request.knob == "threads" else f"--option {request.name}="
-    return f"Use it: {name}{plain(value.text)} · {records}"
-
-
-def _value_name(value: StudiedValue) -> str:
-    return plain(f"{value.text} (default)" if value.is_default and value.value is not None else value.text)
-
-
-def _study_column(column: Column) -> Column:
-    if column.title == "speed-up":
-        return replace(column, title="vs default", write=_speedup_text)
-    return replace(column, wide=False)
-
-
-def _speedup_text(row: Row) -> str:
-    if row.is_reference or row.speedup is None:
-        return ABSENT
-    return ratio(row.speedup) + (f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.sure else "")
-
-
-def _study_fields(study: Study, shown: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
-    names, lines = row_fields(shown)
-    return ["value", *names], [
-        [studied_value.value, *line] for studied_value, line in zip(study.values, lines, strict=True)
-    ]
-
-
-def study_picture(study: Study, format: str) -> str | bytes:
-    """Draw the speed-up of each value over the default with its interval.
-
-    Raises:
-        InferlensError: if no value can be compared with the default.
-    """
-    shown = _study_rows(study)
-    values = [
-        {
-            "value": _value_name(studied_value),
-            "speedup": row.speedup,
-            "low": row.speedup_low or 1.0,
-            "high": row.speedup_high or 1.0,
-        }
-        for studied_value, row in zip(study.values, shown, strict=True)
-        if studied_value.comparison or studied_value.is_default
-    ]
-    if len(values) < 2:
-        raise InferlensError(f"There is nothing to draw. {study_answer(study)}")
-    return draw_chart(lambda theme: _study_chart(values, study, headline(shown), theme), format, study_answer(study))
-
-
-def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, theme: Theme) -> dict[str, Any]:
-    x = field("value:N", sort=None, title=study.request.name, axis={"labelAngle": 0})
-    scale = {"zero": False, "nice": True}
-    y = field("speedup:Q", title="speed-up against the default, 95 % interval", scale=scale)
-    interval = {"x": x, "y": field("low:Q", scale=scale), "y2": {"field": "high"}}
-    layers = [
-        marks("rule", interval, strokeWidth=1.5),
-        marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
-        marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
-    ]
-    return vega_document(
-        overlay(layers, values, width=STUDY_WIDTH, height=STUDY_HEIGHT, title=title(study_answer(study), about)), theme
-    )
-
-
-# The chart of a tuning: the objective against accuracy or error, and against memory. Hollow candidates break a limit.
 
 TUNING_HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them

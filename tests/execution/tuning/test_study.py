@@ -14,7 +14,7 @@ from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
-from inferlens.views.tuning import study_answer, study_document
+from inferlens.views.sweep import study_answer, study_document
 from tests.execution.tuning.test_tune import Counted
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -329,7 +329,7 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
 )
 def test_what_is_broken_is_one_error(here: Path, change: Callable[[Path], Any], message: str) -> None:
     change(here / "results" / "demo" / "tuning")
-    for command in (("show",), ("plot", "-o", "tuned.svg")):
+    for command in (("show",), ("show", "--plot", "tuned.svg")):
         done = inferlens(*command, "results/demo/tuning", cwd=here)
         assert (done.returncode, done.stdout) == (2, "")
         assert message in done.stderr
@@ -346,8 +346,8 @@ def test_names_in_it_cannot_steer_a_terminal_or_a_page(here: Path) -> None:
 
     broken(change)(here / "results" / "demo" / "tuning")
     assert "\x1b" not in inferlens("show", "results/demo/tuning", cwd=here).stdout
-    for command, file in (("show", "page.html"), ("plot", "picture.svg")):
-        inferlens(command, "results/demo/tuning", "-o", file, cwd=here)
+    for option, file in (("-o", "page.html"), ("--plot", "picture.svg")):
+        inferlens("show", "results/demo/tuning", option, file, cwd=here)
         assert "<script>alert" not in (here / file).read_text()
 
 

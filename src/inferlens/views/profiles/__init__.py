@@ -292,10 +292,8 @@ def rank_cases(
     tables: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
 ) -> list[ShownCase[T]]:
     """Rank the rows of each case; ``order`` sorts them by execution."""
-    return [
-        ShownCase(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
-        for case, table in tables
-    ]
+    ranks = ((case, table, () if isinstance(table, str) else ranked(table)) for case, table in tables)
+    return [ShownCase(case, table, rows, in_order=sort == "order") for case, table, rows in ranks]
 
 
 def by_time(rows: Iterable[RowT]) -> list[RowT]:
@@ -315,7 +313,6 @@ def hide_constant(columns: Sequence[Column], rows: Sequence[Any], key: str) -> l
 
 
 def display_name(name: str) -> str:
-    """Return a name on one line, never empty."""
     return plain(name) or "(no name)"
 
 
