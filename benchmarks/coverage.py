@@ -18,10 +18,10 @@ from inferlens.analysis.race import VERDICT_SHARE
 from inferlens.stats.comparison import (
     CPU_NOISE,
     Comparison,
+    allowed_error,
     compare,
     conclude,
     log_medians,
-    look_error,
     paired_difference,
 )
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval
@@ -130,7 +130,7 @@ def covered(series: Array, truth: float) -> tuple[Array, Array, Array]:
     """Of each series: whether its interval holds the truth, whether it has one, and whether it is doubted."""
     intervals = [median_interval(list(one)) for one in series]
     doubted = [
-        interval is None or any(diagnostic.against == "interval" for diagnostic in diagnostics(list(one)))
+        interval is None or any(diagnostic.target == "interval" for diagnostic in diagnostics(list(one)))
         for interval, one in zip(intervals, series, strict=True)
     ]
     # A rounded truth and the mean of two numbers may differ in the last digit.
@@ -236,7 +236,7 @@ def in_turns(
 ) -> Comparison:
     """Return the verdict on two cases whose processes took turns, from their logarithms, as a race compares them."""
     difference = paired_difference(dict(enumerate(base)), dict(enumerate(other)), CPU_NOISE)
-    level = 1 - VERDICT_SHARE * look_error(difference, 0.95) if difference and corrected else 0.95
+    level = 1 - VERDICT_SHARE * allowed_error(difference, 0.95) if difference and corrected else 0.95
     return conclude(difference, threshold=threshold, level=level)
 
 

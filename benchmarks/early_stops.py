@@ -222,7 +222,7 @@ def _ended(place: int, call: float, taken: list[float], reached: bool) -> Ended:
     """What the reader of a record with these samples is told, against the truth."""
     samples = taken[steady(taken).start :]
     interval = median_interval(samples)
-    doubted = interval is None or any(diagnostic.against == "interval" for diagnostic in diagnostics(samples))
+    doubted = interval is None or any(diagnostic.target == "interval" for diagnostic in diagnostics(samples))
     truth = call * KINDS[place].truth(len(taken), round(MAX_TIME / call))
     return Ended(len(taken), reached, doubted, interval is not None and truth in interval)
 

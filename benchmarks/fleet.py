@@ -1,4 +1,4 @@
-"""How long `merge`, `show` and `show --by machine` take of many records of many machines, and how much memory.
+"""How long `show -o DIR`, `show` and `show --by machine` take of many records of many machines, and how much memory.
 
 ``python -m benchmarks.fleet [RECORDS ...]``, by default 1,250 to 10,000: whether time grows with their number and no
 faster, and memory hardly. The records are made up: 250 of each machine, of 5 models, 10 ways and 5 rounds, so 5,000 are
@@ -6,10 +6,10 @@ those of 20 machines. A record has as many samples as the median one of examples
 of which both the time that passes and the time of the processor are told.
 
 Measured so on two threads of an AMD EPYC, Python 3.11: seconds of the processor (other work ran beside it), and peak of
-memory. ``merge`` holds one record at a time; ``show`` all of them without samples, and the samples of those that were
-asked for last.
+memory. ``show -o DIR`` holds one record at a time; ``show`` all of them without samples, and the samples of those that
+were asked for last.
 
-    records  on disk           merge            show  show --by machine
+    records  on disk     show -o DIR            show  show --by machine
       1,250   93 MiB   1.1 s  37 MiB   4.2 s 113 MiB      4.4 s 113 MiB
       2,500  186 MiB   2.2 s  38 MiB   8.1 s 118 MiB      7.5 s 119 MiB
       5,000  371 MiB   4.4 s  41 MiB  15.6 s 129 MiB     15.1 s 130 MiB
@@ -115,12 +115,12 @@ def timed(*arguments: str | Path) -> tuple[float, float, float, str]:
 
 def main(counts: list[int]) -> None:
     """The table, a line for each number of records."""
-    print(f"{'records':>8} {'on disk':>10} {'merge':>27} {'show':>27} {'show --by machine':>27}")
+    print(f"{'records':>8} {'on disk':>10} {'show -o DIR':>27} {'show':>27} {'show --by machine':>27}")
     for count in counts:
         with tempfile.TemporaryDirectory() as root:
             folders, out = make(Path(root), count), Path(root, "merged")
             size = sum(file.stat().st_size for folder in folders for file in folder.rglob("record.json")) / 2**20
-            done = [timed("merge", *folders, "-o", out), timed("show", out), timed("show", out, "--by", "machine")]
+            done = [timed("show", *folders, "-o", out), timed("show", out), timed("show", out, "--by", "machine")]
             cells = " ".join(f"{seconds:7.1f} s {cpu:6.1f} s {memory:5.0f} MiB" for seconds, cpu, memory, _ in done)
             print(f"{count:>8,} {size:>6.0f} MiB {cells}")
     print(done[2][3])

@@ -326,7 +326,8 @@ class SimulatedRounds(RaceEngine):
         """How it stands."""
         if self._race is None:
             entries = {
-                name: Entry(rounds=logs, alone=self.before[name], usual=self.usual) for name, logs in self.logs.items()
+                name: Entry(rounds=logs, separate=self.before[name], usual=self.usual)
+                for name, logs in self.logs.items()
             }
             self._race = Race(entries=entries, ranked=frozenset(entries), threshold=THRESHOLD)
         return self._race

@@ -40,7 +40,7 @@ from inferlens.execution.space import SearchSpace, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
-from inferlens.stats.search_model import Observed, Point, setting_effects
+from inferlens.stats.search_model import Observation, Point, setting_effects
 from inferlens.units import duration, percent
 
 CONFIRMING = 10  # rounds at most
@@ -123,7 +123,7 @@ class Machine:
         return found
 
 
-def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list[Observed]]:
+def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list[Observation]]:
     """Return which of the finalists is named, after rounds of fresh processes, and what these measured."""
     rounds: dict[Point, dict[Hashable, float]] = {point: {} for point in finalists}
     names = {str(point): point for point in finalists}
@@ -138,7 +138,7 @@ def confirmed(machine: Machine, finalists: Sequence[Point]) -> tuple[Point, list
         leader, left = names[state.leader], [names[name] for name in (state.leader, *state.open)]
         if state.decided:
             break
-    seen = [Observed(point, log, f"final {number}") for point in rounds for number, log in rounds[point].items()]
+    seen = [Observation(point, log, f"final {number}") for point in rounds for number, log in rounds[point].items()]
     return leader, seen
 
 

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from inferlens.views.renderers.pdf import browser
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 from rich.text import Text
 
 from inferlens import Record, load_records
-from inferlens.views.records import document
-from inferlens.views.table import render
+from inferlens.views.records import records_document
+from inferlens.views.renderers import render
+from inferlens.views.renderers.html import find_browser
 
 DOCS = Path(__file__).parent
 PICTURES = DOCS / "pictures"
@@ -75,13 +75,13 @@ def photograph(picture: Path) -> None:
         subprocess.run(command, check=True, cwd=root)
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={PAGE}"]
         shot = [f"--user-data-dir={folder}/profile", f"--screenshot={picture}", page.as_uri()]
-        subprocess.run([browser(), *options, *shot], check=True, capture_output=True, timeout=120)
+        subprocess.run([find_browser(), *options, *shot], check=True, capture_output=True, timeout=120)
 
 
 def table_picture(records: Sequence[Record], title: str) -> str:
     """The table as a terminal shows it, dark on any page."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, highlight=False, _environ={})
-    console.print(Text.from_ansi(render(document(records), width=WIDTH, color=True)))
+    console.print(Text.from_ansi(render(records_document(records), width=WIDTH, color=True)))
     svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=FRAME, unique_id="inferlens")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 

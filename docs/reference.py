@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from inferlens.views.renderers.markdown import escape
 
 import inferlens
 from inferlens.cli.commands import app
+from inferlens.views.renderers import escape
 
 DOCS = Path(__file__).parent
 MADE = "<!-- Made from the code by `python docs/reference.py`. -->"

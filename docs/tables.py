@@ -27,7 +27,8 @@ from inferlens.backends import BACKENDS
 from inferlens.cli.backends import option_rows
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, drop, milliseconds, percent, rate, ratio, ratio_range, significant
-from inferlens.views.table import Column, Document, Line, Table, render
+from inferlens.views.renderers import render
+from inferlens.views.table import Column, Document, Line, Table
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(path for path in sorted((ROOT / "docs").rglob("*.md")) if "<!-- end -->" in path.read_text("utf-8"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from inferlens.analysis.ab_result import ABResult, ABSteps
-    from inferlens.analysis.comparison import Compared, compare
+    from inferlens.analysis.comparison import RecordComparison, compare
     from inferlens.analysis.evidence import Finding
     from inferlens.analysis.findings import findings
     from inferlens.analysis.loaded_trace import load_trace
@@ -22,9 +22,34 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult", "ABSteps", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Quantization",
-    "Record", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare", "export",
-    "findings", "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
+    "ABResult",
+    "ABSteps",
+    "Budget",
+    "Case",
+    "Finding",
+    "InferlensError",
+    "Plan",
+    "Profile",
+    "Quantization",
+    "Record",
+    "RecordComparison",
+    "Records",
+    "TensorSpec",
+    "Tuning",
+    "__version__",
+    "ab",
+    "ab_steps",
+    "bench",
+    "compare",
+    "export",
+    "findings",
+    "load",
+    "load_profiles",
+    "load_records",
+    "load_trace",
+    "profile",
+    "quantize",
+    "tune",
 ]  # fmt: skip
 
 _HOMES = {

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.work import precisions
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Absence, Preparation
@@ -145,7 +145,7 @@ def test_layers_say_that_they_are_in_int8_and_of_which_modules(
     words = {"backend": backend, "calibration": str(path), "output": str(tmp_path), **PROFILED}
     (profile,) = inferlens.profile(module, torch.zeros(8, 1, 8, 8), **words)
     assert (profile.status, profile.reason) == ("ok", "")
-    runs = runs_of(profile)
+    runs = profile_runs(profile)
     assert not isinstance(runs, str)
     found = precisions(profile, runs)
     assert found
@@ -165,7 +165,7 @@ def test_a_layer_that_was_left_out_of_quantization_is_named(tmp_path: Path) -> N
     words = {"backend": "onnxruntime:cpu", "output": str(tmp_path), **PROFILED, "precision": None}
     (profile,) = inferlens.profile(str(file), **words)
     assert (profile.status, profile.reason, profile.case.precision) == ("ok", "", "int8")
-    runs = runs_of(profile)
+    runs = profile_runs(profile)
     assert not isinstance(runs, str)
     found = precisions(profile, runs)
     assert found

@@ -14,7 +14,7 @@ import pytest
 from inferlens.analysis.comparison import METRICS, Verdict
 from inferlens.record.record import Environment
 from inferlens.views.comparison import COMPARISON_FORMATS
-from tests.analysis.compare.sides import broken, ran, saved
+from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
 from tests.views.samples import WRONG, case, on_busy_machine
 

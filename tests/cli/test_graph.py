@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.analysis.profile.samples import eager, failed, fused, nasty, other, saved
+from tests.analysis.profiles import eager, failed, fused, nasty, other, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 

@@ -13,7 +13,7 @@ import typer
 import inferlens as package
 from inferlens.cli.commands import COMMANDS, app
 from inferlens.cli.screen import ENDINGS
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 
 EXAMPLES = Path(package.__file__).parents[2] / "examples" / "h200"

@@ -10,8 +10,8 @@ import pytest
 from inferlens.measure import ceilings as measuring
 from inferlens.record.layer_profile import encode
 from inferlens.record.store import load_profiles
-from tests.analysis.profile.kernel_profiles import traced
-from tests.analysis.profile.samples import eager, fused, other, saved
+from tests.analysis.kernel_profiles import traced
+from tests.analysis.profiles import eager, fused, other, saved
 from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.commands import inferlens
 

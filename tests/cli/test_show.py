@@ -1,4 +1,4 @@
-"""``inferlens show`` and ``plot``: which runs count, and that it is said; tables that go into files."""
+"""``inferlens show``: which runs count; tables that go into files; and options that do not go together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 
@@ -86,3 +86,25 @@ def test_an_option_without_its_value_says_so(runs: Path) -> None:
     done = inferlens("show", "results", "--runs", cwd=runs)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: Option '--runs' requires an argument.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--view", "notes", "--plot", "a.svg"), "show different things"),
+        (("--against", "error"), "are for a chart"),
+        (("--all",), "for notes and findings"),
+        (("--light",), "a folder to join records in"),
+        (("--view", "layers"), "no view 'layers'"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    saved(tmp_path / "results", ran())
+    done = inferlens("show", "results", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_a_command_that_has_gone_is_not_one(tmp_path: Path) -> None:
+    for name in ("build", "merge", "fleet", "plot", "notes", "findings"):
+        assert f"There is no command '{name}'." in inferlens(name, "results", cwd=tmp_path).stderr

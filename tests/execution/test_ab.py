@@ -55,7 +55,7 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     assert [look.rounds for look in looks] == [1, 2, 3]
     assert [look.verdict for look in looks] == ["UNDECIDED", "UNDECIDED", "FASTER"]
     assert (looks[0].ratio, looks[0].end, looks[0].odds) == (None, "", {})
-    assert looks[0].standing == "no ratio yet"
+    assert looks[0].ratio_text == "no ratio yet"
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
     assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
 
@@ -76,7 +76,7 @@ def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str
         assert (found.end, found.rounds, found.exit_code) == ("rounds", 5, 3)
         assert "probably" in found.sentence
         assert sum(found.odds.values()) == pytest.approx(1)
-        assert found.more
+        assert found.retry_options
     few = words["iterations"] < 100
     assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if few else 0.012)
 
@@ -324,8 +324,8 @@ def test_it_prints_itself(tmp_path: Path) -> None:
 def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     vague = replace(found, verdict="UNDECIDED", ratio=9.35, interval=Interval(0.000012, 7e6))
-    assert vague.standing == "0.107x as fast as A (hardly known)"
-    assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).standing.endswith("(0.00011 to 0.011)")
+    assert vague.ratio_text == "0.107x as fast as A (hardly known)"
+    assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).ratio_text.endswith("(0.00011 to 0.011)")
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_what_would_decide_it(tmp_path: Path, ratio: float, width: float, more: 
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     between = Interval(ratio * math.exp(-width), ratio * math.exp(width))
     found = replace(found, verdict="UNDECIDED", rounds=5, seconds=250.0, ratio=ratio, interval=between)
-    assert found.more == more
+    assert found.retry_options == more
 
 
 def test_its_records_are_judged_by_what_they_were_measured_with(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
         output=str(tmp_path),
     )  # fmt: skip
     assert (found.verdict, found.exit_code, found.ratio) == ("SLOWER", 1, pytest.approx(1.25))
-    assert found.of_environments == "What differs: enginelib 1.0 / 2.0."
+    assert found.environments_sentence == "What differs: enginelib 1.0 / 2.0."
     for record in load_records(tmp_path).records:
         assert record.environment.libraries["enginelib"] == ("2.0" if record.case.python == pythons["new"] else "1.0")
         assert record.agreement
@@ -139,7 +139,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     same = replace(found, b=replace(found.b, python=pythons["same"]), verdict="SAME", ratio=1.0, differences=())
     steps = ABSteps(steps=(same, replace(found, a=same.b)), level=0.95)
     assert steps.exit_code == 1
-    assert steps.sentences == ["same to new is SLOWER: 0.800x as fast (0.732 to 0.874). " + found.of_environments]
+    assert steps.sentences == ["same to new is SLOWER: 0.800x as fast (0.732 to 0.874). " + found.environments_sentence]
     lines = str(steps).splitlines()
     rows = [line for line in lines if " ms " in line]
     assert [line.split()[0] for line in rows] == ["old", "same", "new"]

@@ -12,7 +12,7 @@ from inferlens.execution.scheduler import interference_of
 from inferlens.execution.tasks import BenchmarkResult
 from inferlens.record.machine import Before
 from inferlens.record.record import Measurement, Memory
-from tests.analysis.interference.logs import cpu_log, during, gpu_log
+from tests.analysis.machine_logs import cpu_log, during, gpu_log
 from tests.views.samples import case, facts
 
 ON_GPU = case(device="cuda", batch=8)

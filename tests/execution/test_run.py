@@ -31,7 +31,7 @@ from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import alone_in
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from tests.analysis.interference.logs import cpu_log, during
+from tests.analysis.machine_logs import cpu_log, during
 from tests.commands import ended, launch
 from tests.views.samples import case
 

@@ -217,8 +217,8 @@ def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
     ).tuned  # fmt: skip
     assert tuned.best
     assert (tuned.best.device, tuned.best.precision, tuned.best.batch) == ("cuda", "fp16", 8)
-    assert {record.status for record in tuned.finals} == {"ok"}
-    assert all(record.agreement and record.agreement.agrees for record in tuned.finals)
+    assert {record.status for record in tuned.final_records} == {"ok"}
+    assert all(record.agreement and record.agreement.agrees for record in tuned.final_records)
     looked = [record for record in tuned.searched if record.ranked]
     assert all(abs(sum(record.facts[KERNEL_FAMILIES].values()) - 1) < 0.01 for record in looked), "of the GPU time"
     named = [record for record in tuned.searched if record.ranked and IN_TURNS in record.facts]

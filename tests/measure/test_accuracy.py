@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import inferlens
-from inferlens.analysis.tuning import facts_of
+from inferlens.analysis.tuning import candidate_facts
 from inferlens.record.record import Accuracy, Record
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES
@@ -128,9 +128,9 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert tuned[0].accuracy
     (ended,) = tuned.tuned
     out = {
-        candidate.out
+        candidate.rejection
         for candidate in ended.candidates
-        if "mistakes=0.05" in " ".join(candidate.settings) or "drop" in candidate.out
+        if "mistakes=0.05" in " ".join(candidate.settings) or "drop" in candidate.rejection
     }
     assert out
     assert all("drop in accuracy is 5.0 %, beyond the limit of 1.0 %" in item for item in out)
@@ -138,7 +138,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert "top-1" in str(tuned)
     chart = tuned_chart(ended)(THEMES["light"])
     assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
-    assert {candidate_facts.accuracy.value for candidate_facts in facts_of(ended) if candidate_facts.accuracy} == {
+    assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {
         1.0,
         0.95,
     }
@@ -156,7 +156,7 @@ def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path:
         "fake:demo", "fake:steady", "fake:fast", input=FAST["input"], iterations=3, warmup=1, max_rounds=3,
         output=str(tmp_path / "alone"),
     )  # fmt: skip
-    assert (ab_result.accuracy, ab_result.of_accuracy) == (None, "")
+    assert (ab_result.accuracy, ab_result.accuracy_sentence) == (None, "")
 
 
 def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:

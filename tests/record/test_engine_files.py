@@ -10,7 +10,7 @@ import msgspec
 
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.store import INFORMATION, LATENCY, engine_files, save_profile
-from tests.analysis.profile.samples import eager, failed, layer, profile
+from tests.analysis.profiles import eager, failed, layer, profile
 from tests.views.samples import case
 
 CONVOLUTION = "[CONVOLUTION]-[aten_ops.convolution.default]-[/features/0/convolution] + [RELU]-[/features/1/relu]"

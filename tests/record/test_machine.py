@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from inferlens.record.machine import Before, MachineLog, peak_device_memory
-from tests.analysis.interference.logs import gpu_log
+from tests.analysis.machine_logs import gpu_log
 
 
 def test_a_part_of_a_log_keeps_one_sample_more_on_either_side() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.stats.intervals import autocorrelation, autocorrelations, below, correlated, ranks
+from inferlens.stats.intervals import autocorrelation, autocorrelations, has_correlation, indicator_below, ranks
 from tests.stats.series import autoregressive
 
 
@@ -36,7 +36,7 @@ def test_nothing_to_see(samples):
 
 def test_neighbours_are_said_to_resemble_each_other_when_they_do():
     alike, unlike = (
-        [correlated(autocorrelations(ranks(one))) for one in autoregressive(seed, count, 100, correlation)]
+        [has_correlation(autocorrelations(ranks(one))) for one in autoregressive(seed, count, 100, correlation)]
         for seed, count, correlation in ((2, 100, 0.9), (3, 400, 0.0))
     )
     assert all(alike)
@@ -51,5 +51,5 @@ def test_time_is_in_range_and_does_not_depend_on_the_unit(samples, factor):
 
 
 def test_ties():
-    assert list(below(np.array([1.0, 2.0, 2.0, 3.0]), 2.0)) == [1, 0.5, 0.5, 0]
+    assert list(indicator_below(np.array([1.0, 2.0, 2.0, 3.0]), 2.0)) == [1, 0.5, 0.5, 0]
     assert list(ranks(np.array([5.0, 1.0, 5.0]))) == [2.5, 1, 2.5]

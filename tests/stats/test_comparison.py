@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from inferlens.stats.comparison import (
     CPU_NOISE,
     LogRatio,
+    allowed_error,
     compare,
     conclude,
     estimate,
     interval_over_processes,
-    look_error,
     paired_difference,
     unpaired_difference,
 )
@@ -81,7 +81,7 @@ def test_other_close_pairs_make_a_pair_surer():
 
 def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict():
     log_ratio = unpaired_difference([0.0], [math.log(3)])
-    assert (log_ratio.replicated, log_ratio.error) == (False, pytest.approx(CPU_NOISE.apart))
+    assert (log_ratio.replicated, log_ratio.error) == (False, pytest.approx(CPU_NOISE.separate))
     assert compare([normal(1)], [normal(2, centre=3e-2)]).verdict == "UNDECIDED"
 
 
@@ -90,7 +90,7 @@ def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
         LogRatio(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise)
         for count, noise in ((2, 1), (10, 1), (10, 3))
     ]
-    early, late, noisy = (look_error(look, 0.95) for look in looks)
+    early, late, noisy = (allowed_error(look, 0.95) for look in looks)
     assert early < late
     assert noisy < late < 0.11
 

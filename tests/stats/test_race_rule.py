@@ -25,7 +25,7 @@ def state(data: RaceData, threshold: float = 0.02):
 
 
 def alone(*times: float) -> Entry:
-    return Entry(alone=[math.log(value) for value in times])
+    return Entry(separate=[math.log(value) for value in times])
 
 
 def test_a_clear_winner_is_decided_after_two_rounds():
@@ -60,17 +60,17 @@ def test_the_noise_of_the_machine_cancels_within_rounds():
 
 def test_a_case_that_was_in_no_round_is_compared_by_what_it_took_alone():
     data = raced([1.0, 1.0, 1.0], [1.2, 1.2, 1.2], slow=alone(5.0))
-    data.entries["a"] = Entry(rounds=data.entries["a"].rounds, alone=[0.0], usual=GPU_NOISE)
+    data.entries["a"] = Entry(rounds=data.entries["a"].rounds, separate=[0.0], usual=GPU_NOISE)
     found = state(data)
     assert (found.decided, found.rivals["slow"].rounds) == (True, 0)
 
 
 def test_cases_that_never_met_are_compared_through_the_one_that_both_met():
     """Alone, the machine was twice as slow for the second one; beside the third one it was not."""
-    slow = Entry(rounds={0: math.log(8.0), 1: math.log(8.1)}, alone=[math.log(8.0)], usual=GPU_NOISE)
-    late = Entry(rounds={2: math.log(1.0), 3: math.log(1.01)}, alone=[math.log(2.0)], usual=GPU_NOISE)
-    once = Entry(alone=[math.log(4.0)], usual=GPU_NOISE)
-    fast = Entry(rounds=dict.fromkeys(range(4), 0.0), alone=[0.0], usual=GPU_NOISE)
+    slow = Entry(rounds={0: math.log(8.0), 1: math.log(8.1)}, separate=[math.log(8.0)], usual=GPU_NOISE)
+    late = Entry(rounds={2: math.log(1.0), 3: math.log(1.01)}, separate=[math.log(2.0)], usual=GPU_NOISE)
+    once = Entry(separate=[math.log(4.0)], usual=GPU_NOISE)
+    fast = Entry(rounds=dict.fromkeys(range(4), 0.0), separate=[0.0], usual=GPU_NOISE)
     data = RaceData({"slow": slow, "late": late, "once": once, "fast": fast})
     met, unmet = data.difference("slow", "late"), data.difference("slow", "once")
     assert (met.ratio, met.rounds) == (pytest.approx(1 / 8, rel=0.02), 2)
@@ -91,7 +91,7 @@ def test_without_a_process_there_is_no_state_and_a_single_case_wins():
 
 def test_a_process_by_itself_makes_no_leader_once_there_are_rounds():
     """The best case was slow when it was measured alone, where another one was fast."""
-    best = Entry(rounds=dict.fromkeys(range(4), 0.0), alone=[0.33], usual=GPU_NOISE)
+    best = Entry(rounds=dict.fromkeys(range(4), 0.0), separate=[0.33], usual=GPU_NOISE)
     found = state(raced([1.05] * 4, best=best, other=alone(1.2)))
     assert found.leader == "best"
     assert "a" not in found.open
@@ -131,7 +131,7 @@ def test_the_named_case_is_seldom_slower_by_more_than_the_threshold(gap, noise):
 
 
 def test_a_process_whose_calls_differ_by_a_hundred_times_decides_nothing():
-    steady, unsteady = Entry(alone=[0.0]), Entry(alone=[math.log(300.0)], unsteady=math.log(100.0))
+    steady, unsteady = Entry(separate=[0.0]), Entry(separate=[math.log(300.0)], unsteady=math.log(100.0))
     found = state(RaceData({"a": steady, "b": unsteady}))
     assert (found.leader, found.open) == ("a", ("b",))
-    assert state(RaceData({"a": steady, "b": Entry(alone=[math.log(300.0)])})).decided
+    assert state(RaceData({"a": steady, "b": Entry(separate=[math.log(300.0)])})).decided

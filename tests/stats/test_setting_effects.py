@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from inferlens.stats.search_model import Observed, Point, setting_effects
+from inferlens.stats.search_model import Observation, Point, setting_effects
 
 EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
-def rounds(draw: random.Random, count: int, noise: float) -> list[Observed]:
+def rounds(draw: random.Random, count: int, noise: float) -> list[Observation]:
     """The default and three candidates in each round; another family beside them."""
     seen = []
     for number in range(count):
@@ -20,7 +20,7 @@ def rounds(draw: random.Random, count: int, noise: float) -> list[Observed]:
         some = [Point("f", frozenset(name for name in EFFECTS if draw.random() < 0.5)) for _ in range(3)]
         for point in (Point("f"), Point("other"), *some):
             log = wave + sum(EFFECTS[name] for name in point.settings) + draw.gauss(0, noise)
-            seen.append(Observed(point, log, number))
+            seen.append(Observation(point, log, number))
     return seen
 
 
@@ -53,12 +53,14 @@ def test_more_rounds_tell_more() -> None:
 
 def test_what_rounds_do_not_tell_is_not_said() -> None:
     both, point = Point("f", frozenset("ab")), Point("f", frozenset("c"))
-    few = [Observed(Point("f"), 0.0, 1), Observed(both, -0.2, 1)]
+    few = [Observation(Point("f"), 0.0, 1), Observation(both, -0.2, 1)]
     assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
-    more = [Observed(observed.point, observed.log + 0.01 * number, number) for number in (1, 2, 3) for observed in few]
+    more = [
+        Observation(observed.point, observed.log + 0.01 * number, number) for number in (1, 2, 3) for observed in few
+    ]
     assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
     assert setting_effects(more, point) == {"a": None, "b": None, "c": None}, "never measured"
-    alone = [Observed(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
+    alone = [Observation(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
     told = setting_effects([*more, *alone], both)
     assert [round(item[0], 3) for item in told.values() if item] == [round(math.exp(0.1), 3)] * 2
     assert setting_effects([*more, *alone], Point("f")) == told, "nor does the winner have to have them"

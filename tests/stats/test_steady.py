@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.steady import LEAST_SAMPLES, Steady, steady
-from tests.stats.series import autoregressive, normal, shaped
+from inferlens.stats.steady import CODES, LEAST_SAMPLES, SIGNIFICANT_DIP, Steady, diagnostics, dip, steady
+from tests.stats.series import Array, autoregressive, lognormal, normal, shaped
 
 RUNS = 40
 
@@ -86,3 +86,125 @@ def test_start_is_within_the_series_and_does_not_depend_on_the_unit(samples, fac
     assert 0 <= one.start <= len(samples) * 0.8
     assert one.steady or one.start == 0
     assert steady([factor * value for value in samples]).reason == one.reason
+
+
+AT = np.arange(300) / 300
+
+
+def noise(seed: int, count: int = 300) -> Array:
+    return 0.02 * np.random.default_rng(seed).standard_normal(count)
+
+
+def codes(samples: object) -> set[str]:
+    return {diagnostic.code for diagnostic in diagnostics(list(samples))}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("count", [50, 200])
+def test_series_too_slow_to_be_known_are_doubted(count):
+    found = [codes(1 + 0.05 * one) for one in autoregressive(2, 100, count, 0.9)]
+    assert sum("few-independent-samples" in one for one in found) >= 97
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.05, 0.3])
+def test_ordinary_samples_raise_no_doubt(spread):
+    assert not any(codes(lognormal(seed, 1000, spread=spread)) for seed in range(5))
+
+
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        ("few-samples", normal(1, 19)),
+        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
+        ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
+        ("drifting", 1 + 0.2 * AT + noise(2)),
+        ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
+        ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
+        ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
+        ("quantised", np.round(100 * (1 + noise(7))) / 100),
+        ("quantised", [1.0] * 100),
+    ],
+)
+def test_each_doubt_is_raised(code, samples):
+    assert code in codes(samples)
+    assert code in CODES
+
+
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        ("few-samples", normal(1, 20)),
+        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0]),
+        ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100),  # too little to matter
+        ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0]),
+        ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
+        ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
+        ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
+        ("two-modes", 1 + 0.003 * (np.random.default_rng(5).random(300) < 0.4) + noise(5) / 100),
+        ("quantised", np.round(1000 * (1 + noise(7)))),
+        ("quantised", [*normal(1, 100), *normal(1, 20)]),
+    ],
+)
+def test_each_doubt_stays_away(code, samples):
+    assert code not in codes(samples)
+
+
+def test_numbers_that_are_none_are_left_out():
+    assert diagnostics([*normal(1, 100), float("nan"), float("inf")]) == diagnostics(normal(1, 100))
+    assert [diagnostic.code for diagnostic in diagnostics([])] == ["few-samples"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(1e-6, 10), max_size=120), st.sampled_from([0.125, 8.0]))
+def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
+    found = [diagnostic.code for diagnostic in diagnostics(samples)]
+    assert found == sorted(found, key=CODES.index)
+    assert [diagnostic.code for diagnostic in diagnostics([factor * value for value in samples])] == found
+
+
+@pytest.mark.parametrize(
+    ("samples", "low", "high"),  # by hand
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.05, 0.05),
+        ([1, 1.01, 1.02, 9, 9.01, 9.02], 0.15, 0.25),
+        ([0.0] * 5, 0.1, 0.1),
+    ],
+)
+def test_known_dips(samples, low, high):
+    assert low - 1e-9 <= dip(samples) <= high + 1e-9
+
+
+def test_dip_of_uniform_samples_is_seldom_significant():
+    generator = np.random.default_rng(1)
+    dips = [dip(generator.random(200)) * 200**0.5 for _ in range(300)]
+    assert np.quantile(dips, 0.5) == pytest.approx(0.357, abs=0.02)
+    assert sum(one > SIGNIFICANT_DIP for one in dips) <= 2
+
+
+def two_modes(samples):
+    return next((diagnostic.value for diagnostic in diagnostics(samples) if diagnostic.code == "two-modes"), None)
+
+
+@pytest.mark.parametrize("upper", [0.4, 0.5, 0.25])
+def test_two_modes_are_found(upper):
+    generator = np.random.default_rng(2)
+    for _ in range(20):
+        found = two_modes(generator.normal(1.0 + 0.1 * (generator.random(200) < upper), 0.01))
+        assert found == pytest.approx(1.1, abs=0.01)
+
+
+def test_one_mode_is_one_however_skewed_or_slow():
+    generator = np.random.default_rng(3)
+    for seed in range(40):
+        assert two_modes(lognormal(seed, 300, spread=0.5)) is None
+        assert two_modes(np.round(np.array(normal(seed, 1000, 50.0, 0.04)))) is None
+    assert two_modes(generator.normal(1.0 + 0.005 * (generator.random(400) < 0.5), 0.0002)) is None, "near ones"
+    assert sum(two_modes(1 + 0.05 * one) is not None for one in autoregressive(4, 100, 200, 0.9)) <= 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.sampled_from([0.5, 4.0]))
+def test_dip_is_in_its_range_and_does_not_depend_on_the_unit(samples, factor):
+    found = dip(samples)
+    assert 0.5 / len(samples) <= found <= 0.5
+    assert dip([factor * value for value in samples]) == pytest.approx(found)
+    assert dip([-value for value in samples]) == pytest.approx(found)

@@ -16,7 +16,7 @@ from inferlens.views.profiles.modules import modules_document
 from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 from inferlens.views.renderers import render
 from inferlens.views.table import Document
-from tests.analysis.profile.samples import unprofiled
+from tests.analysis.profiles import unprofiled
 
 TABLES = ("layers", "modules", "kernels", "roofline")
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from markdown_it import MarkdownIt
 
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.errors import InferlensError
 from inferlens.record.record import Agreement, Environment, Record, Warning, decode
 from inferlens.spec.case import Case
@@ -30,14 +30,14 @@ from inferlens.views.comparison import (
 )
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
-from tests.analysis.compare.sides import broken, ran, saved
+from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
 from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
 
 
-def everything() -> Compared:
+def everything() -> RecordComparison:
     """One case of every verdict, two models, libraries that differ."""
     environment = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
     bert = case(model="transformers:bert", batch=8)
@@ -54,7 +54,7 @@ def everything() -> Compared:
     return compare(base, changed)
 
 
-def hostile() -> Compared:
+def hostile() -> RecordComparison:
     """Names, reasons, warnings and versions that mean something to terminals, Markdown, XML and GitHub."""
     of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     dead = msgspec.structs.replace(of, backend=NASTY)
@@ -138,7 +138,7 @@ def test_the_answer_counts_and_says_how_much_at_most():
     assert comparison_answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
 
 
-def many(count: int) -> Compared:
+def many(count: int) -> RecordComparison:
     cases = [case(options={"n": n}) for n in range(count)]
     base = [record for of in cases for record in ran(of)]
     return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
@@ -173,7 +173,7 @@ def test_that_a_side_has_several_runs_is_said():
     old = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
     compared = compare([*old, *ran()], ran(run="new"))
     assert "1 case measured several times: the newest run counts." in render_comparison(compared)
-    assert compared.of("SAME")
+    assert compared.with_verdict("SAME")
 
 
 def test_what_else_differs_is_one_note_however_much_it_is():
@@ -278,7 +278,7 @@ def sides() -> tuple[list[Record], list[Record]]:
     return base, [msgspec.structs.replace(item, id=f"{item.id} new", run="new", environment=OTHER) for item in new]
 
 
-def drawn(compared: Compared) -> list[dict[str, object]]:
+def drawn(compared: RecordComparison) -> list[dict[str, object]]:
     return [*max(chart_data(comparison_chart(compared)(THEMES["light"])), key=len)]
 
 
@@ -312,7 +312,7 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
     compared = compare(base, new)
     values = drawn(compared)
     assert [value["verdict"] for value in values] == ["SLOWER", "UNDECIDED", "FASTER"]
-    (slow,) = compared.of("SLOWER")
+    (slow,) = compared.with_verdict("SLOWER")
     assert slow.change_interval
     expected = 1 + slow.change_interval.low, 1 + (slow.change or 0), 1 + slow.change_interval.high
     assert (values[0]["low"], values[0]["ratio"], values[0]["high"]) == pytest.approx(expected)

@@ -17,7 +17,7 @@ from inferlens.views.picture import THEMES
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from tests.analysis.compare.sides import ran, saved
+from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import RIGHT, WRONG, case, failure, record
 

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from inferlens.analysis.graph import Graph, graph_of
+from inferlens.analysis.graph import Graph, build_graph
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.views import graph as view
 from inferlens.views.graph import BANDS, HEAT, heat, ink, render_graphs
-from tests.analysis.profile.graphs import reads, residual, source, tensors
-from tests.analysis.profile.samples import NASTY
+from tests.analysis.graphs import reads, residual, source, tensors
+from tests.analysis.profiles import NASTY
 
 SVG = "{http://www.w3.org/2000/svg}"
 TITLE = "{http://www.w3.org/1999/xlink}title"
@@ -48,7 +48,7 @@ def tooltips(root: ElementTree.Element, kind: str = "node") -> list[str]:
 
 
 def test_nodes_show_time_share_modules_and_dimensions() -> None:
-    root = drawn(graph_of(residual()))
+    root = drawn(build_graph(residual()))
     text = words(root)
     assert [len(groups(root, kind)) for kind in ("node", "edge", "cluster")] == [9, 10, 3]
     for item in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "5.00 ms · 71.4 %", "blocks.0"):
@@ -57,13 +57,13 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     assert set(tooltips(root, "edge")) == {
         f"1x64x56x56 float32 {name}" for name in ["x", "stem", "a0", "b0", "moved", "a1", "b1", "y"]
     }
-    text = words(drawn(graph_of(residual(), regions="fused"), fused=True))
+    text = words(drawn(build_graph(residual(), regions="fused"), fused=True))
     assert {"fused from 3", "blocks.0.relu"} <= set(text.splitlines())
 
 
 def test_precisions_differ_in_letters_and_colour() -> None:
     layers = [reads("x", "a", details={"precision": "fp16"}), reads("a", "b", details={"precision": "int8"})]
-    root = drawn(graph_of(source(*layers)))
+    root = drawn(build_graph(source(*layers)))
     assert {BANDS["fp16"].lower(), BANDS["int8"].lower()} <= {item.get("fill") for item in root.iter(f"{SVG}polygon")}
     assert {"fp16", "int8"} <= set(words(root).splitlines())
 
@@ -74,8 +74,8 @@ def test_more_time_is_darker_and_text_stays_readable() -> None:
 
 
 def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
-    one = graph_of(residual())
-    root = drawn(one, graph_of(source(reads("x", "a"), title="other", seconds=(1e-3,), whole=1e-3)))
+    one = build_graph(residual())
+    root = drawn(one, build_graph(source(reads("x", "a"), title="other", seconds=(1e-3,), whole=1e-3)))
     assert {"small", "other", "up to 100 %: share of a run"} <= set(words(root).splitlines())
     assert len(groups(root, "node")) == 9 + 3
     with pytest.raises(InferlensError, match="7 graphs"):
@@ -87,7 +87,7 @@ def test_hostile_names_are_only_text() -> None:
         reads(f"t{at}", f"t{at + 1}", name, name, name=name, kind=name, operators=(name, name), details={name: name})
         for at, name in enumerate(HOSTILE)
     ]
-    graph = graph_of(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=tensors("t0")))
+    graph = build_graph(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=tensors("t0")))
     for fused in (False, True):
         root = ElementTree.fromstring(render_graphs([graph], "svg", title=HOSTILE[1], fused=fused))
         assert not list(root.iter(f"{SVG}script"))
@@ -106,7 +106,7 @@ def test_hostile_names_are_only_text() -> None:
 
 def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
     name = "encoder." * 30 + "last"
-    root = drawn(graph_of(source(reads("b", "a"), reads("a", "b", name=name))))
+    root = drawn(build_graph(source(reads("b", "a"), reads("a", "b", name=name))))
     assert name not in words(root)
     assert re.search(r"^encoder.+…\S*last$", words(root), re.M)
     assert any(name in tip for tip in tooltips(root))
@@ -115,18 +115,18 @@ def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
 
 def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vl_convert")
-    image = render_graphs([graph_of(residual())], "png", title="small")
+    image = render_graphs([build_graph(residual())], "png", title="small")
     assert isinstance(image, bytes)
     assert image.startswith(b"\x89PNG")
-    assert int.from_bytes(image[16:20], "big") == 2 * int(drawn(graph_of(residual())).get("width", "0"))
+    assert int.from_bytes(image[16:20], "big") == 2 * int(drawn(build_graph(residual())).get("width", "0"))
     monkeypatch.setattr(view, "TALLEST", 300)
     with pytest.raises(InferlensError, match="too many for a PNG") as raised:
-        render_graphs([graph_of(residual())], "png", title="small")
+        render_graphs([build_graph(residual())], "png", title="small")
     assert "--depth" in raised.value.hint
 
 
 def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = graph_of(source(*(reads(f"t{i}", f"t{i + 1}", name=name) for i, name in enumerate((NASTY, HOSTILE[2])))))
+    graph = build_graph(source(*(reads(f"t{i}", f"t{i + 1}", name=name) for i, name in enumerate((NASTY, HOSTILE[2])))))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     data = json.loads(render_graphs([graph], "json", title="small"))
     assert data["schema"] == "inferlens.graph/1"
@@ -150,5 +150,5 @@ def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(
 ) -> None:
     monkeypatch.setattr(view, "_CHILD", child)
     with pytest.raises(InferlensError, match=f"cannot lay out 9 nodes and 10 edges.*{said}") as raised:
-        render_graphs([graph_of(residual())], "svg", title="small", deadline=deadline)
+        render_graphs([build_graph(residual())], "svg", title="small", deadline=deadline)
     assert "--depth" in raised.value.hint

@@ -9,8 +9,8 @@ from inferlens.backends.profiling.traces import GPU_CLOCK
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.views.profiles import group_profiles
 from inferlens.views.profiles.modules import module_columns
-from tests.analysis.profile.kernel_profiles import made, of_kernels, traced
-from tests.analysis.profile.samples import profile
+from tests.analysis.kernel_profiles import made, of_kernels, traced
+from tests.analysis.profiles import profile
 from tests.backends.profiling.samples import ENGINE
 from tests.views import profiled
 from tests.views.profiled import loaded, row

@@ -21,10 +21,10 @@ from inferlens.views.profiles import cases_of_level, group_profiles, part_tables
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.modules import modules_document
 from inferlens.views.renderers import render
-from tests.analysis.profile.floors import nasty as nasty_work
-from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
-from tests.analysis.profile.kernel_profiles import nasty as nasty_kernels
-from tests.analysis.profile.samples import NASTY, eager, failed, fused, layer, nasty, other, profile
+from tests.analysis.floors import nasty as nasty_work
+from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced
+from tests.analysis.kernel_profiles import nasty as nasty_kernels
+from tests.analysis.profiles import NASTY, eager, failed, fused, layer, nasty, other, profile
 from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.views.profiled import TABLES, data, drawn, lines, loaded, row
 from tests.views.samples import GPU_MACHINE, WRONG, case

@@ -14,12 +14,12 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError, Records, load_profiles, load_records
-from inferlens.analysis.tuning import load_tuned
+from inferlens.analysis.tuning import load_tuning
 from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.rows import Row
-from tests.analysis.compare.sides import ran, saved
-from tests.analysis.profile.samples import eager, fused
+from tests.analysis.comparison_sides import ran, saved
+from tests.analysis.profiles import eager, fused
 from tests.views.profiled import loaded
 from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown
 from tests.views.test_quantization import made
@@ -140,7 +140,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     records, profiles = load_records(folder), loaded(eager(), fused())
     (trace,) = (EXAMPLES / "h200" / "traces" / "pytorch_bs1").glob("*.json*")
     opened = inferlens.load_trace(trace)
-    tuned = load_tuned(EXAMPLES / "cpu" / "tuned" / "resnet18" / "tuning")
+    tuned = load_tuning(EXAMPLES / "cpu" / "tuned" / "resnet18" / "tuning")
     return {
         "records": records,
         "many records": Records(cpu_records()),

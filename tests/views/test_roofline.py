@@ -14,8 +14,8 @@ from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES, chart_data, place_labels
 from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, roofline_document, rooflines
 from inferlens.views.renderers import render
-from tests.analysis.profile.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
-from tests.analysis.profile.samples import eager, failed
+from tests.analysis.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
+from tests.analysis.profiles import eager, failed
 from tests.views import profiled
 from tests.views.profiled import loaded, row
 from tests.views.samples import case

@@ -408,8 +408,8 @@ def told(*records, reference=None):
 
 def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next():
     (answer,) = answers(rows(rounds(6, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3})))
-    assert (answer.head, answer.who.split()[0], answer.decide) == ("FASTEST", "openvino", "")
-    assert answer.than.startswith("1.5")
+    assert (answer.head, answer.winner.split()[0], answer.decide) == ("FASTEST", "openvino", "")
+    assert answer.speedup.startswith("1.5")
     assert "x onnxruntime (1.0" in answer.rival
 
 
@@ -424,7 +424,11 @@ def test_that_nothing_is_known_of_the_speed_is_not_called_wrong():
 def test_equals_are_told_together():
     found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
     (answer,) = answers(found)
-    assert (answer.head, answer.who, answer.rival) == ("FASTEST", "openvino  15.9 ms", "as fast: onnxruntime 15.9 ms")
+    assert (answer.head, answer.winner, answer.rival) == (
+        "FASTEST",
+        "openvino  15.9 ms",
+        "as fast: onnxruntime 15.9 ms",
+    )
     assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 
@@ -450,7 +454,7 @@ def test_what_was_calibrated_with_noise_says_so_among_equals():
     ]
     (answer,) = answers(rows(made))
     assert answer.head == "FASTEST"
-    assert f"{answer.who} {answer.rival}".count("accuracy meaningless") == 1
+    assert f"{answer.winner} {answer.rival}".count("accuracy meaningless") == 1
 
 
 def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
@@ -495,7 +499,7 @@ def test_one_command_decides_all_that_is_open():
     text = " ".join(shown(once).replace("\\\n", "").split())
     command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
     assert f"To decide all 2: {command}" in text
-    short = records_document(once).fitted(Screen(lines=4, width=100))
+    short = records_document(once).fit(Screen(lines=4, width=100))
     assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 
@@ -539,11 +543,11 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     context = command.make_context(name, said)
     told = {key: value for key, value in context.params.items() if value not in (None, [], False, ())}
     sides = [told.pop(side) for side in "ab"]
-    assert (told["weights"], told["seed"]) == ("my weights.pth", "3")
+    assert (told["weights"], told["seed"]) == ("my weights.pth", 3)
     assert {words_of(side, ["pytorch", "openvino"])["backend"] for side in sides} == {"pytorch", "openvino"}
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
-    assert (told["iterations"], told["warmup"], told["timeout"]) == ("60", "2", "90s")
+    assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
 
 def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:

@@ -14,8 +14,8 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
-from tests.analysis.profile.kernel_profiles import of_kernels
-from tests.analysis.profile.samples import eager, failed, fused, layer, nasty, profile, saved
+from tests.analysis.kernel_profiles import of_kernels
+from tests.analysis.profiles import eager, failed, fused, layer, nasty, profile, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span

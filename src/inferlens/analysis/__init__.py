@@ -1,1 +1,1 @@
-"""From records and profiles to what they say: samples that count, comparisons, layers, modules, kernels, findings."""
+"""Conclusions from records and profiles: samples that count, comparisons, layers, modules, kernels, findings."""

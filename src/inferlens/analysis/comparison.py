@@ -1,7 +1,11 @@
-"""The verdicts: which cases became faster or slower, and which stopped working.
+"""Comparison of two sets of records: the cases that became faster or slower, and those that stopped working.
 
-Cases match if all that was asked for is the same. Of each side the latest run of a case counts, and its repeats are its
-processes. What is wrong, or did not run to its end in every process, has no verdict on its speed: it is never faster.
+Cases match if the user asked for the same. On each side the latest run of a case counts, and its repeats are its
+processes. A case with wrong outputs, or with a process that did not run to its end, has no verdict on its speed.
+
+Differences of the environment are *unlike* if the same software would run at another speed: the machine, the number of
+CPUs to use, the GPU with its power limit and driver, the inputs. They refuse a comparison. Libraries, Python, the
+revision, the weights or the measurement may be the subject of the comparison, so their differences are only listed.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+from msgspec import field
 from msgspec.structs import replace
 
 from inferlens.analysis import notes
@@ -31,33 +36,53 @@ from inferlens.units import byte_count, duration, listing, percent, plural
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
-Given = str | PathLike[str] | Sequence[Record] | Loaded
+RecordSource = str | PathLike[str] | Sequence[Record] | Loaded
+RecordPair = tuple[Record, Record]
+Match = tuple[CaseRuns | None, CaseRuns | None]  # the runs of one case in base and candidate
 
 OK = "ok"
 MISSING = "missing"
 WRONG = "wrong"
 NOT_MEASURED = "not measured"
 UNCHECKED = "Outputs not checked"
-# In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
-_LEAST, _MOST = 1e-100, 1e100
-_SAID = (*notes.OUTCOME_LEVELS, "repeat-failed", "busy")  # notes of what the state says already
+_LEAST, _MOST = 1e-100, 1e100  # in seconds, or calls per second; ratios of others are no finite numbers
+_STATE_CODES = (*notes.OUTCOME_LEVELS, "repeat-failed", "busy")  # codes of notes that the state expresses already
 
-# One case: what base and candidate have of it, or ``None``.
-Match = tuple[CaseRuns | None, CaseRuns | None]
+UNKNOWN = "unknown"
+ABSENT = "not there"
+POWER_LIMIT = "GPU power limit"
+REVISION = "git revision"
+# The last are variables by which a library chooses its CPUs, or by which every call waits for the GPU.
+UNLIKE = frozenset((
+    "CPU", "CPU cores", "CPU threads", "CPU governor", "GPUs", "driver", "GPU memory", POWER_LIMIT, "inputs",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
+    "CUDA_LAUNCH_BLOCKING",
+))  # fmt: skip
+_TOLERANCE = 0.02  # systems reserve a varying amount of memory, and round power limits
+
+
+class Difference(Struct, frozen=True):
+    """A field in which base and candidate differ; ``unlike``: whether it makes the comparison meaningless."""
+
+    field: str
+    base: str
+    candidate: str
+    unlike: bool
+    cases: int
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """What one side has of a case.
+    """The measurements of a case on one side.
 
     Attributes:
         state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
-            ``not measured`` (the metric). All but ``ok`` have nothing to compare.
+            ``not measured`` (the metric). Only ``ok`` can be compared.
         device: name of the GPU, or of the CPU for cases on the CPU.
         records: the ids of its records, one for each process; ``created``: when the last of them started.
-        runs: how many runs there are of it, of which the newest counts.
+        runs: number of its runs, of which the newest counts.
         median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
         interval: of ``median``, at the comparison's confidence.
-        machine_load: what other programs used while it was measured.
+        machine_load: use of the machine by other programs meanwhile.
     """
 
     state: str
@@ -75,11 +100,11 @@ class Side(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether there is something to compare."""
+        """Whether it can be compared."""
         return self.state == OK
 
 
-class ComparedCase(Struct, frozen=True, kw_only=True):
+class CaseComparison(Struct, frozen=True, kw_only=True):
     """One case on both sides."""
 
     case: Case
@@ -91,103 +116,103 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
     interval: Interval | None = None  # of ``ratio``, at a level that allows for the number of comparisons
     change: float | None = None  # the candidate's median over the base's, less 1
     change_interval: Interval | None = None  # of ``change``
-    between: bool = False
+    replicated: bool = field(default=False, name="between")  # whether a side has several processes
 
     @property
-    def compared(self) -> bool:
-        """Whether both sides have something to compare."""
+    def comparable(self) -> bool:
+        """Whether both sides can be compared."""
         return self.base.ok and self.candidate.ok
 
     @property
     def measured_once(self) -> bool:
-        """Whether there is one process on each side, which do not show how far processes differ."""
+        """Whether each side has one process, so that the variation between processes is unknown."""
         return self.base.processes == self.candidate.processes == 1
 
-    def likely(self, threshold: float) -> str:
-        """What is likeliest where there is no verdict: ``slower``, ``faster`` or ``the same`` within a threshold."""
+    def likely_verdict(self, threshold: float) -> str:
+        """Return the likeliest verdict if none is sure: ``slower``, ``faster`` or ``the same`` within a threshold."""
         ratio = self.ratio or 1.0
         return "slower" if ratio > 1 + threshold else "faster" if ratio < 1 / (1 + threshold) else "the same"
 
     @property
-    def unchecked(self) -> bool:
-        """Whether nothing is known of the outputs of a side."""
+    def outputs_unchecked(self) -> bool:
+        """Whether the outputs of a side are unchecked."""
         return any(note.startswith(UNCHECKED) for side in (self.base, self.candidate) for note in side.notes)
 
     @property
-    def on_neither(self) -> bool:
-        """Whether no side has anything to compare: that is no news of the candidate."""
+    def ran_on_neither(self) -> bool:
+        """Whether no side can be compared, which is no news about the candidate."""
         return not self.base.ok and not self.candidate.ok
 
 
-class Compared(Struct, frozen=True, kw_only=True):
-    """All cases of two sets of records, compared.
+class RecordComparison(Struct, frozen=True, kw_only=True):
+    """All cases of two sets of records.
 
     Attributes:
         threshold: the smallest relative difference that matters.
         level: confidence that all verdicts together are right.
-        comparisons: how many cases both sides have something to compare of; they share the error 1 - ``level``.
-        cases: in the order of the base, then those that only the candidate has.
+        comparisons: number of comparable cases; they share the error 1 - ``level``.
+        cases: in the order of the base, then those of the candidate only.
     """
 
     metric: Metric
     threshold: float
     level: float
     comparisons: int
-    cases: tuple[ComparedCase, ...]
+    cases: tuple[CaseComparison, ...]
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
 
-    def of(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
-        """The cases with that verdict."""
+    def with_verdict(self, verdict: Verdict) -> tuple[CaseComparison, ...]:
+        """Return the cases with a verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
     def loads(self) -> dict[str, MachineLoad]:
-        """What other programs used while the base and the candidate were measured."""
+        """Use of the machine by other programs during the base and the candidate."""
         sides = ("base", "candidate")
         return {name: mean_load(getattr(case, name).machine_load for case in self.cases) for name in sides}
 
     @property
     def machine_load(self) -> MachineLoad:
-        """The same of both sides; busy if one of them was."""
+        """The load of both sides; busy if one of them is."""
         return mean_load(self.loads.values())
 
     @property
     def measured_once(self) -> bool:
-        """Whether that is so of every case that both sides have something to compare of."""
-        return all(case.measured_once for case in self.cases if case.compared)
+        """Whether all comparable cases were measured once."""
+        return all(case.measured_once for case in self.cases if case.comparable)
 
     @property
-    def on_both(self) -> int:
-        """How many cases have records on both sides."""
+    def common_cases(self) -> int:
+        """Number of cases with records on both sides."""
         return sum(MISSING not in (case.base.state, case.candidate.state) for case in self.cases)
 
     @property
     def exit_code(self) -> int:
         """1 if a case is slower; else 4 if one did not run, or none ran; else 3 if one is undecided; else 0.
 
-        Cases that ran on neither side do not count beside others that ran on both.
+        Cases that ran on neither side do not count if others ran on both.
         """
-        if self.of("SLOWER"):
+        if self.with_verdict("SLOWER"):
             return 1
-        if not self.comparisons or any(not case.on_neither for case in self.of("DID NOT RUN")):
+        if not self.comparisons or any(not case.ran_on_neither for case in self.with_verdict("DID NOT RUN")):
             return 4
-        return 3 if self.of("UNDECIDED") else 0
+        return 3 if self.with_verdict("UNDECIDED") else 0
 
 
 def compare(
-    base: Given,
-    candidate: Given,
+    base: RecordSource,
+    candidate: RecordSource,
     *,
     metric: str = "latency",
     threshold: float = 0.02,
     level: float = 0.95,
     unlike: bool = False,
-) -> Compared:
-    """The verdict on each case of ``candidate`` against the same case of ``base``.
+) -> RecordComparison:
+    """Return the verdict on each case of ``candidate`` against the same case of ``base``.
 
     Args:
-        base: a folder with records, at any height, or a record file, or records.
+        base: a folder with records, at any depth, or a record file, or records.
         candidate: as ``base``.
         metric: ``latency``, ``throughput`` or ``GPU time``.
         threshold: the smallest relative difference that matters.
@@ -196,53 +221,46 @@ def compare(
 
     Raises InferlensError if there is nothing to compare, the machines differ, or an argument is out of range.
     """
-    shown = metric_of(metric)
-    check(threshold, level)
-    (before, problems), (after, more) = _records(base), _records(candidate)
-    found = matches(before, after)
-    pairs = [pair for match in found if (pair := pair_of(match))]
-    differ = differences(pairs)
-    refused = [difference for difference in differ if difference.unlike]
+    parsed_metric = parse_metric(metric)
+    check_limits(threshold, level)
+    (base_records, problems), (candidate_records, more) = _load(base), _load(candidate)
+    matches = match_cases(base_records, candidate_records)
+    pairs = [pair for match in matches if (pair := record_pair(match))]
+    differences = environment_differences(pairs)
+    refused = [difference for difference in differences if difference.unlike]
     if refused and not unlike:
-        raise refusal(refused, len(pairs))
-    taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
-    count = sum(side.ok and theirs.ok for _, (side, _), (theirs, _) in taken)
+        raise conditions_error(refused, len(pairs))
+    sides = [[read_side(runs, parsed_metric, level) for runs in match] for match in matches]
+    count = sum(before.ok and after.ok for (before, _), (after, _) in sides)
     cases = []
-    for match, (side, one), (theirs, item) in taken:
+    for match, ((before, base_processes), (after, processes)) in zip(matches, sides, strict=True):
+        case = next(runs.first.case for runs in reversed(match) if runs)
         result = None
-        if side.ok and theirs.ok:
-            # More calls per second is less time for each, so of throughput the base's is the numerator.
-            times = (item, one) if shown == "throughput" else (one, item)
-            usual = CPU_NOISE if _case(match).device == "cpu" else GPU_NOISE
+        if before.ok and after.ok:
+            times = (base_processes, processes)
+            if parsed_metric == "throughput":  # more calls per second take less time each
+                times = (processes, base_processes)
+            usual = CPU_NOISE if case.device == "cpu" else GPU_NOISE
             result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, usual=usual)
-        cases.append(_judged(_case(match), side, theirs, result, shown))
-    return Compared(
-        metric=shown,
-        threshold=threshold,
-        level=level,
-        comparisons=count,
-        cases=tuple(cases),
-        differences=differ,
-        problems=(*problems, *more),
-    )
+        cases.append(_case_comparison(case, before, after, result, parsed_metric))
+    return RecordComparison(
+        metric=parsed_metric, threshold=threshold, level=level, comparisons=count, cases=tuple(cases),
+        differences=differences, problems=(*problems, *more),
+    )  # fmt: skip
 
 
-def _case(match: Match) -> Case:
-    return next(runs.first.case for runs in reversed(match) if runs)
-
-
-def _judged(
+def _case_comparison(
     case: Case, base: Side, candidate: Side, result: statistics.Comparison | None, metric: Metric
-) -> ComparedCase:
+) -> CaseComparison:
     if result is None:
-        sides = (("Base", base), ("Candidate", candidate))
+        sides = [(name, side) for name, side in (("Base", base), ("Candidate", candidate)) if not side.ok]
         states = {WRONG: "wrong outputs"}
-        said = [f"{name}: {states.get(side.state, side.state)}. {side.reason}" for name, side in sides if not side.ok]
-        return ComparedCase(case=case, verdict="DID NOT RUN", reason=" ".join(said), base=base, candidate=candidate)
-    shown, interval = result.ratio, result.interval
+        reason = " ".join(f"{name}: {states.get(side.state, side.state)}. {side.reason}" for name, side in sides)
+        return CaseComparison(case=case, verdict="DID NOT RUN", reason=reason, base=base, candidate=candidate)
+    quotient, interval = result.ratio, result.interval
     if metric == "throughput":
-        shown, interval = result.speedup, result.speedup_interval
-    return ComparedCase(
+        quotient, interval = result.speedup, result.speedup_interval
+    return CaseComparison(
         case=case,
         verdict=result.verdict,
         reason=result.reason,
@@ -250,50 +268,48 @@ def _judged(
         candidate=candidate,
         ratio=result.ratio,
         interval=result.interval,
-        change=None if shown is None else shown - 1,
+        change=None if quotient is None else quotient - 1,
         change_interval=None if interval is None else Interval(interval.low - 1, interval.high - 1),
-        between=max(base.processes, candidate.processes) > 1,
+        replicated=max(base.processes, candidate.processes) > 1,
     )
 
 
-def metric_of(word: str) -> Metric:
-    """The metric that a word means, however it is spelled (``gpu-time``), or an :class:`InferlensError`."""
-    spelled = word.strip().lower().replace("-", " ").replace("_", " ")
-    found = next((metric for metric in METRICS if metric.lower() == spelled), None)
-    if found is None:
-        raise InferlensError(f"'{word}' cannot be compared.", expected=listing(METRICS))
-    return found
+def parse_metric(text: str) -> Metric:
+    """Return the metric of that name in any spelling (``gpu-time``), or raise an :class:`InferlensError`."""
+    name = text.strip().lower().replace("-", " ").replace("_", " ")
+    metric = next((metric for metric in METRICS if metric.lower() == name), None)
+    if metric is None:
+        raise InferlensError(f"'{text}' cannot be compared.", expected=listing(METRICS))
+    return metric
 
 
-def check(threshold: float, level: float) -> None:
-    """Refuses a threshold or a level that is out of range, with an :class:`InferlensError`."""
+def check_limits(threshold: float, level: float) -> None:
+    """Raise an :class:`InferlensError` if a threshold or a level is out of range."""
     if not (threshold > 0 and math.isfinite(threshold)):
         raise InferlensError("The threshold must be above 0.", expected="such as 2%: a difference that matters")
     if not LEVELS[0] <= level <= LEVELS[1]:
         raise InferlensError("The level is out of range.", expected="50% to 99.99%", hint="95%")
 
 
-def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
-    loaded = load_records([Path(given)]) if isinstance(given, (str, PathLike)) else given
-    if not isinstance(loaded, Loaded):
-        return loaded, []
-    return loaded.records, loaded.problems
+def _load(source: RecordSource) -> tuple[Sequence[Record], list[str]]:
+    loaded = load_records([Path(source)]) if isinstance(source, (str, PathLike)) else source
+    return (loaded.records, loaded.problems) if isinstance(loaded, Loaded) else (loaded, [])
 
 
-def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
-    """A side, and the samples of each of its processes; none of them if there is nothing to compare.
+def read_side(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
+    """Return a side, and the samples of each of its processes; none if it cannot be compared.
 
-    One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
+    One failed process of several is enough for that: the others differ from it, and are mostly faster.
     """
     if runs is None:
         return Side(state=MISSING, reason="There is no record of it."), []
     records: Sequence[Record] = runs.timed
-    if metric == "throughput":  # which rounds of a race need not measure
+    if metric == "throughput":  # rounds of a race need not measure it
         records = [record for record in runs.ran if record.budget.mode in ("both", metric)] or runs.ran
     processes: list[Sequence[float]] = [steady_samples(record, metric).for_median for record in records]
-    found = estimate(processes, level) if all(processes) else None
-    state, reason = _unable(runs)
-    if not state and not (found and _LEAST < found.median < _MOST):
+    result = estimate(processes, level) if all(processes) else None
+    state, reason = _failure(runs)
+    if not state and not (result and _LEAST < result.median < _MOST):
         state, reason = NOT_MEASURED, f"There are no valid samples of {metric}."
     side = Side(
         state=state or OK,
@@ -304,14 +320,14 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
         runs=runs.of_runs,
         machine_load=mean_load(map(record_load, records)),
     )
-    if state or found is None:
+    if state or result is None:
         return side, []
-    measured = {"median": found.median, "interval": found.interval, "notes": tuple(dict.fromkeys(_notes(runs)))}
-    return replace(side, processes=len(processes), samples=sum(map(len, processes)), **measured), processes
+    statistics = {"median": result.median, "interval": result.interval, "notes": tuple(dict.fromkeys(_notes(runs)))}
+    return replace(side, processes=len(processes), samples=sum(map(len, processes)), **statistics), processes
 
 
-def _unable(runs: CaseRuns) -> tuple[str, str]:
-    """The state of a side of which a process failed or was wrong, and why; empty for others."""
+def _failure(runs: CaseRuns) -> tuple[str, str]:
+    """Return the state and the reason of a side with a failed or wrong process; empty for others."""
     failed = [record for record in runs.records if record.status != OK]
     if failed:
         share = f" ({len(failed)} of {len(runs.records)} processes)" if runs.ran else ""
@@ -319,48 +335,49 @@ def _unable(runs: CaseRuns) -> tuple[str, str]:
         return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{hint}{share}"
     wrong = [record.agreement for record in runs.records if not record.ranked and record.agreement]
     if wrong:
-        why = wrong[0].reason or "they differ from the reference"
-        return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
+        reason = wrong[0].reason or "they differ from the reference"
+        return WRONG, f"{reason[:1].upper()}{reason[1:].rstrip('.')}."
     return "", ""
 
 
 def _notes(runs: CaseRuns) -> Iterator[str]:
     for record in runs.ran:
         if record.agreement is None or record.agreement.agrees is None:
-            why = record.agreement.reason if record.agreement else ""
-            yield f"{UNCHECKED}: {why or 'nothing was there to compare them with'}"
-    # Their codes alone: figures differ from case to case, and with them there would be a note for each.
-    if codes := [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _SAID]:
+            reason = record.agreement.reason if record.agreement else ""
+            yield f"{UNCHECKED}: {reason or 'nothing was there to compare them with'}"
+    # Codes without figures, which differ from case to case: with them there would be a note for each.
+    codes = [note.code for note in notes.case_notes(runs) if note.level != "know" and note.code not in _STATE_CODES]
+    if codes:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
 
 
-def notes_of(**sides: Side) -> list[str]:
-    """Notes of both sides, each with whose it is."""
+def side_notes(**sides: Side) -> list[str]:
+    """Return the notes of both sides, each with the name of its side."""
     notes = dict.fromkeys(note for side in sides.values() for note in side.notes)
-    whose = {note: " and ".join(name for name, side in sides.items() if note in side.notes) for note in notes}
-    return [f"{names}: {note}" for note, names in whose.items()]
+    owners = {note: " and ".join(name for name, side in sides.items() if note in side.notes) for note in notes}
+    return [f"{names}: {note}" for note, names in owners.items()]
 
 
-def pair_of(match: Match) -> tuple[Record, Record] | None:
-    """The record of each side that speaks for it; ``None`` where one has nothing."""
+def record_pair(match: Match) -> RecordPair | None:
+    """Return the representative record of each side; ``None`` if one has none."""
     return (match[0].first, match[1].first) if match[0] and match[1] else None
 
 
-def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
-    """The cases of both sides, in the order of the base, then those that only the candidate has.
+def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
+    """Return the cases of both sides, in the order of the base, then those of the candidate only.
 
-    A side may hold records of several machines: each is compared with the other side's of the same one. What is left
-    over of a case after that is one match if it is one run on each side, whatever their machines are. Raises
-    InferlensError if the sides share a record that would be compared with itself, or no case at all.
+    A side may hold records of several machines: each is compared with the other side's records of the same machine. If
+    one run of a case remains on each side, they match whatever their machines are. Raises InferlensError if the sides
+    share a record, or have no common case.
     """
-    mine, theirs = (_by_case(side) for side in (base, candidate))
-    found = [
+    before, after = _by_case(base), _by_case(candidate)
+    matches = [
         match
-        for digest in dict.fromkeys([*mine, *theirs])
-        for match in _of_case(mine.get(digest, {}), theirs.get(digest, {}))
+        for digest in dict.fromkeys([*before, *after])
+        for match in _match_machines(before.get(digest, {}), after.get(digest, {}))
     ]
-    pairs = [pair for match in found if (pair := pair_of(match))]
-    if any(one.id == record.id for one, record in pairs):
+    pairs = [pair for match in matches if (pair := record_pair(match))]
+    if any(first.id == second.id for first, second in pairs):
         raise InferlensError(
             "Base and candidate are the same records.", expected="two folders, neither of them inside the other"
         )
@@ -370,81 +387,56 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
             expected="the same model, backend, precision, batch, device, options, inputs and weights on both",
             hint="inferlens show BASE CANDIDATE, which sets different cases side by side",
         )
-    return found
+    return matches
 
 
 def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
-    """Digest of the case, then machine, then its latest run there."""
-    found: dict[str, dict[str, CaseRuns]] = {}
+    """Return the latest run by the digest of the case, and by machine."""
+    cases: dict[str, dict[str, CaseRuns]] = {}
     for runs in latest(records):
-        found.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
-    return found
+        cases.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
+    return cases
 
 
-def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
-    """The same machine on both sides; then the only ones of a kind, with another card or driver; then the only ones."""
-    matches: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
-    mine = [runs for where, runs in base.items() if where not in candidate]
-    theirs = [runs for where, runs in candidate.items() if where not in base]
-    for kind in {machine_kind(runs.first.environment) for runs in mine}:
-        here, there = ([one for one in side if machine_kind(one.first.environment) == kind] for side in (mine, theirs))
-        if len(here) == len(there) == 1:
-            mine, theirs = [one for one in mine if one is not here[0]], [one for one in theirs if one is not there[0]]
-            matches.append((here[0], there[0]))
-    if len(mine) == len(theirs) == 1:
-        return [*matches, (mine[0], theirs[0])]
-    return [*matches, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]
+def _match_machines(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
+    """Match the same machine, then the only runs of a kind, with another card or driver, then the only runs."""
+    matches: list[Match] = [(base[name], candidate[name]) for name in base if name in candidate]
+    before = [runs for name, runs in base.items() if name not in candidate]
+    after = [runs for name, runs in candidate.items() if name not in base]
+    for kind in {machine_kind(runs.first.environment) for runs in before}:
+        first, second = (
+            [runs for runs in side if machine_kind(runs.first.environment) == kind] for side in (before, after)
+        )
+        if len(first) == len(second) == 1:
+            before = [runs for runs in before if runs is not first[0]]
+            after = [runs for runs in after if runs is not second[0]]
+            matches.append((first[0], second[0]))
+    if len(before) == len(after) == 1:
+        return [*matches, (before[0], after[0])]
+    return [*matches, *((runs, None) for runs in before), *((None, runs) for runs in after)]
 
 
-# How two sides of a comparison differ besides what is compared, and which of that makes a comparison meaningless.
-#
-# *Unlike* is what the same software would be faster or slower by: the machine, how many processors may be used, the GPU
-# with its power limit and its driver, the inputs. Everything else may well be the very subject of the comparison:
-# libraries, Python, the revision, the weights, this program, how much was measured. It is said, and no more.
-
-UNKNOWN = "unknown"
-NOT_THERE = "not there"
-POWER_LIMIT = "GPU power limit"
-REVISION = "git revision"
-# The last are variables by which a library chooses its processors, or by which every call waits for the GPU.
-UNLIKE = frozenset((
-    "CPU", "CPU cores", "CPU threads", "CPU governor", "GPUs", "driver", "GPU memory", POWER_LIMIT, "inputs",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
-    "CUDA_LAUNCH_BLOCKING",
-))  # fmt: skip
-_SLACK = 0.02  # systems and drivers keep a little memory to themselves, now more, now less, and round power limits
-
-Pair = tuple[Record, Record]
+# Differences of the environment
 
 
-class Difference(Struct, frozen=True):
-    """One field in which base and candidate differ; ``unlike``: whether it makes the comparison meaningless."""
-
-    field: str
-    base: str
-    candidate: str
-    unlike: bool
-    cases: int
+def environment_differences(pairs: Sequence[RecordPair]) -> tuple[Difference, ...]:
+    """Return the differences within pairs of a base's and a candidate's record, the unlike ones first."""
+    counts = Counter(difference for pair in pairs for difference in _pair_differences(*pair))
+    differences = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
+    return tuple(sorted(differences, key=lambda difference: not difference.unlike))
 
 
-def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
-    """What differs within the pairs of a base's and a candidate's record, what is unlike first."""
-    counts = Counter(item for pair in pairs for item in _of_pair(*pair))
-    every = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
-    return tuple(sorted(every, key=lambda difference: not difference.unlike))
+def differences_sentence(differences: Sequence[Difference]) -> str:
+    """Return the differences of one pair: ``torch 2.9.1 / 2.14.1``; fields that only one side has come last."""
+    ordered = sorted(differences, key=lambda difference: ABSENT in (difference.base, difference.candidate))
+    return ", ".join(one_line(f"{item.field} {item.base} / {item.candidate}") for item in ordered)
 
 
-def sentence(differences: Sequence[Difference]) -> str:
-    """The differences of one pair, in a few words: ``torch 2.9.1 / 2.14.1``; what only one has comes last."""
-    ordered = sorted(differences, key=lambda difference: NOT_THERE in (difference.base, difference.candidate))
-    return ", ".join(
-        one_line(f"{difference.field} {difference.base} / {difference.candidate}") for difference in ordered
-    )
-
-
-def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
-    """The error that names what is unlike."""
-    lines = [one_line(f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}") for one in unlike]
+def conditions_error(unlike: Sequence[Difference], cases: int) -> InferlensError:
+    """Return the error that lists the unlike differences."""
+    lines = [
+        one_line(f"{item.field}: {item.base} / {item.candidate}{case_count_label(item, cases)}") for item in unlike
+    ]
     return InferlensError(
         "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
         expected="the same machine, driver and inputs on both sides",
@@ -452,54 +444,56 @@ def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
     )
 
 
-def about(difference: Difference, cases: int) -> str:
-    """How many of the cases a difference is about, in brackets; nothing if it is all of them."""
+def case_count_label(difference: Difference, cases: int) -> str:
+    """Return the number of cases with a difference, in brackets; empty if all have it."""
     return "" if difference.cases == cases else f" ({difference.cases} of {plural(cases, 'case')})"
 
 
-def _of_pair(base: Record, candidate: Record) -> Iterator[tuple[str, str, str]]:
-    """Name and both texts of each field that differs."""
-    ran = base.status == candidate.status == "ok"  # one that failed may not have got as far as its model
-    one, other = (_fields(record, ran) for record in (base, candidate))
-    for name in dict.fromkeys([*one, *other]):
-        mine, theirs = one.get(name, NOT_THERE), other.get(name, NOT_THERE)
-        if isinstance(mine, float) and isinstance(theirs, float):
-            same = abs(mine - theirs) <= _SLACK * max(mine, theirs)
+def _pair_differences(base: Record, candidate: Record) -> Iterator[tuple[str, str, str]]:
+    """Yield the name and both values of each field that differs."""
+    ran = base.status == candidate.status == "ok"  # a failed process may not have loaded its model
+    before, after = (_fields(record, with_model=ran) for record in (base, candidate))
+    for name in dict.fromkeys([*before, *after]):
+        first, second = before.get(name, ABSENT), after.get(name, ABSENT)
+        if isinstance(first, float) and isinstance(second, float):
+            same = abs(first - second) <= _TOLERANCE * max(first, second)
         else:
-            same = mine == theirs or (name == POWER_LIMIT and "" in (mine, theirs))  # old records do not tell it
+            same = first == second or (name == POWER_LIMIT and "" in (first, second))  # old records lack it
         if not same:
-            yield name, _text(name, mine), _text(name, theirs)
+            yield name, _text(name, first), _text(name, second)
 
 
-def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
-    """What may differ: texts, and sizes as numbers; empty where it is not known."""
-    here, budget, model = record.environment, record.budget, record.model
+def _fields(record: Record, *, with_model: bool) -> dict[str, str | float]:
+    """Return the fields to compare: texts, and sizes as numbers; empty if unknown."""
+    environment, budget, model = record.environment, record.budget, record.model
+    on_gpu = record.case.device != "cpu"
     fields: dict[str, str | float] = {
-        "CPU": here.cpu, "CPU cores": _number(here.cpu_cores), "CPU threads": _number(here.cpu_threads),
-        "CPU governor": here.governor,
+        "CPU": environment.cpu, "CPU cores": _number(environment.cpu_cores),
+        "CPU threads": _number(environment.cpu_threads), "CPU governor": environment.governor,
     }  # fmt: skip
-    if record.case.device != "cpu":
-        counts = Counter(gpu.name for gpu in here.gpus)
-        cuda = f" (CUDA {here.cuda_driver})" if here.cuda_driver else ""
+    if on_gpu:
+        counts = Counter(gpu.name for gpu in environment.gpus)
+        cuda = f" (CUDA {environment.cuda_driver})" if environment.cuda_driver else ""
         fields["GPUs"] = ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
-        fields |= {"driver": here.driver + cuda, "GPU card": card_name(here)}
-    # What may make a model faster or slower comes first: people see the first few.
-    of_gpus = () if record.case.device != "cpu" else ("nvidia-", "triton")
-    fields |= {REVISION: here.git_revision} if record.case.runs_own_code else {}
-    fields |= {name: version for name, version in here.libraries.items() if not name.startswith(of_gpus)}
+        fields |= {"driver": environment.driver + cuda, "GPU card": card_name(environment)}
+    # People see the first few: the fields that may make a model faster or slower.
+    gpu_libraries = () if on_gpu else ("nvidia-", "triton")
+    fields |= {REVISION: environment.git_revision} if record.case.runs_own_code else {}
+    fields |= {name: version for name, version in environment.libraries.items() if not name.startswith(gpu_libraries)}
     fields |= {
-        **here.variables, "Python": here.python, "system": here.system, "container": here.container,
-        "inferlens": here.inferlens, "mode": budget.mode, "warm-up": _number(budget.warmup, "until steady"),
-        "least warm-up": duration(budget.warmup_seconds), "iterations": _number(budget.iterations, "not fixed"),
+        **environment.variables, "Python": environment.python, "system": environment.system,
+        "container": environment.container, "inferlens": environment.inferlens, "mode": budget.mode,
+        "warm-up": _number(budget.warmup, "until steady"), "least warm-up": duration(budget.warmup_seconds),
+        "iterations": _number(budget.iterations, "not fixed"),
         "seconds": "not fixed" if budget.seconds is None else duration(budget.seconds),
         "half-width": percent(budget.half_width),
         "max time": "by default" if budget.max_time is None else duration(budget.max_time),
-        "memory": float(here.memory or 0) or "",
+        "memory": float(environment.memory or 0) or "",
     }  # fmt: skip
-    if record.case.device != "cpu":
-        fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in here.gpus), 0)) or ""
+    if on_gpu:
+        fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in environment.gpus), 0)) or ""
         fields[POWER_LIMIT] = _power_limit(record) or ""
-    if of_model:
+    if with_model:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),
             "weights": model.weights_sha256[:12] or model.weights,
@@ -510,9 +504,9 @@ def _fields(record: Record, of_model: bool) -> dict[str, str | float]:
 
 
 def _power_limit(record: Record) -> float | None:
-    """That of the GPU which was watched, or of all GPUs where none was; ``None`` if these are not the same."""
-    watched = record.machine.gpu_uuid if record.machine else ""
-    limits = {gpu.power_limit for gpu in record.environment.gpus if not watched or gpu.uuid == watched}
+    """Return the limit of the monitored GPU, or else the common one of all GPUs; ``None`` if they differ."""
+    uuid = record.machine.gpu_uuid if record.machine else ""
+    limits = {gpu.power_limit for gpu in record.environment.gpus if not uuid or gpu.uuid == uuid}
     return limits.pop() if len(limits) == 1 else None
 
 

@@ -28,11 +28,11 @@ from inferlens.analysis.profile_table import (
     LayerTable,
     Runs,
     RunTimes,
-    busy_of,
+    busy_seconds,
+    kernel_family,
+    layer_family,
     layer_table,
-    of_kernel,
-    of_layer,
-    runs_of,
+    profile_runs,
     short_name,
 )
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
@@ -45,7 +45,7 @@ from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
 from inferlens.spec.plan import bench_words, command
-from inferlens.stats.host_bound import gpu_waits
+from inferlens.stats.host_bound import gpu_waits_for_host
 from inferlens.stats.samples import median
 from inferlens.units import byte_count, duration, listing, percent, plural, ratio, significant
 
@@ -198,7 +198,7 @@ class TimedLayer:
     @cached_property
     def family(self) -> Family:
         """The family of its kind."""
-        return of_layer(self.layer.kind, self.layer.name)
+        return layer_family(self.layer.kind, self.layer.name)
 
     @property
     def name(self) -> str:
@@ -232,7 +232,7 @@ class TimedKernel:
     @cached_property
     def family(self) -> Family:
         """The family of its name; empty for copies and fills."""
-        return of_kernel(self.kernel.name) if self.kernel.kind == "kernel" else ""
+        return kernel_family(self.kernel.name) if self.kernel.kind == "kernel" else ""
 
     @property
     def name(self) -> str:
@@ -439,7 +439,7 @@ class Evidence:
     def floors(self) -> Roofline | None:
         """The layers against the ceilings of the device, if both their work and the ceilings are known."""
         floors = roofline(self.layer_profile, self.record) if self.layer_profile else ""
-        return None if isinstance(floors, str) or not floors.known else floors
+        return None if isinstance(floors, str) or not floors.floored_time else floors
 
     @cached_property
     def timed_layers(self) -> tuple[TimedLayer, ...]:
@@ -464,7 +464,7 @@ class Evidence:
     @property
     def layer_base(self) -> str:
         """The base of shares of layers, in words: layers of a call that waits for the host are timed there."""
-        waits = (wait := self.host_wait) and gpu_waits(wait.idle, wait.whole)
+        waits = (wait := self.host_wait) and gpu_waits_for_host(wait.idle, wait.whole)
         return "the host's time" if waits else "the call" if self.latency else "the profiled call"
 
     def call_share(self, seconds: float) -> float:
@@ -490,10 +490,10 @@ class Evidence:
         """The kernels and the times of their runs, if these are plausible."""
         for profile in self.profiles:
             if profile.status == "ok" and profile.kernels and profile.layers is None:
-                runs = runs_of(profile)
-                if isinstance(runs, str) or not runs.was_timed or not all(runs.was_timed):
+                runs = profile_runs(profile)
+                if isinstance(runs, str) or not runs.timed or not all(runs.timed):
                     return None
-                return (profile.kernels, runs) if busy_of(profile.kernels, runs) is not None else None
+                return (profile.kernels, runs) if busy_seconds(profile.kernels, runs) is not None else None
         return None
 
     @cached_property
@@ -552,7 +552,7 @@ def host_bound_finding(
 
     The record is used only if the wait is unknown. ``hint`` is called only for a finding, as it may import a backend.
     """
-    if wait and gpu_waits(wait.idle, wait.whole):
+    if wait and gpu_waits_for_host(wait.idle, wait.whole):
         yield make_finding(
             _WAITS_TRACED if wait.traced else _WAITS,
             wait.numbers, code="host-bound", subject="the run", seconds=wait.idle, whole=wait.whole,

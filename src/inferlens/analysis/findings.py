@@ -256,7 +256,7 @@ def near_ceiling(evidence: Evidence) -> Iterator[Finding]:
     floors = evidence.floors
     if floors is None or floors.won is None or floors.bound or not floors.time or floors.ceilings.disturbed:
         return
-    if floors.known >= MOSTLY_KNOWN * floors.time and floors.won <= NEAR_CEILING * floors.time:
+    if floors.floored_time >= MOSTLY_KNOWN * floors.time and floors.won <= NEAR_CEILING * floors.time:
         yield make_finding(
             "The call is near its ceiling: faster layers could win {won:duration} of {time:duration} at most.",
             {"won": floors.won, "time": floors.time, "floor": floors.floor},

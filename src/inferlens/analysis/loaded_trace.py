@@ -1,4 +1,4 @@
-"""A trace from Python: its views as polars data frames, seconds and bytes, null for what is not known."""
+"""Traces in Python: their views as polars data frames, in seconds and bytes, null for unknown values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTrace(Displayed):
-    """A trace that was read; each view is computed when it is asked for. ``notes``: what was skipped or mended."""
+    """A trace whose views are computed on demand. ``notes`` tell the skipped and repaired parts of its file."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.notes = analysis, analysis.trace.notes
@@ -31,39 +31,39 @@ class LoadedTrace(Displayed):
         return f"<LoadedTrace of {steps}, {events}>"
 
     def overview(self) -> Overview:
-        """The numbers of the overview."""
+        """Return the numbers of the overview."""
         return self.analysis.overview
 
     def advice(self) -> Findings:
-        """What to try, what could save the most of a step first."""
+        """Return findings, the largest possible saving of a step first."""
         return trace_findings(self.analysis)
 
     def operators(self, *by: str) -> DataFrame:
-        """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""
+        """Return operators by name, and by ``"shapes"`` or ``"stack"`` as well if given."""
         return operators(self.analysis, *by).frame()
 
     def kernels(self, *, by_operator: bool = False) -> DataFrame:
-        """Kernels, copies and fills by name, or by the operator that launched them, grid and block too."""
+        """Return kernels, copies and fills by name, or by launching operator, grid and block as well."""
         return kernels(self.analysis, by_operator=by_operator).frame()
 
     def modules(self) -> DataFrame:
-        """Modules in the order of a walk through their tree."""
+        """Return modules in pre-order."""
         return module_tree(self.analysis).frame()
 
     def memory(self) -> DataFrame:
-        """Who held memory at each device's peak."""
+        """Return the holders of memory at each device's peak."""
         return holders(self.analysis).frame()
 
     def steps(self) -> DataFrame:
-        """Every step, and what its time went to."""
+        """Return the parts of every step's time."""
         return stepping(self.analysis).frame()
 
     def timeline(self) -> DataFrame:
-        """How much of each slice of time the GPU and the host were at work."""
+        """Return the utilization of GPU and host in slices of time."""
         return timeline(self.analysis).frame()
 
     def events(self) -> DataFrame:
-        """All complete events, in the order of the file; begin and duration in nanoseconds."""
+        """Return all complete events in the order of the file; begin and duration in nanoseconds."""
         trace = self.analysis.trace
         categories = [category.name.lower() for category in Category]
         threads = [trace.threads[code] for code in trace.thread.tolist()]
@@ -79,10 +79,10 @@ class LoadedTrace(Displayed):
 
 
 def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
-    """A trace that torch.profiler wrote, or another in Chrome's trace event format.
+    """Load a trace of torch.profiler, or another in Chrome's trace event format.
 
     Args:
-        path: a file, plain or packed with gzip or zstd, or a pipe.
+        path: a file, plain or compressed with gzip or zstd, or a pipe.
 
     Raises InferlensError if there is no trace, or no such step. Its frames need polars.
     """

@@ -23,7 +23,7 @@ from inferlens.record.machine import Energy
 from inferlens.record.record import AGREEMENT, KERNEL_FAMILIES, MEMORY_APART, Accuracy, Metric, Record
 from inferlens.spec.objective import Constraint
 from inferlens.stats.comparison import estimate, interval_over_processes
-from inferlens.stats.host_bound import enqueueing_takes_all
+from inferlens.stats.host_bound import enqueueing_is_bottleneck
 from inferlens.stats.intervals import (
     Interval,
     difference_of_means,
@@ -137,7 +137,7 @@ def bound_by(record: Record) -> str:
     copies = [steady_samples(record, metric).for_median for metric in ("H2D time", "D2H time")]
     if all(copies) and sum(map(median, copies)) >= COPY_BOUND * median(gpu):
         return "copies"
-    return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"
+    return "host" if enqueueing_is_bottleneck(median(enqueue), median(latency)) else "GPU"
 
 
 def bottleneck(record: Record) -> str:

@@ -1,18 +1,16 @@
-"""Modules as rows, backends as columns, time in the cells: several profiles of one model become one tree.
+"""Tables of modules: modules as rows, backends as columns, time in the cells, from several profiles of one model.
 
-A module is a path, its names in a tuple; the model itself is the empty one. No backend says how much of a layer that
-was fused from several modules belongs to each of them, so every rule for that is a convention: ``work`` gives the layer
-to the module that does most of its FLOPs, ``whole`` leaves it in the deepest module that contains them all, ``split``
-divides it by their FLOPs.
+A module is a path, its names in a tuple; the model itself is the empty path. No backend tells the parts of a layer that
+was fused from several modules, so the rule for these is a convention: ``work`` assigns the layer to the module with
+most of its FLOPs, ``whole`` to the deepest module that contains all of them, and ``split`` divides it by their FLOPs.
 
-In every column the rows that have no rows below them add up to the whole, in typical times (see :mod:`.layers`). For
-that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to no module has rows of
-its own: layers of which no module is known, and time outside of all layers. The whole of a column is a run, or where
-its runs say so, all kernels, outside of which there is nothing.
+In every column the leaf rows add up to the whole, in typical times (see :mod:`.profile_table`). For that, an unfolded
+module has a row ``itself`` for its own layers, and what belongs to no module has rows of its own: layers of no known
+module, and time outside of all layers. The whole of a column is a run, or the sum of all kernels.
 
-*Fastest* is a cell whose median's interval lies below those of all other columns, *slower* one whose interval lies
-above the reference's, by more than single processes are taken to differ. Cells of which a part is counted elsewhere, or
-a layer has no time, are neither, nor are those of a column of which much is of no known module.
+*Fastest* is a cell whose interval of the median lies below those of all other columns, *slower* one whose interval lies
+above the reference's, by more than single processes usually differ. A cell with parts that count elsewhere or have no
+time is neither, nor is any cell of a column with much time in no known module.
 """
 
 from __future__ import annotations
@@ -32,47 +30,45 @@ from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
 from inferlens.stats.samples import Array
 
-# A column with more than this in layers of no known module has too little in its modules to be compared.
-MOST_UNKNOWN = 0.1
-RULES = ("work", "whole", "split")
+MOST_UNKNOWN = 0.1  # of a column's time in layers of no known module, for it to be compared
+FUSION_RULES = ("work", "whole", "split")
 MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
-APART = 1.1  # times of a module in single processes that are closer are not called different
-# Deeper names stay together: a tree of modules is not deeper, and a file that says so would take all memory.
-DEEPEST = 64
+SEPARATION = 1.1  # ratio of times in single processes that is called a difference
+DEEPEST = 64  # deeper names stay together, lest a malicious file take all memory
 
 Path = tuple[str, ...]
-Rule = Callable[[Sequence[Path]], dict[Path, float]]
-Kind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
+FusionRule = Callable[[Sequence[Path]], dict[Path, float]]
+ModuleRowKind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
 
 
-def path_of(module: str) -> Path:
-    """The names in a module's path; PyTorch allows no dot within a name."""
+def module_path(module: str) -> Path:
+    """Return the names in a module's path; PyTorch allows no dot within a name."""
     return tuple(module.split(".", DEEPEST - 1)) if module else ()
 
 
 def ancestor(paths: Sequence[Path]) -> Path:
-    """The deepest module that contains all of ``paths``, of which there is at least one."""
+    """Return the deepest module that contains all of ``paths``, at least one."""
     return tuple(commonprefix(list(paths)))  # noqa: RUF071 - of tuples it compares names
 
 
-def flops_of(work: Work | None) -> dict[Path, float]:
-    """Each module's own FLOPs, without those of modules in it; empty where they are not known."""
-    return {path_of(module.module): max(module.flops, 0.0) for module in work.modules} if work else {}
+def module_flops(work: Work | None) -> dict[Path, float]:
+    """Return each module's FLOPs without those of its submodules; empty if unknown."""
+    return {module_path(module.module): max(module.flops, 0.0) for module in work.modules} if work else {}
 
 
-def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
-    """What share of a layer goes to which of the modules that it was fused from; ``flops`` are those of the modules."""
+def fusion_rule(name: str, flops: Mapping[Path, float] | None = None) -> FusionRule:
+    """Return the function that gives the shares of a layer by the modules that it was fused from."""
 
-    def known(paths: Sequence[Path]) -> dict[Path, float]:
+    def own_flops(paths: Sequence[Path]) -> dict[Path, float]:
         return {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
 
     def split(paths: Sequence[Path]) -> dict[Path, float]:
-        own = known(paths)
+        own = own_flops(paths)
         total = sum(own.values())
         return {path: item / total for path, item in own.items()} or {path: 1 / len(paths) for path in paths}
 
     def work(paths: Sequence[Path]) -> dict[Path, float]:
-        own = known(paths)
+        own = own_flops(paths)
         most = [path for path, item in own.items() if item >= MOST_WORK * sum(own.values())]
         return {ancestor(most or list(own) or paths): 1.0}
 
@@ -85,13 +81,13 @@ class Cell(Struct, frozen=True, kw_only=True):
     times: RunTimes | None  # of its layers and of those below it; ``None`` if none of them has a time of its own
     shared: bool = False  # a layer was fused with modules outside of this one; ``untimed``: a layer has no time
     untimed: bool = False
-    counted_in: str | None = None  # the module that has the time of a fused layer, where nothing is left here
+    counted_in: str | None = None  # the module that has the time of a fused layer, if nothing remains here
     fastest: bool = False
     slower: bool = False
 
     @property
     def bounds(self) -> tuple[float, float] | None:
-        """The interval of its median, if its time is that of the module, all of it and nothing else."""
+        """The interval of its median, if its time is that of the complete module and nothing else."""
         if self.times is None or self.shared or self.untimed:
             return None
         low, high = self.times.median_low, self.times.median_high
@@ -101,36 +97,36 @@ class Cell(Struct, frozen=True, kw_only=True):
 class ModuleRow(Struct, frozen=True, kw_only=True):
     """One module on all backends."""
 
-    kind: Kind
+    kind: ModuleRowKind
     path: Path = ()
     depth: int
-    cells: tuple[Cell | None, ...]  # one for each column; ``None`` where the backend names no such module
-    folded: int = 0  # how many modules below it have no row
+    cells: tuple[Cell | None, ...]  # one for each column; ``None`` if the backend names no such module
+    folded: int = 0  # number of modules below it without a row
     last: tuple[bool, ...] = ()  # whether it is the last of its siblings, for itself and each row above it
 
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """The tree of one model: rows in pre-order, how deep it is unfolded and goes, and which columns are compared."""
+    """The tree of one model: rows in pre-order, its shown and its full depth, and the columns that are compared."""
 
     rows: tuple[ModuleRow, ...]
     rule: str
     depth: int
     deepest: int
-    marked: tuple[bool, ...]
+    comparable: tuple[bool, ...]
 
 
 @dataclass(eq=False)
 class ModuleTimes:
-    """Times of one profile's modules in each run, in seconds.
+    """Seconds of one profile's modules in each run.
 
     Attributes:
-        unknown: of layers of which it is not known from which module they came.
-        own: of layers that count as a module's own; ``total``: of those, and of the ones of modules below it.
-        shared: modules of which a layer was fused with modules outside of them.
+        unknown: of layers of no known module.
+        own: of a module's own layers; ``total``: of these and of the modules below it.
+        shared: modules with a layer that was fused with modules outside of them.
         untimed: modules with, at any depth, a layer that has no time.
-        given: modules of fused layers, and which of them, or above them, has most of the layer.
-        order: all modules that layers name, those above them too, in the order of execution.
+        assigned: modules of fused layers, and which of them, or above them, has most of the layer.
+        order: all modules that layers name, and those above them, in the order of execution.
     """
 
     runs: Runs
@@ -139,50 +135,50 @@ class ModuleTimes:
     total: dict[Path, Array] = field(default_factory=dict)
     shared: set[Path] = field(default_factory=set)
     untimed: set[Path] = field(default_factory=set)
-    given: dict[Path, Path] = field(default_factory=dict)
+    assigned: dict[Path, Path] = field(default_factory=dict)
     order: dict[Path, None] = field(default_factory=dict)
 
     @property
     def outside(self) -> Array:
-        """What is in no layer of each run, or nothing where the whole is all kernels."""
+        """The part of each run in no layer; zeros if the whole is all kernels."""
         return self.runs.base - self.runs.sums
 
     def cell(self, path: Path, *, own: bool) -> Cell | None:
-        """The cell of a module, or of what in it is its own."""
+        """Return the cell of a module, or of its own layers."""
         if own:
             return Cell(times=self.runs.times(self.own[path])) if path in self.own else None
         if path not in self.order:
             return None
         times = self.runs.times(self.total[path]) if path in self.total else None
-        given = ".".join(self.given[path]) if times is None and path in self.given else None
-        return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed, counted_in=given)
+        owner = ".".join(self.assigned[path]) if times is None and path in self.assigned else None
+        return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed, counted_in=owner)
 
 
-def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
-    """The times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
-    module_times = ModuleTimes(runs, np.zeros(runs.count))
-    for part, seconds, timed in zip(profile.parts, runs.layers, runs.was_timed, strict=True):
-        paths = list(dict.fromkeys(map(path_of, part.modules)))
+def module_times(profile: Profile, runs: Runs, rule: FusionRule) -> ModuleTimes:
+    """Return the times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
+    times = ModuleTimes(runs, np.zeros(runs.count))
+    for part, seconds, timed in zip(profile.parts, runs.layers, runs.timed, strict=True):
+        paths = list(dict.fromkeys(map(module_path, part.modules)))
         if not paths:
-            module_times.unknown = module_times.unknown + seconds
+            times.unknown = times.unknown + seconds
             continue
         top = len(ancestor(paths))
         for path in paths:
-            module_times.order.update(dict.fromkeys(_down_to(path)))
-            module_times.shared.update(item for item in _down_to(path) if len(item) > top)
-            module_times.untimed.update(() if timed else _down_to(path))
+            times.order.update(dict.fromkeys(_prefixes(path)))
+            times.shared.update(prefix for prefix in _prefixes(path) if len(prefix) > top)
+            times.untimed.update(() if timed else _prefixes(path))
         shares = rule(paths) if timed else {}
         if shares:
-            module_times.given.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
+            times.assigned.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
         for path, share in shares.items():
-            module_times.own[path] = module_times.own.get(path, 0.0) + share * seconds
-            for item in _down_to(path):
-                module_times.total[item] = module_times.total.get(item, 0.0) + share * seconds
-    return module_times
+            times.own[path] = times.own.get(path, 0.0) + share * seconds
+            for prefix in _prefixes(path):
+                times.total[prefix] = times.total.get(prefix, 0.0) + share * seconds
+    return times
 
 
-def _down_to(path: Path) -> Iterator[Path]:
-    """The model, the modules on the way down, and the module itself."""
+def _prefixes(path: Path) -> Iterator[Path]:
+    """Return the model, the modules above a module, and the module itself."""
     return (path[:length] for length in range(len(path) + 1))
 
 
@@ -193,75 +189,78 @@ def module_table(
     depth: int | None = None,
     right: Sequence[bool] = (),
 ) -> ModuleTable:
-    """The tree of modules of several profiles of one model, the first of which is the reference.
+    """Return the tree of modules of several profiles of one model, the first of which is the reference.
 
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
-        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: none are.
-        right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
+        depth: modules deeper than this, 1 or more, are folded into those above; ``None`` folds none.
+        right: whether the outputs of each profile are right; wrong ones are not compared. Empty: all are right.
     """
-    # What a model has to do is the same on every backend: one profile that says it serves for all.
-    flops = next((found for profile, _ in profiles if (found := flops_of(profile.work))), {})
-    chosen = rule_of(rule, flops)
-    columns = [module_times(profile, runs, chosen) for profile, runs in profiles]
-    paths = list(dict.fromkeys(path for one in columns for path in one.order))
+    # All backends do the same work: one profile that has it is enough for all.
+    flops = next((flops for profile, _ in profiles if (flops := module_flops(profile.work))), {})
+    fuse = fusion_rule(rule, flops)
+    columns = [module_times(profile, runs, fuse) for profile, runs in profiles]
+    paths = list(dict.fromkeys(path for column in columns for path in column.order))
     deepest = max(map(len, paths), default=0)
     shown = deepest if depth is None else min(max(depth, 1), deepest)
-    ways = {(profile.timed, runs.share_of) for profile, runs in profiles}
-    marked = tuple(
-        len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
-        for index, one in enumerate(columns)
+    bases = {(profile.timed, runs.share_of) for profile, runs in profiles}
+    comparable = tuple(
+        len(bases) == 1 and (not right or right[index]) and (column.runs.share(column.unknown) or 0.0) <= MOST_UNKNOWN
+        for index, column in enumerate(columns)
     )
-    rows = [_marked(row, marked) for row in _rows(columns, paths, shown)]
-    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
+    rows = [_mark(row, comparable) for row in _rows(columns, paths, shown)]
+    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, comparable=comparable)
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
-    """The whole, the modules beneath it, and what belongs to none."""
+    """Yield the whole, the modules below it, and what belongs to none."""
     children: dict[Path, list[Path]] = {}
     for path in filter(None, paths):
         children.setdefault(path[:-1], []).append(path)
-    below = Counter(item for path in paths for item in _down_to(path) if item != path)
+    descendants = Counter(prefix for path in paths for prefix in _prefixes(path) if prefix != path)
 
-    def beneath(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
-        """The module's own time if it has any, and the modules in it; beneath the model other rows follow them."""
+    def rows_below(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
+        """Yield the module's own layers if it has any, and its submodules; rows of no module follow the model's."""
         inner = children.get(path, []) if len(path) < depth else []
         if path and not inner:
             return
-        own: list[tuple[Kind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
-        found = [*own, *(("module", item) for item in inner)]
-        for place, (kind, item) in enumerate(found, 1):
-            last = (*above, place == len(found) and path != ())
-            cells = tuple(one.cell(item, own=kind == "itself") for one in columns)
-            folded = below[item] if kind == "module" and len(item) == depth else 0
-            yield ModuleRow(kind=kind, path=item, depth=len(last), cells=cells, folded=folded, last=last)
+        own: list[tuple[ModuleRowKind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
+        entries = [*own, *(("module", child) for child in inner)]
+        for place, (kind, child) in enumerate(entries, 1):
+            last = (*above, place == len(entries) and path != ())
+            cells = tuple(column.cell(child, own=kind == "itself") for column in columns)
+            folded = descendants[child] if kind == "module" and len(child) == depth else 0
+            yield ModuleRow(kind=kind, path=child, depth=len(last), cells=cells, folded=folded, last=last)
             if kind == "module":  # no deeper than DEEPEST
-                yield from beneath(item, last)
+                yield from rows_below(child, last)
 
-    def sums(kind: Kind, last: tuple[bool, ...], series: Callable[[ModuleTimes], Array]) -> ModuleRow:
-        outside = kind == "outside layers"  # of which kernels have none
-        cells = (None if outside and one.runs.share_of != "run" else Cell(times=one.runs.times(series(one)))
-                 for one in columns)  # fmt: skip
+    def sum_row(kind: ModuleRowKind, last: tuple[bool, ...], series: Callable[[ModuleTimes], Array]) -> ModuleRow:
+        cells = (
+            None
+            if kind == "outside layers" and column.runs.share_of != "run"  # nothing is outside of all kernels
+            else Cell(times=column.runs.times(series(column)))
+            for column in columns
+        )
         return ModuleRow(kind=kind, depth=len(last), cells=tuple(cells), last=last)
 
-    yield sums("whole", (), lambda one: one.runs.base)
-    yield from beneath((), ())
-    yield sums("not attributed", (True,), lambda one: one.unknown + one.outside)
-    if any(one.runs.share_of == "run" for one in columns) and any(one.unknown.any() for one in columns):
-        yield sums("unknown module", (True, False), lambda one: one.unknown)
-        yield sums("outside layers", (True, True), lambda one: one.outside)
+    yield sum_row("whole", (), lambda column: column.runs.base)
+    yield from rows_below((), ())
+    yield sum_row("not attributed", (True,), lambda column: column.unknown + column.outside)
+    if any(column.runs.share_of == "run" for column in columns) and any(column.unknown.any() for column in columns):
+        yield sum_row("unknown module", (True, False), lambda column: column.unknown)
+        yield sum_row("outside layers", (True, True), lambda column: column.outside)
 
 
-def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
-    """The row with its marks; rows that are no module have none: what is in them differs."""
+def _mark(row: ModuleRow, comparable: Sequence[bool]) -> ModuleRow:
+    """Return the row with its marks; rows of no module have different contents, and so no marks."""
     if row.kind != "module" or len(row.cells) < 2:
         return row
-    bounds = [cell.bounds if cell and able else None for cell, able in zip(row.cells, marked, strict=True)]
+    bounds = [cell.bounds if cell and compare else None for cell, compare in zip(row.cells, comparable, strict=True)]
     cells = list(row.cells)
-    for index, (cell, entry) in enumerate(zip(row.cells, bounds, strict=True)):
-        if cell and entry:
-            others = bounds[:index] + bounds[index + 1 :]
-            fastest = all(item is not None and entry[1] * APART < item[0] for item in others)
-            slower = bounds[0] is not None and entry[0] > bounds[0][1] * APART
+    for index, (cell, own) in enumerate(zip(row.cells, bounds, strict=True)):
+        if cell and own:
+            rest = bounds[:index] + bounds[index + 1 :]
+            fastest = all(other is not None and own[1] * SEPARATION < other[0] for other in rest)
+            slower = bounds[0] is not None and own[0] > bounds[0][1] * SEPARATION
             cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))

@@ -1,7 +1,16 @@
-"""What a layer or a kernel does, from its name: backends use different words for the same.
+"""Tables of a profile: a row for each layer or kernel with its time, and an account of how they add up.
 
-A word that is not known has no family, and no rule speaks of it. Kernels' names are those of cuDNN, cuBLAS, CUTLASS,
-TensorRT, PyTorch and Triton.
+*Statistics over runs* (mean, median, 95th percentile) show how a time spreads, and do not add up: the median of a sum
+is not the sum of medians. *Typical times* do: the mean over the same runs for everything, the middle half of them when
+ordered by the whole. A share is a typical time over the typical whole, or of kernels over their sum.
+
+Profiling makes calls longer. If the latency without profiling is known, a profiled run is scaled to it, and its layers
+with it. Kernels do not take longer for being profiled: their times stay, unless they exceed the call, and the rest of
+the call is the GPU's waiting. Busy time is less than the sum of kernels that ran side by side, on several streams.
+
+Families are the kinds of layers and kernels, from their names: backends use different words for the same. An unknown
+word has no family, and no rule applies to it. Names of kernels are those of cuDNN, cuBLAS, CUTLASS, TensorRT, PyTorch
+and Triton, demangled as CUPTI gives them; :func:`short_name` shortens them.
 """
 
 from __future__ import annotations
@@ -21,7 +30,7 @@ from inferlens.analysis.samples import steady_samples
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Level, Profile, Tensor
 from inferlens.record.record import Record
-from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
+from inferlens.stats.host_bound import enqueueing_is_bottleneck, gpu_waits_for_host
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.samples import Array, median, summarise
 from inferlens.trace.precision import kernel_precision
@@ -73,71 +82,79 @@ _KERNELS: tuple[tuple[Family, str], ...] = (
     ("activation", r"relu|gelu|silu|sigmoid|tanh|clamp"),
     ("elementwise", r"elementwise|pointwise|triton_poi|pwgen"),
 )
-# Inductor names a kernel after all that it was fused from: only templates compute convolutions and products, and what
-# changes memory order does other things too.
+# Inductor names a kernel after all that was fused into it: only templates compute convolutions and products, and a
+# change of memory order is rarely all that a kernel does.
 _INDUCTOR = re.compile(r"triton_(?!tem_)")
 _SPLIT = re.compile(r"[\s:]")
 BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _NO_TENSOR_CORES = re.compile(r"gemv|depthwise|dwconv|conv_?dw|_dw_|splitk_?reduce|reduce_?split", re.IGNORECASE)
 
+LEAST_RUNS_TO_TRIM = 4
+_LONGEST = 86400.0  # seconds of a run: sums of longer times need not be finite, nor fit a trace
+KERNELS_CLOCK = "torch.profiler (CUPTI)"  # start of the clock of layers whose times are those of their kernels
+_ROUNDING = 0.005  # of the whole: an excess this small is rounding of the clock
 
-def of_layer(kind: str, name: str) -> Family:
-    """The family of a layer of that kind; of one whose kind is not known, if its name is that of an inserted copy."""
+KernelGrouping = Literal["name", "launch"]
+KERNEL_GROUPINGS: tuple[KernelGrouping, ...] = get_args(KernelGrouping)
+_NOISE = re.compile(r"_0x[0-9a-f]{16,}|\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
+_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
+# Template arguments that many kernels share: data types, containers, and wrappers around a distinctive name.
+_COMMON = re.compile(
+    r"^(?:void|const|int|unsigned|signed|long|short|float|double|bool|char|true|false|half|nv_bfloat16|__half2?"
+    r"|__nv_\w+|cudnn\w+_t|c10::\w+|std::\w+|at::TensorIteratorBase|at::Tensor|at::detail::\w+|\w*NumericTypeConverter"
+    r"|at::native::(?:ReduceOp|gpu_kernel_impl\w*|\w*TensorListMetadata|memory::\w+|TrivialOffset\w*|detail::\w+"
+    r"|OpaqueType|UnaryOpFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor)|TrivialOffset\w*|OffsetCalculator)$"
+)
+_GENERIC = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
+
+
+# Families
+
+
+def layer_family(kind: str, name: str) -> Family:
+    """Return the family of a layer of that kind; if the kind is unknown, recognize an inserted copy by its name."""
     if name.startswith("Reformatting CopyNode"):  # as TensorRT calls them
         return "reformat"
     word = _SPLIT.split(kind.strip().rpartition(".")[2])[0].lower()
     return next((family for family, pattern in _LAYERS if re.fullmatch(pattern, word)), "")
 
 
-def of_kernel(name: str) -> Family:
-    """The family of a kernel of that name."""
-    low = name[:2000].lower()
-    known = [item for item in _KERNELS if item[0] not in (*DENSE, "reformat")] if _INDUCTOR.match(low) else _KERNELS
-    return next((family for family, pattern in known if re.search(pattern, low)), "")
+def kernel_family(name: str) -> Family:
+    """Return the family of a kernel of that name."""
+    name = name[:2000].lower()
+    fused = _INDUCTOR.match(name)
+    patterns = [item for item in _KERNELS if item[0] not in (*DENSE, "reformat")] if fused else _KERNELS
+    return next((family for family, pattern in patterns if re.search(pattern, name)), "")
 
 
-def computed_in(part: Layer | Kernel) -> str:
-    """The precision that a layer or kernel computes in; empty where that is not known, or if it only converts."""
+def computed_precision(part: Layer | Kernel) -> str:
+    """Return the precision of a layer or kernel; empty if it is unknown, or if it only converts."""
     if is_conversion(part):
         return ""
     return part.precision if isinstance(part, Layer) else kernel_precision(part.name)
 
 
 def is_conversion(part: Layer | Kernel) -> bool:
-    """Whether it only changes type or memory order, and the model does not ask for it."""
+    """Return whether it only changes type or memory order, and the model does not ask for it."""
     if isinstance(part, Kernel):
-        return of_kernel(part.name) == "reformat"
-    family = of_layer(part.kind, part.name)
-    added = "inserted" in part.details or not part.modules
-    return family == "quantize" or "inserted" in part.details or (family in ("reformat", "cast") and added)
+        return kernel_family(part.name) == "reformat"
+    family, inserted = layer_family(part.kind, part.name), "inserted" in part.details
+    return family == "quantize" or inserted or (family in ("reformat", "cast") and not part.modules)
 
 
 def could_use_tensor_cores(name: str) -> bool:
-    """Whether a kernel of a convolution or matrix product has work for tensor cores.
+    """Return whether a kernel of a convolution or matrix product has work for tensor cores.
 
-    Products with a vector, depthwise convolutions and sums of partial products have not.
+    Products with a vector, depthwise convolutions and sums of partial products have none.
     """
     return _NO_TENSOR_CORES.search(name[:2000]) is None
 
 
-# The times of one profile's runs, a row for each of its layers, and how layers and the whole fit together.
-#
-# *Statistics over runs* (mean, median, 95th percentile) say how a time spreads, and do not add up: the median of a sum is
-# not the sum of medians. *Typical times* do: the mean over the same runs for everything, the middle half of them when
-# ordered by the whole. A share is a typical time over the typical whole, or of kernels over what they add up to.
-#
-# Profiling makes calls longer, so times are those of a call without it, where its latency is known: a profiled run is
-# scaled to it, and the layers with it. Kernels do not take longer for being profiled: their times stay, unless they are
-# more than the call, and what they leave of it is the GPU's waiting.
-
-LEAST_RUNS_TO_TRIM = 4
-_LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
-KERNELS_CLOCK = "torch.profiler (CUPTI)"  # how the clock of layers begins whose times are those of their kernels
-_ROUNDING = 0.005  # of the whole: what adds up to so little more than it does so by the clock's rounding
+# Runs
 
 
 class RunTimes(Struct, frozen=True, kw_only=True):
-    """What a time came to over the runs, in seconds."""
+    """Statistics of a time over the runs, in seconds."""
 
     typical: float  # mean over the middle half of the runs; these add up
     share: float | None  # ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time
@@ -150,58 +167,58 @@ class RunTimes(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed."""
+    """Seconds of every run: of the whole, and of each layer or kernel; zeros for one that was not timed."""
 
-    whole: Array  # shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was
+    whole: Array  # shape (runs,); ``layers``: shape (layers, runs); ``timed``: whether each layer has times
     layers: Array
-    was_timed: tuple[bool, ...]
-    share_of: Literal["run", "kernels"] = "run"  # what shares are of; ``kernels``: all in it, added up
-    whole_scale: float = 1.0  # by what the profiled times of runs were multiplied; ``scale``: those of layers
+    timed: tuple[bool, ...]
+    share_of: Literal["run", "kernels"] = "run"  # the base of shares: the run, or the sum of its kernels
+    whole_scale: float = 1.0  # the factor that profiled times of runs were scaled by; ``scale``: that of layers
     scale: float = 1.0
 
     @property
     def profiled(self) -> Array:
-        """What the whole of each run took while it was profiled."""
+        """Seconds of each run while it was profiled."""
         return self.whole / self.whole_scale
 
     @property
     def count(self) -> int:
-        """How many runs there were."""
+        """Number of runs."""
         return int(self.whole.size)
 
     @cached_property
     def sums(self) -> Array:
-        """What the layers of each run add up to."""
+        """Sum of the layers of each run."""
         return np.asarray(self.layers.sum(axis=0), dtype=np.float64)
 
     @property
     def outside(self) -> Array:
-        """The part of each run that was in no layer; negative where layers ran at the same time."""
+        """The part of each run in no layer; negative if layers ran at the same time."""
         return self.whole - self.sums
 
     @cached_property
     def middle(self) -> NDArray[np.intp]:
-        """The middle half of the runs, by the whole; all of them where they are few."""
+        """The middle half of the runs, by the whole; all of them if they are few."""
         order = np.argsort(self.whole, kind="stable")
         cut = self.count // 4 if self.count >= LEAST_RUNS_TO_TRIM else 0
         return order[cut : self.count - cut]
 
     def typical(self, series: Array) -> float:
-        """The mean of a series over the middle half of the runs."""
+        """Return the mean of a series over the middle half of the runs."""
         return float(series[self.middle].mean())
 
     @property
     def base(self) -> Array:
-        """What shares are of, in each run."""
+        """The base of shares in each run."""
         return self.whole if self.share_of == "run" else self.sums
 
     def share(self, series: Array) -> float | None:
-        """The typical time of a series over that of what shares are of."""
+        """Return the typical time of a series over that of the base of shares."""
         base = self.typical(self.base)
         return self.typical(series) / base if base > 0 else None
 
     def times(self, series: Array) -> RunTimes:
-        """What a series, a number for each run in their order, comes to."""
+        """Return the statistics of a series, a number for each run in their order."""
         summary = summarise(series.tolist())
         assert summary is not None, "a profile without runs has no times"
         low, high = ends(median_interval(series))
@@ -210,57 +227,146 @@ class Runs:
             median_low=low, median_high=high, p95=summary.p95,
         )  # fmt: skip
 
-    def of_layers(self, places: Iterable[int]) -> RunTimes:
-        """What the layers at these places, from 0, add up to, run by run."""
+    def layer_times(self, places: Iterable[int]) -> RunTimes:
+        """Return the statistics of the sum of the layers at these places, from 0."""
         return self.times(self.layers[list(places)].sum(axis=0))
 
-    def of_kernels(self) -> Runs:
-        """The same runs, in which shares are of all kernels."""
+    def with_kernel_shares(self) -> Runs:
+        """Return the same runs with shares of all kernels."""
         return replace(self, share_of="kernels")
 
-    def unknown(self, profile: Profile) -> float:
-        """The share of the time of its layers or kernels that is of no known module; all of no time at all."""
+    def unattributed_share(self, profile: Profile) -> float:
+        """Return the share of the time of layers or kernels of no known module; 1 without any time."""
         unknown = np.array([not part.modules for part in profile.parts], dtype=bool)
-        share = self.of_kernels().share(self.layers[unknown].sum(axis=0))
+        share = self.with_kernel_shares().share(self.layers[unknown].sum(axis=0))
         return 1.0 if share is None else share
+
+
+def profile_runs(profile: Profile, level: Level | None = None, unprofiled: Sequence[float] = ()) -> Runs | str:
+    """Return the runs of a profile, or the sentence that says why there are none; check its ``level`` if given.
+
+    Impossible times are not repaired. ``unprofiled`` are latency samples of the same case without profiling, in seconds
+    and in order, to which runs are scaled; without any they stay as profiled.
+    """
+    result, parts = profile.found, profile.parts
+    if profile.status != "ok" or result is None:
+        return profile.reason or f"It ended as '{profile.status}', and no reason is known."
+    if level and getattr(profile, f"{level}s") is None:
+        return f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
+    count = len(result.whole)
+    if not count or any(len(part.times) not in (0, count) for part in parts):
+        return "It has no runs, or not as many times of each layer or kernel as there were runs."
+    whole = np.asarray(result.whole, dtype=np.float64)
+    times = np.array([part.times or (0.0,) * count for part in parts]).reshape(-1, count)
+    if not are_times(whole) or not are_times(times):
+        return "A time in it is negative, not finite or more than a day."
+    runs = Runs(whole, times, tuple(bool(part.times) for part in parts))
+    call, profiled = float(np.median(unprofiled)) if len(unprofiled) else 0.0, runs.typical(whole)
+    if not (call > 0 and profiled > 0):
+        return runs
+    scale = whole_scale = call / profiled
+    if kernels_alone(profile):
+        busy = gpu_busy(profile, runs)
+        seconds = 0.0 if busy is None else runs.typical(busy)
+        scale = min(1.0, call / seconds) if seconds > 0 else 1.0
+    return replace(runs, whole=whole * whole_scale, layers=times * scale, whole_scale=whole_scale, scale=scale)
+
+
+def kernels_alone(profile: Profile) -> bool:
+    """Return whether its times are those of kernels alone, which profiling does not stretch."""
+    return profile.timed == "GPU" and (profile.level == "kernel" or profile.clock.startswith(KERNELS_CLOCK))
+
+
+def busy_seconds(kernels: Kernels, runs: Runs) -> Array | None:
+    """Return the seconds of each run in which the GPU ran anything; ``None`` if they are impossible or incomplete."""
+    busy = np.asarray(kernels.busy, dtype=np.float64)
+    return busy * runs.scale if busy.shape == runs.whole.shape and are_times(busy) else None
+
+
+def gpu_busy(profile: Profile, runs: Runs) -> Array | None:
+    """Return the seconds of each run in which a kernel ran; ``None`` unless kernels were timed alone."""
+    if not kernels_alone(profile):
+        return None
+    return busy_seconds(profile.kernels, runs) if profile.kernels else runs.sums
+
+
+def waits_for_host(profile: Profile, runs: Runs, record: Record | None) -> bool:
+    """Return whether unprofiled calls on a GPU are bound by the host, so that faster layers and kernels save nothing.
+
+    With kernels the busy time of the GPU decides, else the time to enqueue a call, from the record that ``runs`` are
+    scaled to.
+    """
+    latency = steady_samples(record, "latency").samples if record else ()
+    if not (record and latency) or profile.case.device == "cpu":
+        return False
+    busy, call = gpu_busy(profile, runs), median(latency)
+    if busy is not None:
+        return gpu_waits_for_host(call - runs.typical(busy), call)
+    enqueue = steady_samples(record, "enqueue time").samples
+    return bool(enqueue) and enqueueing_is_bottleneck(median(enqueue), call)
+
+
+def are_times(values: Array | Sequence[float]) -> bool:
+    """Return whether all values can be durations: finite, not negative, no more than a day."""
+    array = np.asarray(values, dtype=np.float64)
+    return bool(((array >= 0) & (array <= _LONGEST)).all())  # NaN is neither
+
+
+# Tables
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
     """One layer, one kernel, or all kernels that have a name."""
 
-    place: int  # its place in the order of execution, from 1; of several kernels that of the first launch
+    place: int  # in the order of execution, from 1; of several kernels that of the first launch
     name: str
     kind: str
-    modules: tuple[str, ...]  # what it came from, each once; so are ``operators``
+    modules: tuple[str, ...]  # its distinct origins in the model; so are ``operators``
     operators: tuple[str, ...]
-    calls: int  # how often it is executed in a run; ``times`` are of all calls together
+    calls: int  # executions in a run; ``times`` are of all calls together
     times: RunTimes | None  # ``None`` if it was not timed
 
 
 class LayerRow(ProfileRow, frozen=True, kw_only=True):
-    """One layer; ``precision`` is what it computes in, empty where that is not known or it only converts."""
+    """One layer; ``precision`` is empty if it is unknown, or if the layer only converts."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     precision: str = ""
 
 
+class KernelRow(ProfileRow, frozen=True, kw_only=True):
+    """One kernel, or all that have a name."""
+
+    of_busy: float | None  # its share of the time in which the GPU was busy
+    layers: tuple[str, ...]  # the distinct layers that launched it, in the order of execution
+    shapes: int  # different grids, blocks and resources; the next fields are those with most time
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    registers: int | None
+    shared_memory: int | None
+    occupancy: float | None
+    achieved: float | None
+    tensor_cores: bool | None
+    streams: tuple[int, ...]
+
+
 class ProfilingCost(Struct, frozen=True, kw_only=True):
-    """What a run took, in seconds, and how much longer a profiled one is than a call that is not profiled."""
+    """Seconds of a run, and how much longer a profiled one takes than a call without profiling."""
 
     runs: int
-    whole: RunTimes  # of a run, scaled to ``unprofiled`` where that is known; ``profiled``: median of the profiled ones
+    whole: RunTimes  # of a run, scaled to ``unprofiled`` if known; ``profiled``: median of the profiled runs
     profiled: float
-    unprofiled: float | None = field(name="untouched")  # median latency without profiling, if it is known
+    unprofiled: float | None = field(name="untouched")  # median latency without profiling, if known
     cost: float | None  # ``profiled`` over ``unprofiled``, with its 95 % interval; ``None`` with too few runs
     cost_low: float | None
     cost_high: float | None
 
 
 class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
-    """How the layers and the whole fit together, in seconds.
+    """Layers against the whole, in seconds.
 
-    ``outside`` is the whole less the layers, run by run; negative where layers ran at the same time.
+    ``outside`` is the whole less the layers, run by run; negative if layers ran at the same time.
     """
 
     layers: RunTimes
@@ -273,15 +379,29 @@ class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
         return self.outside.typical < -_ROUNDING * self.whole.typical
 
 
+class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
+    """Use of the GPU's time in a run, in seconds."""
+
+    kernels: RunTimes  # sum of kernels, copies and fills; ``busy``: in which at least one of them ran
+    busy: RunTimes
+    idle: RunTimes
+    overlap: RunTimes  # ``busy`` without ``kernels``: below zero if some ran side by side
+    calls: int  # kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them
+    launches: int
+    attributed: float  # the share of ``kernels`` that is traced to modules
+    with_tensor_cores: float  # the share of kernels whose names say that they use them
+    without_tensor_cores: float
+
+
 RowT = TypeVar("RowT", bound=ProfileRow)
 AccountT = TypeVar("AccountT", bound=ProfilingCost)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileTable(Generic[RowT, AccountT]):
-    """The layers or kernels of one case in the order of execution, and how they and the whole fit together.
+    """The layers or kernels of one case in the order of execution, and their account.
 
-    ``members`` are, by each row's place, the places from 0 of the layers or kernels that are in it.
+    ``members`` has, by each row's place, the places from 0 of its layers or kernels.
     """
 
     rows: tuple[RowT, ...]
@@ -290,25 +410,26 @@ class ProfileTable(Generic[RowT, AccountT]):
     runs: Runs
 
     def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:
-        """What some of the rows add up to, run by run."""
-        return self.runs.of_layers(place for row in rows for place in self.members[row.place])
+        """Return the statistics of the sum of some rows."""
+        return self.runs.layer_times(place for row in rows for place in self.members[row.place])
 
 
 LayerTable = ProfileTable[LayerRow, Reconciliation]
+KernelTable = ProfileTable[KernelRow, GpuAccount]
 
 
 def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTable | str:
-    """The layers of a profile, or the sentence that says why there are none.
+    """Return the layers of a profile, or the sentence that says why there are none.
 
-    ``unprofiled`` are latency samples of the same case without profiling, in seconds and in order; may be none.
+    ``unprofiled`` are latency samples without profiling, as for :func:`profile_runs`.
     """
-    runs = runs_of(profile, "layer", unprofiled)
+    runs = profile_runs(profile, "layer", unprofiled)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     rows = tuple(
         LayerRow(
             place=place, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
-            inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls, precision=computed_in(layer),
+            inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls, precision=computed_precision(layer),
             times=runs.times(series) if layer.times else None,
         )
         for place, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)
@@ -318,17 +439,17 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
 
 
 def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliation:
-    """How the layers of these runs and the whole fit together; ``unprofiled`` as in :func:`layer_table`."""
+    """Return the layers of these runs against the whole; ``unprofiled`` as in :func:`layer_table`."""
     return Reconciliation(
         **asdict(profiling_cost(runs, unprofiled)),
         layers=runs.times(runs.sums),
         outside=runs.times(runs.outside),
-        untimed=runs.was_timed.count(False),
+        untimed=runs.timed.count(False),
     )
 
 
 def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCost:
-    """What these runs took against calls that are not profiled; ``unprofiled`` as in :func:`layer_table`."""
+    """Return the cost of profiling in these runs; ``unprofiled`` as in :func:`layer_table`."""
     profiled, middle = runs.profiled.tolist(), float(np.median(runs.profiled))
     before = float(np.median(unprofiled)) if len(unprofiled) else None
     low, high = ends(ratio_interval(profiled, unprofiled) if before else None)
@@ -338,141 +459,13 @@ def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCos
     )  # fmt: skip
 
 
-def runs_of(profile: Profile, level: Level | None = None, unprofiled: Sequence[float] = ()) -> Runs | str:
-    """The runs of a profile, of ``level`` if it is given, or the sentence that says why there is nothing to show.
-
-    Times that cannot be right are not repaired. ``unprofiled`` as in :func:`layer_table`: calls that runs are scaled
-    to; without any they stay as they were profiled.
-    """
-    found, parts = profile.found, profile.parts
-    if profile.status != "ok" or found is None:
-        return profile.reason or f"It ended as '{profile.status}', and no reason is known."
-    if level and getattr(profile, f"{level}s") is None:
-        return f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
-    count = len(found.whole)
-    if not count or any(len(part.times) not in (0, count) for part in parts):
-        return "It has no runs, or not as many times of each layer or kernel as there were runs."
-    whole = np.asarray(found.whole, dtype=np.float64)
-    times = np.array([part.times or (0.0,) * count for part in parts]).reshape(-1, count)
-    if not are_times(whole) or not are_times(times):
-        return "A time in it is negative, not finite or more than a day."
-    runs = Runs(whole, times, tuple(bool(part.times) for part in parts))
-    return _in_a_call(runs, profile, float(np.median(unprofiled)) if len(unprofiled) else 0.0)
-
-
-def _in_a_call(runs: Runs, profile: Profile, call: float) -> Runs:
-    """Runs that take as long as an unprofiled call."""
-    profiled = runs.typical(runs.whole)
-    if not (call > 0 and profiled > 0):
-        return runs
-    scale = whole = call / profiled
-    if kernels_alone(profile):
-        busy = gpu_busy(profile, runs)
-        taken = 0.0 if busy is None else runs.typical(busy)
-        scale = min(1.0, call / taken) if taken > 0 else 1.0
-    return replace(runs, whole=runs.whole * whole, layers=runs.layers * scale, whole_scale=whole, scale=scale)
-
-
-def kernels_alone(profile: Profile) -> bool:
-    """Whether its times are those of kernels alone, which profiling does not stretch."""
-    return profile.timed == "GPU" and (profile.level == "kernel" or profile.clock.startswith(KERNELS_CLOCK))
-
-
-def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
-    """Seconds of each run in which the GPU ran anything; ``None`` if these are no times, or not as many as runs."""
-    busy = np.asarray(kernels.busy, dtype=np.float64)
-    return busy * runs.scale if busy.shape == runs.whole.shape and are_times(busy) else None
-
-
-def gpu_busy(profile: Profile, runs: Runs) -> Array | None:
-    """Seconds of each run of a profile in which a kernel ran; ``None`` where nobody timed kernels alone."""
-    if not kernels_alone(profile):
-        return None
-    return busy_of(profile.kernels, runs) if profile.kernels else runs.sums
-
-
-def waits_for_host(profile: Profile, runs: Runs, record: Record | None) -> bool:
-    """Whether unprofiled calls of a case on a GPU are bound by the host, so that faster layers and kernels win nothing.
-
-    Of kernels it is known how long the GPU works; of layers the record of these calls, which ``runs`` are scaled to,
-    tells how long enqueueing takes.
-    """
-    latency = steady_samples(record, "latency").samples if record else ()
-    if not (record and latency) or profile.case.device == "cpu":
-        return False
-    busy, call = gpu_busy(profile, runs), median(latency)
-    if busy is not None:
-        return gpu_waits(call - runs.typical(busy), call)
-    enqueue = steady_samples(record, "enqueue time").samples
-    return bool(enqueue) and enqueueing_takes_all(median(enqueue), call)
-
-
-def are_times(values: Array | Sequence[float]) -> bool:
-    """Whether all of these can be seconds that something took: finite, not negative, no more than a day."""
-    found = np.asarray(values, dtype=np.float64)
-    return bool(((found >= 0) & (found <= _LONGEST)).all())  # which what is not a number is not
-
-
-# A profile's kernels become rows, one for each name or for each launch, and an account of the GPU's time.
-#
-# Busy is less than the sum where kernels ran side by side, on several streams. Names are those that CUPTI gives,
-# demangled; :func:`short_name` writes them in few words.
-
-By = Literal["name", "launch"]
-WAYS: tuple[By, ...] = get_args(By)
-
-_NOISE = re.compile(r"_0x[0-9a-f]{16,}|\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
-_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
-# In template arguments: data types and containers, which many kernels share, and wrappers of what tells them apart.
-_COMMON = re.compile(
-    r"^(?:void|const|int|unsigned|signed|long|short|float|double|bool|char|true|false|half|nv_bfloat16|__half2?"
-    r"|__nv_\w+|cudnn\w+_t|c10::\w+|std::\w+|at::TensorIteratorBase|at::Tensor|at::detail::\w+|\w*NumericTypeConverter"
-    r"|at::native::(?:ReduceOp|gpu_kernel_impl\w*|\w*TensorListMetadata|memory::\w+|TrivialOffset\w*|detail::\w+"
-    r"|OpaqueType|UnaryOpFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor)|TrivialOffset\w*|OffsetCalculator)$"
-)
-_ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
-
-
-class KernelRow(ProfileRow, frozen=True, kw_only=True):
-    """One kernel, or all that have a name."""
-
-    of_busy: float | None  # its share of the time in which the GPU was busy
-    layers: tuple[str, ...]  # what its launches came from, each once, in the order of execution
-    shapes: int  # different grids, blocks and resources; the next fields are those of what takes most time
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    registers: int | None
-    shared_memory: int | None
-    occupancy: float | None
-    achieved: float | None
-    tensor_cores: bool | None
-    streams: tuple[int, ...]
-
-
-class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
-    """Where the GPU's time went in a run, in seconds."""
-
-    kernels: RunTimes  # what kernels, copies and fills add up to; ``busy``: in which at least one of them ran
-    busy: RunTimes
-    idle: RunTimes
-    overlap: RunTimes  # ``busy`` without ``kernels``: below zero where some ran side by side
-    calls: int  # kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them
-    launches: int
-    attributed: float  # the share of ``kernels`` that is traced to modules
-    with_tensor_cores: float  # of those whose names say that they use them
-    without_tensor_cores: float
-
-
-KernelTable = ProfileTable[KernelRow, GpuAccount]
-
-
-def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
-    """The kernels of a profile, in one of the :data:`WAYS`, or the sentence that says why there are none."""
-    check_choice("way to group kernels", by, WAYS)
-    kernels, runs = profile.kernels, runs_of(profile, "kernel", unprofiled)
+def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: KernelGrouping = "name") -> KernelTable | str:
+    """Return the kernels of a profile in one of the :data:`KERNEL_GROUPINGS`, or the sentence that says why not."""
+    check_choice("way to group kernels", by, KERNEL_GROUPINGS)
+    kernels, runs = profile.kernels, profile_runs(profile, "kernel", unprofiled)
     if isinstance(runs, str) or kernels is None:
         return str(runs)
-    busy = busy_of(kernels, runs)
+    busy = busy_seconds(kernels, runs)
     if busy is None:
         return "The profile's GPU busy times are not valid, or not one for each run."
     groups: dict[Any, list[int]] = {}
@@ -480,47 +473,49 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
     typical = [runs.typical(series) for series in runs.layers]
     return KernelTable(
-        rows=tuple(_row(places, kernels.kernels, runs, typical, runs.typical(busy)) for places in groups.values()),
+        rows=tuple(_kernel_row(group, kernels.kernels, runs, typical, runs.typical(busy)) for group in groups.values()),
         reconciliation=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
         members={places[0] + 1: places for places in groups.values()},
         runs=runs,
     )
 
 
-def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float) -> KernelRow:
-    """One row; of different shapes the one that takes most time stands for all."""
+def _kernel_row(
+    places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
+) -> KernelRow:
+    """Return one row; of different shapes the one with most time represents all."""
 
     def shape(kernel: Kernel) -> tuple[Any, ...]:
         return kernel.grid, kernel.block, kernel.registers, kernel.shared_memory
 
-    def once(values: Iterable[str]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(values))
+    def distinct(values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(filter(None, values)))
 
-    each = [kernels[place] for place in places]
-    taken: dict[Any, float] = {}
-    for place, kernel in zip(places, each, strict=True):
-        taken[shape(kernel)] = taken.get(shape(kernel), 0.0) + typical[place]
-    shown = max(each, key=lambda kernel: taken[shape(kernel)])
-    timed = any(runs.was_timed[place] for place in places)
+    members = [kernels[place] for place in places]
+    seconds: dict[Any, float] = {}
+    for place, kernel in zip(places, members, strict=True):
+        seconds[shape(kernel)] = seconds.get(shape(kernel), 0.0) + typical[place]
+    main = max(members, key=lambda kernel: seconds[shape(kernel)])
+    timed = any(runs.timed[place] for place in places)
     return KernelRow(
-        place=places[0] + 1, name=shown.name, kind=shown.kind, calls=sum(kernel.calls for kernel in each),
-        times=runs.of_layers(places) if timed else None,
+        place=places[0] + 1, name=main.name, kind=main.kind, calls=sum(kernel.calls for kernel in members),
+        times=runs.layer_times(places) if timed else None,
         of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
-        layers=once(kernel.layer for kernel in each if kernel.layer),
-        modules=once(module for kernel in each for module in kernel.modules),
-        operators=once(kernel.operator for kernel in each if kernel.operator),
-        shapes=len(taken), grid=shown.grid, block=shown.block, registers=shown.registers,
-        shared_memory=shown.shared_memory, occupancy=shown.occupancy, achieved=shown.achieved,
-        tensor_cores=each[0].tensor_cores,
-        streams=tuple(sorted({kernel.stream for kernel in each if kernel.stream is not None})),
+        layers=distinct(kernel.layer for kernel in members),
+        modules=tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
+        operators=distinct(kernel.operator for kernel in members),
+        shapes=len(seconds), grid=main.grid, block=main.block, registers=main.registers,
+        shared_memory=main.shared_memory, occupancy=main.occupancy, achieved=main.achieved,
+        tensor_cores=members[0].tensor_cores,
+        streams=tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),
     )  # fmt: skip
 
 
 def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:
     total = sum(typical)
 
-    def share(chosen: Iterable[bool]) -> float:
-        part = sum(time for time, wanted in zip(typical, chosen, strict=True) if wanted)
+    def share(mask: Iterable[bool]) -> float:
+        part = sum(time for time, counts in zip(typical, mask, strict=True) if counts)
         return part / total if total > 0 else 0.0
 
     return GpuAccount(
@@ -533,44 +528,43 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
     )  # fmt: skip
 
 
+# Names of kernels
+
+
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """The short name of each; of different kernels that would have the same, with a number."""
-    found = {name: short_name(name) for name in names}
-    same: dict[str, list[str]] = {}
-    for name, short in found.items():
-        same.setdefault(short, []).append(name)
-    for short, several in same.items():
-        if len(several) > 1:
-            found |= {name: f"{short} #{number}" for number, name in enumerate(several, 1)}
-    return found
-
-
-def _parted(name: str) -> tuple[str, str]:
-    """A demangled name with its namespaces, and what comes behind it, from its template arguments on."""
-    plain = _NOISE.sub("", name).removeprefix("void ").strip()
-    found = _NAME.match(plain)
-    return (found[0], plain[found.end() :]) if found else (plain, "")
+    """Return distinct short names: different kernels with the same short name get a number."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        groups.setdefault(short_name(name), []).append(name)
+    return {
+        name: f"{short} #{number}" if len(group) > 1 else short
+        for short, group in groups.items()
+        for number, name in enumerate(group, 1)
+    }
 
 
 def short_name(name: str) -> str:
-    """A kernel's name without return type, namespaces, arguments, hashes, and all but one template argument.
+    """Return a kernel's name without return type, namespaces, arguments, hashes, and all but one template argument.
 
-    Of the template arguments the first stays that is no data type: the functor of an elementwise kernel, the kernel
-    within a wrapper. Different kernels may have the same: :func:`short_names` tells them apart.
+    The first template argument that is no data type stays: the functor of an elementwise kernel, the kernel within a
+    wrapper. Different kernels may have the same short name: see :func:`short_names`.
     """
-    whole, rest = _parted(name)
-    own = whole.rpartition("::")[2]
+    text = _NOISE.sub("", name).removeprefix("void ").strip()
+    match = _NAME.match(text)
+    qualified = match[0] if match else text
+    rest = text[len(qualified) :]
+    own = qualified.rpartition("::")[2]
     if not rest:
         return own or name
     if not rest.startswith("<"):
-        return own if rest.startswith("(") else whole + rest
-    names = (item[0] for item in _NAME.finditer(_arguments(rest)) if not _COMMON.match(item[0]))
-    inner = next(names, "").rpartition("::")[2]
-    return inner if inner and own in _ALONE else f"{own}<{inner or '…'}>"
+        return own if rest.startswith("(") else qualified + rest
+    arguments = (item[0] for item in _NAME.finditer(_template_arguments(rest)) if not _COMMON.match(item[0]))
+    inner = next(arguments, "").rpartition("::")[2]
+    return inner if inner and own in _GENERIC else f"{own}<{inner or '…'}>"
 
 
-def _arguments(text: str) -> str:
-    """What stands between the first angle bracket and the one that closes it."""
+def _template_arguments(text: str) -> str:
+    """Return the text between the first angle bracket and the one that closes it."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "<") - (character == ">" and text[place - 1] != "-")

@@ -20,7 +20,7 @@ from inferlens.analysis.measures import measure_value
 from inferlens.analysis.samples import CaseRuns, steady_samples
 from inferlens.record.record import Metric, Record
 from inferlens.spec.objective import Objective
-from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, LogRatio, conclude, log_median, look_error
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Comparison, allowed_error, conclude, log_median
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 # The part of the error of one look at a race for a verdict on two cases, which has two sides and up to 100 looks.
@@ -100,14 +100,10 @@ class Race:
             threshold=self.threshold,
         )
 
-    def difference(self, base: str, name: str) -> LogRatio | None:
-        """Return a case against another one, as the answer compares them; ``None`` if one has no samples."""
-        return self.data.difference(base, name)
-
     def comparison(self, base: str, name: str) -> Comparison:
         """Return the verdict on a case against another one, after as many looks as there were rounds."""
-        difference = self.difference(base, name)
-        level = 1 - VERDICT_SHARE * look_error(difference, self.level) if difference else self.level
+        difference = self.data.difference(base, name)
+        level = 1 - VERDICT_SHARE * allowed_error(difference, self.level) if difference else self.level
         return conclude(difference, threshold=self.threshold, level=level)
 
 
@@ -133,7 +129,7 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
     entries = {
         name: Entry(
             rounds=rounds[name],
-            alone=separate[name],
+            separate=separate[name],
             usual=CPU_NOISE if cases[name].first.case.device == "cpu" else GPU_NOISE,
             unsteady=unsteady[name],
         )

@@ -29,7 +29,7 @@ from inferlens.analysis.evidence import (
     shorten,
 )
 from inferlens.analysis.findings import FEW_LAUNCHES, TINY
-from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, of_kernel, short_name
+from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, kernel_family, short_name
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND
 from inferlens.trace.precision import kernel_precision
@@ -71,7 +71,7 @@ _LOW_PRECISION = re.compile(r"fp4|fp8|int4|e[245]m\d|awq|gptq|marlin", re.IGNORE
 def family_of(name: str) -> str:
     """Return the family of a kernel or an operator; empty if the name does not tell."""
     patterns = () if name.startswith("triton_") else _FAMILIES  # Triton's are named after all that was fused into them
-    return next((family for family, pattern in patterns if pattern.search(name[:2000])), of_kernel(name))
+    return next((family for family, pattern in patterns if pattern.search(name[:2000])), kernel_family(name))
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
-"""How a tuning ended: what it found, kept beside its rounds, and read again without measuring.
+"""Reports of tunings: kept next to their rounds, and loaded again without measuring.
 
-``trials.jsonl`` has the records, a line for each round; ``tuned.json`` beside it what follows from them and from what
-could be tried there. Both are read strictly: a tuning of which a part is broken is refused.
+``trials.jsonl`` has the records, a line for each round. ``tuned.json`` next to it has the conclusions from them and
+from the search space. Both are read strictly: a tuning with a broken part is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 from msgspec.structs import replace
 
 from inferlens.analysis.measures import AccuracyScore, accuracy_of, measure_value, score_accuracy
@@ -27,7 +27,7 @@ from inferlens.spec.case import Case
 from inferlens.spec.objective import MEASURES, Constraint, Objective
 
 SCHEMA = "inferlens.tuned/1"
-TUNED = "tuned.json"
+REPORT = "tuned.json"
 WINNER = "winner"
 AGAIN = "the same 'inferlens tune', which goes on where it was"
 Factor = Annotated[float, Meta(gt=0, lt=1e12)]
@@ -35,7 +35,7 @@ Seconds = Annotated[float, Meta(gt=-1e9, lt=1e9)]
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """A round: the records of its processes; those of finalists are ``final``, after so much ``budget``."""
+    """A round: the records of its processes, of finalists if ``final``, after so much ``budget``."""
 
     records: tuple[Record, ...]
     final: bool = False
@@ -44,11 +44,11 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """What a setting does in the winner's family: how many times faster it is with it, from ``low`` to ``high``.
+    """The effect of a setting in the winner's family: the speed-up with it, from ``low`` to ``high``.
 
-    ``None`` where rounds do not tell it. ``chosen`` are those that the winner has. The intervals of all settings hold
-    at once with a probability of 95 %. ``build`` is how many seconds longer the build takes with it, where a candidate
-    was built with and without it.
+    ``None`` if the rounds do not tell it. ``chosen`` are the settings of the winner. All intervals hold at once with a
+    probability of 95 %. ``build`` is the number of seconds that the build takes longer with it, if a candidate was
+    built with and without it.
     """
 
     setting: str
@@ -60,13 +60,12 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """What was tried, and what the search knows of it.
+    """A measured candidate.
 
     Attributes:
-        settings: what tells it from its family, such as ``threads=2``.
-        speedup: how many times as fast as the winner it is, from ``low`` to ``high``, by all rounds of the search;
-            ``None`` where it was not timed.
-        out: why it could not win: how it failed, what is wrong with its outputs, or which limit it breaks.
+        settings: those that distinguish it in its family, such as ``threads=2``.
+        speedup: over the winner, from ``low`` to ``high``, by all rounds of the search; ``None`` if it was not timed.
+        rejection: why it could not win: its failure, wrong outputs, or the limit that it breaks.
     """
 
     record: str
@@ -74,14 +73,14 @@ class Candidate(Struct, frozen=True, kw_only=True):
     speedup: Factor | None = None
     low: Factor | None = None
     high: Factor | None = None
-    out: str = ""
+    rejection: str = field(default="", name="out")
     final: bool = False
 
 
 class Advice(Struct, frozen=True):
-    """What of the winner paid: its ``settings`` helped ``against`` the bottleneck of another ``way``.
+    """Advice that paid: ``settings`` of the winner helped ``against`` the bottleneck of another ``way``.
 
-    ``speedup`` is how many times as fast as that one the winner is.
+    ``speedup`` is that of the winner over it.
     """
 
     settings: str
@@ -90,81 +89,85 @@ class Advice(Struct, frozen=True):
     speedup: Factor
 
 
-class Untried(Struct, frozen=True, kw_only=True):
-    """A backend or precision that was not tried: ``why``, and the words that would have it tried, if there are any.
+class SkippedCandidate(Struct, frozen=True, kw_only=True):
+    """A backend or precision that was not measured: the reason, and the options that include it, if there are any.
 
-    Without a reason it was left out because the request said so.
+    Without a reason the request excluded it.
     """
 
     name: str
-    why: str = ""
+    reason: str = field(default="", name="why")
     hint: str = ""
 
 
-class Tuned(Struct, frozen=True, kw_only=True):
-    """How a tuning ended."""
+class TuningReport(Struct, frozen=True, kw_only=True):
+    """The outcome of a tuning."""
 
     schema: str = SCHEMA
     objective: Objective
     constraints: tuple[Constraint, ...] = ()
-    trials: tuple[Trial, ...] = ()  # its rounds, which are kept in a file of their own
-    answer: RaceAnswer  # which of the finalists is best; ``best``: its case, if anything ran right
+    trials: tuple[Trial, ...] = ()  # its rounds, which have a file of their own
+    answer: RaceAnswer  # the race of the finalists; ``best``: the winning case, if anything ran right
     best: Case | None
     candidates: tuple[Candidate, ...]  # all that were measured, the best first
     effects: tuple[Effect, ...]
     size: Annotated[int, Meta(ge=0)]
-    untried: tuple[Untried, ...]
-    over: bool  # whether the search ended by itself; else its time was over
+    skipped: tuple[SkippedCandidate, ...] = field(name="untried")
+    complete: bool = field(name="over")  # whether the search ended by itself, before its time
     seconds: Annotated[float, Meta(ge=0, lt=1e9)]
-    missed: tuple[str, ...] = ()  # the constraints that even the answer breaks, in words
-    folder: str = ""  # where the winner lies, ready to be used; empty where it is not there
-    advice: tuple[Advice, ...] = ()  # which advice of profiles paid
+    broken_constraints: tuple[str, ...] = field(default=(), name="missed")  # those that even the answer breaks
+    folder: str = ""  # of the winner, ready to be used; empty if there is none
+    advice: tuple[Advice, ...] = ()  # advice of profiles that paid
 
     @property
-    def finals(self) -> tuple[Record, ...]:
-        """The records of the finalists' rounds, the answer's and no others'; as of one run, if there were several."""
-        found = [record for trial in self.trials if trial.final for record in trial.records]
-        return tuple(replace(record, run=found[0].run) for record in found)
+    def final_records(self) -> tuple[Record, ...]:
+        """The records of the finalists' rounds, as of one run even if there were several."""
+        records = [record for trial in self.trials if trial.final for record in trial.records]
+        return tuple(replace(record, run=records[0].run) for record in records)
+
+    @property
+    def search_records(self) -> tuple[Record, ...]:
+        """The records of the search."""
+        return tuple(record for trial in self.trials if not trial.final for record in trial.records)
+
+    @property
+    def _cases(self) -> dict[str, Case]:
+        return {record.id: record.case for trial in self.trials for record in trial.records}
 
     @property
     def aim(self) -> FinalsAim:
-        """What the finals were about."""
-        digests = {record.id: record.case.digest for trial in self.trials for record in trial.records}
-        barred = (digests[candidate.record] for candidate in self.candidates if candidate.final and candidate.out)
-        return FinalsAim(self.objective, frozenset(barred))
+        """The aim of the finals."""
+        cases = self._cases
+        rejected = (cases[item.record].digest for item in self.candidates if item.final and item.rejection)
+        return FinalsAim(self.objective, frozenset(rejected))
 
     @property
-    def tried(self) -> int:
-        """How many candidates were measured."""
+    def candidate_count(self) -> int:
+        """Number of candidates that were measured."""
         return len(self.candidates)
 
     @property
     def fastest(self) -> tuple[Case, ...]:
-        """The cases that the answer names: the winner, or all that are equally good."""
-        named = {record.id: record.case for trial in self.trials for record in trial.records}
-        return tuple(named[item] for item in self.answer.fastest)
+        """The cases of the answer: the winner, or all that are equally good."""
+        cases = self._cases
+        return tuple(cases[name] for name in self.answer.fastest)
 
     @property
-    def by_case(self) -> dict[str, CaseRuns]:
-        """All that was measured of each case, by its digest."""
-        return _by_case([*self.searched, *self.finals])
-
-    @property
-    def searched(self) -> tuple[Record, ...]:
-        """The records of the search."""
-        return tuple(record for trial in self.trials if not trial.final for record in trial.records)
+    def runs_by_case(self) -> dict[str, CaseRuns]:
+        """All records by the digest of their case."""
+        return _group_by_case([*self.search_records, *self.final_records])
 
 
 class CandidateFacts(Struct, frozen=True, kw_only=True):
-    """What is known of a candidate, in the units of the measures.
+    """The measures of a candidate.
 
     Attributes:
-        objective: what is to be best: of the winner as it was in the finals, and of others by how they compare with it,
-            finalists in the finals and the rest in the search. So nothing of it is what a machine did to other rounds.
-        memory: the most of its processes that did not export, which takes more than any call does.
+        objective: of the winner the value in the finals; of others that value times their ratio to the winner, in the
+            finals for finalists and in the search for the rest. So disturbances of other rounds do not matter.
+        memory: the largest of its processes that did not export, which takes more than any call does.
         build: the longest.
-        accuracy: what its answers are score_accuracy, in ``metric``; ``None`` where that is not known.
-        came: what came of it, in a few words, or why it could not win.
+        accuracy: in ``metric``; ``None`` if unknown.
+        outcome: in a few words, or why it could not win.
     """
 
     case: Case
@@ -173,111 +176,115 @@ class CandidateFacts(Struct, frozen=True, kw_only=True):
     error: float | None
     memory: float | None
     build: float | None
-    came: str
+    outcome: str
     metric: str = ""
     accuracy: AccuracyScore | None = None
 
 
-def facts_of(tuned: Tuned) -> list[CandidateFacts]:
-    """What is known of each candidate, in their order, the winner first."""
-    every, finals = tuned.by_case, _by_case(tuned.finals)
-    digests = {record.id: digest for digest, runs in every.items() for record in runs.records}
-    named = {digests[one]: one for one in (*tuned.answer.fastest, *tuned.answer.open)}
-    winner = tuned.best.digest if tuned.best else ""
-    meeting = race(finals, aim=tuned.aim)
-    known = measure_value(finals[winner], tuned.objective.name) if winner in finals else None
-    cost = tuned.objective.measure.cost
-    found = []
-    for candidate in tuned.candidates:
-        digest, times = digests[candidate.record], 1 / candidate.speedup if candidate.speedup else None
-        ahead = meeting.difference(winner, digest) if winner in meeting.entries and digest in meeting.entries else None
-        times = 1.0 if digest == winner else ahead.ratio if ahead else times
-        real = accuracy_of(every[digest])
-        facts = CandidateFacts(
-            case=every[digest].first.case,
-            candidate=candidate,
-            objective=cost(cost(known) * times) if known and times else None,
-            error=measure_value(every[digest], "error"),
-            memory=measure_value(every[digest], "memory"),
-            build=measure_value(every[digest], "build"),
-            came=WINNER if digest == winner else _came(candidate, tuned, named.get(digest, "")),
-            metric=real.metric if real else "",
-            accuracy=score_accuracy(real),
+def candidate_facts(tuning: TuningReport) -> list[CandidateFacts]:
+    """Return the facts about each candidate in their order, the winner first."""
+    runs_by_case, finals = tuning.runs_by_case, _group_by_case(tuning.final_records)
+    digests = {record.id: digest for digest, runs in runs_by_case.items() for record in runs.records}
+    answer_ids = {digests[name]: name for name in (*tuning.answer.fastest, *tuning.answer.open)}
+    winner = tuning.best.digest if tuning.best else ""
+    final_race = race(finals, aim=tuning.aim)
+    value = measure_value(finals[winner], tuning.objective.name) if winner in finals else None
+    cost = tuning.objective.measure.cost
+    results = []
+    for candidate in tuning.candidates:
+        digest = digests[candidate.record]
+        difference = final_race.data.difference(winner, digest)
+        ratio = difference.ratio if difference else 1 / candidate.speedup if candidate.speedup else None
+        ratio = 1.0 if digest == winner else ratio
+        runs = runs_by_case[digest]
+        accuracy = accuracy_of(runs)
+        results.append(
+            CandidateFacts(
+                case=runs.first.case,
+                candidate=candidate,
+                objective=cost(cost(value) * ratio) if value and ratio else None,
+                error=measure_value(runs, "error"),
+                memory=measure_value(runs, "memory"),
+                build=measure_value(runs, "build"),
+                outcome=WINNER if digest == winner else _outcome(candidate, tuning, answer_ids.get(digest, "")),
+                metric=accuracy.metric if accuracy else "",
+                accuracy=score_accuracy(accuracy),
+            )
         )
-        found.append(facts)
-    return sorted(found, key=lambda candidate_facts: candidate_facts.came != WINNER)
+    return sorted(results, key=lambda facts: facts.outcome != WINNER)
 
 
-def _came(candidate: Candidate, tuned: Tuned, finalist: str) -> str:
-    """What came of a candidate that is not the winner; ``finalist`` is the id that the answer knows it by."""
-    fast = tuned.objective.name.startswith(("latency", "throughput"))
-    alike, worse = ("as fast", "slower") if fast else ("as good", "worse")
-    if candidate.out:
-        return candidate.out
+def _outcome(candidate: Candidate, tuning: TuningReport, answer_id: str) -> str:
+    """Return the outcome of a candidate that is not the winner; ``answer_id`` is its id in the answer."""
+    fast = tuning.objective.name.startswith(("latency", "throughput"))
+    equal, worse = ("as fast", "slower") if fast else ("as good", "worse")
+    if candidate.rejection:
+        return candidate.rejection
     if candidate.final:
-        where = (
-            alike if finalist in tuned.answer.fastest else "not told apart" if finalist in tuned.answer.open else worse
-        )
-        return f"{where} in the finals"
-    return worse if candidate.high is not None and candidate.high < 1 else f"about {alike}" if candidate.speedup else ""
+        rank = worse if answer_id not in tuning.answer.open else "not told apart"
+        return f"{equal if answer_id in tuning.answer.fastest else rank} in the finals"
+    if candidate.high is not None and candidate.high < 1:
+        return worse
+    return f"about {equal}" if candidate.speedup else ""
 
 
-def _by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
-    found: dict[str, list[Record]] = {}
+def _group_by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
+    groups: dict[str, list[Record]] = {}
     for record in records:
-        found.setdefault(record.case.digest, []).append(record)
-    return {digest: CaseRuns(tuple(item)) for digest, item in found.items()}
+        groups.setdefault(record.case.digest, []).append(record)
+    return {digest: CaseRuns(tuple(group)) for digest, group in groups.items()}
 
 
-def keep(tuned: Tuned, folder: Path) -> None:
-    """Writes how it ended beside its rounds."""
-    data = msgspec.json.encode(replace(tuned, trials=(), folder=""))
-    write_whole(folder / TUNED, msgspec.json.format(data, indent=1) + b"\n")
+def save_tuning(tuning: TuningReport, folder: Path) -> None:
+    """Write the report next to its rounds."""
+    data = msgspec.json.encode(replace(tuning, trials=(), folder=""))
+    write_whole(folder / REPORT, msgspec.json.format(data, indent=1) + b"\n")
 
 
-def tunings_in(paths: Sequence[Path]) -> list[Path]:
-    """The folders of the tunings that paths mean: themselves, or those in folders in which there is nothing else."""
-    found = []
+def find_tunings(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders of tunings: the paths themselves, or those in folders that contain nothing else."""
+    folders = []
     for path in paths:
-        if path.name == TUNED and path.is_file():
-            found.append(path.parent)
-        elif plain_or_packed(path / TRIALS).is_file() or (path / TUNED).is_file():
-            found.append(path)
-        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and beneath(path):
-            found += beneath(path)
+        if path.name == REPORT and path.is_file():
+            folders.append(path.parent)
+        elif plain_or_packed(path / TRIALS).is_file() or (path / REPORT).is_file():
+            folders.append(path)
+        elif all(of_a_tuning(file, path) for file in files_under(path, RECORD)) and tunings_under(path):
+            folders += tunings_under(path)
         else:
             return []
-    return found
+    return folders
 
 
-def beneath(path: Path) -> list[Path]:
-    """The folders of tunings in a folder, at any depth."""
+def tunings_under(path: Path) -> list[Path]:
+    """Return the folders of tunings in a folder, at any depth."""
     return [file.parent for file in files_under(path, TRIALS) if file.parent.name == TUNING]
 
 
-def load_tuned(folder: Path) -> Tuned:
-    """Return how a tuning ended, with its rounds. Raises InferlensError if it is not over, or a file is broken."""
+def load_tuning(folder: Path) -> TuningReport:
+    """Return the report of a tuning, with its rounds; raise an InferlensError if it is not over, or broken."""
     try:
-        data = (folder / TUNED).read_bytes()
+        data = (folder / REPORT).read_bytes()
         lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")
     except FileNotFoundError as error:
         raise InferlensError(f"The tuning in {folder} is not over.", hint=AGAIN) from error
     except OSError as error:
         raise InferlensError(f"The tuning in {folder} cannot be read: {error.strerror}.", hint=AGAIN) from error
     try:
-        tuned = decoded(data, Tuned, SCHEMA, "tuning")
+        tuning = decoded(data, TuningReport, SCHEMA, "tuning")
         trials = tuple(msgspec.json.decode(line, type=Trial) for line in lines[1:] if line)
-        for name in (tuned.objective.name, *(limit.name for limit in tuned.constraints)):
+        for name in (tuning.objective.name, *(limit.name for limit in tuning.constraints)):
             check_choice("measure", name, MEASURES)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InferlensError(f"{folder / TRIALS} is broken: {error}.", hint=AGAIN) from error
     except InferlensError as error:
-        raise InferlensError(f"{folder / TUNED} is broken. {error.sentence}", hint=AGAIN) from error
+        raise InferlensError(f"{folder / REPORT} is broken. {error.sentence}", hint=AGAIN) from error
     best = Path(os.path.normpath(folder / ".." / BEST))
-    tuned = replace(tuned, trials=trials, folder=str(best) if best.is_dir() else "")
-    known = {record.id for trial in trials for record in trial.records}
-    finals = [record.case for record in tuned.finals]
-    named = {candidate.record for candidate in tuned.candidates} | {*tuned.answer.fastest, *tuned.answer.open}
-    if not named <= known or bool(tuned.best) != bool(tuned.answer.best) or (tuned.best and tuned.best not in finals):
-        raise InferlensError(f"{folder / TUNED} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
-    return tuned
+    tuning = replace(tuning, trials=trials, folder=str(best) if best.is_dir() else "")
+    recorded = {record.id for trial in trials for record in trial.records}
+    finals = [record.case for record in tuning.final_records]
+    named = {candidate.record for candidate in tuning.candidates} | {*tuning.answer.fastest, *tuning.answer.open}
+    has_best = bool(tuning.best) == bool(tuning.answer.best) and (not tuning.best or tuning.best in finals)
+    if not named <= recorded or not has_best:
+        raise InferlensError(f"{folder / REPORT} is not about the rounds in {TRIALS} beside it.", hint=AGAIN)
+    return tuning

@@ -1,31 +1,31 @@
-"""What each layer or kernel has to do: the operators that it computes, their FLOPs, and the bytes it has to move.
+"""Work of layers and kernels: their operators, FLOPs and bytes, and the precisions that they compute in.
 
-Work is counted by operator; what ran is known by module. An operator is given to a layer only where nothing else could
-have computed it; where several could, none of them has known work, for a wrong number is worse than none.
+Work is counted by operator; what ran is known by module. An operator is assigned to a layer only if nothing else could
+have computed it. If several could, none of them has known work, for a wrong number is worse than none.
 
-- All operators of a module that one layer names are that layer's.
-- Kernels that one operator launched one after the other (a fill, a change of memory order, the product) are one *unit*.
-- FLOPs are of units that compute with matrices, as their operator, kind or name says. Of a module with several products
-  these go to units whose shapes make as many FLOPs; where shapes are not known, in order to as many such units.
+- All operators of a module that only one layer names belong to that layer.
+- Kernels that one operator launched in a row (a fill, a change of memory order, the product) are one *unit*.
+- FLOPs belong to units that compute with matrices, as their operator, kind or name says. Of a module with several
+  products they go to units whose shapes make as many FLOPs, or without shapes, in order to as many such units.
   Attention may be one unit, or two products.
-- Other operators of a module go to its other units where their names are the same, or where they are as many calls of
-  one operator.
-- A module that no layer names is part of the layer that is the module around it. If it has no FLOPs it is else part of
-  the layer that makes its input: what is left out, such as a batch norm, was folded into something.
+- Other operators of a module go to its other units if their names are the same, or if they are as many calls of one
+  operator.
+- A module that no layer names is a part of the layer that is the module around it. Without such a layer, a module
+  without FLOPs, such as a batch norm, was folded into the layer that makes its input.
 
-A tensor that is made and read within a unit does not go through memory, and is in no bytes.
+A tensor that is made and read within a unit does not go through memory, and counts no bytes.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from msgspec import Struct
 
-from inferlens.analysis.profile_table import DENSE, Runs, computed_in, is_conversion, of_layer
+from inferlens.analysis.profile_table import DENSE, Runs, computed_precision, is_conversion, layer_family
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.work import ModuleWork, OperatorWork, Work
 from inferlens.spec.case import QUANTIZED
@@ -40,15 +40,18 @@ _MATRIX = re.compile(
     re.IGNORECASE,
 )
 _PRODUCT = re.compile(r"matmul|gemm|fully_?connected", re.IGNORECASE)
-_ALIKE = 0.01  # by which FLOPs of an operator and of a layer's shapes may differ
-# What computes no products, whatever its name says besides: generated pointwise kernels and reductions are named after
-# the operators around them. Then what is launched beside a product, PyTorch's own kernels, and kinds that move data.
+_FLOPS_TOLERANCE = 0.01  # relative difference between FLOPs of an operator and of a layer's shapes
+# Parts without products, whatever else their names say. Generated pointwise kernels and reductions are named after the
+# operators around them; then kernels launched next to a product, PyTorch's own kernels, and kinds that move data.
 _GENERATED = re.compile(
     r"triton_(?:poi|red|per|for)|Triton (?:pointwise|reduction|foreach|persistent)|cpp_fused|C\+\+$"
 )
-_BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce|elementwise_kernel|reduce_kernel|layer_norm|softmax", re.IGNORECASE)
+_AUXILIARY = re.compile(
+    r"nchwto|nhwcto|splitk_?reduce|elementwise_kernel|reduce_kernel|layer_norm|softmax", re.IGNORECASE
+)
 _MOVING = re.compile(
-    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|(?:dynamic|fake)?(?:re|de)?quantize(?:linear)?(?:_per_\w+)?|concat|cat|slice|split|zeros",
+    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert"
+    r"|(?:dynamic|fake)?(?:re|de)?quantize(?:linear)?(?:_per_\w+)?|concat|cat|slice|split|zeros",
     re.IGNORECASE,
 )
 _MYELIN = re.compile(r"__myl_(?!\w*(?:Fc|Conv|Gemm|Mat|Mha))", re.ASCII)  # TensorRT's own pointwise kernels
@@ -56,7 +59,7 @@ _FRAMEWORK = ("aten::", "prims::")
 
 
 class PartWork(Struct, frozen=True):
-    """What a unit has to do in one run: FLOPs, bytes between it and the memory, and of these the weights."""
+    """The work of a unit in one run: FLOPs, bytes to and from memory, and of these the weights."""
 
     flops: float
     bytes: float
@@ -64,45 +67,44 @@ class PartWork(Struct, frozen=True):
 
 
 class Unit(Struct, frozen=True):
-    """Places of the layers or kernels that do something together, and their work; ``None`` where it is not known."""
+    """Places of layers or kernels that work together, and their work; ``None`` if unknown."""
 
     parts: tuple[int, ...]
     work: PartWork | None
 
 
-def work_of(parts: Sequence[Part], work: Work, *, joined: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
+def assign_work(parts: Sequence[Part], work: Work, *, by_module: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
     """Return units that hold each layer or kernel once, in order, and the modules with FLOPs that are in none.
 
-    If ``joined``, all layers of one module alone are one unit, also where it is not known which does what.
+    With ``by_module``, all layers of one module alone are one unit, even if their parts in its work are unknown.
     """
-    known = {module.module: module for module in work.modules}
-    operators = work.operators or _whole(work.modules)
-    units = _joined(parts) if joined else _launched(parts)
-    placed = _Placed(parts, units, operators, known)
-    found = [Unit(unit, placed.work(number)) for number, unit in enumerate(units)]
-    return found, tuple(dict.fromkeys(operators[place].module for place in placed.unplaced))
+    modules = {module.module: module for module in work.modules}
+    operators = work.operators or _module_operators(work.modules)
+    units = _module_units(parts) if by_module else _launch_units(parts)
+    assignment = _Assignment(parts, units, operators, modules)
+    results = [Unit(unit, assignment.work(number)) for number, unit in enumerate(units)]
+    return results, tuple(dict.fromkeys(operators[place].module for place in assignment.unplaced))
 
 
-def _whole(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
-    """Each module as if it was one operator: of profiles that do not have them one by one."""
-    place = {module_work.module: number for number, module_work in enumerate(modules)}
+def _module_operators(modules: Sequence[ModuleWork]) -> list[OperatorWork]:
+    """Return each module as one operator, for profiles that do not have single operators."""
+    places = {module.module: number for number, module in enumerate(modules)}
     return [
         OperatorWork(
             module=module.module, operator=" ".join(module.operators), flops=module.flops, weights=module.weights,
             inputs=module.inputs, outputs=module.outputs, returned=module.returned,
-            sources={place[source]: size for source, size in module.sources.items() if source in place},
+            sources={places[source]: size for source, size in module.sources.items() if source in places},
         )
         for module in modules
     ]  # fmt: skip
 
 
-def _launched(parts: Sequence[Part]) -> list[tuple[int, ...]]:
-    """Kernels in a row that one call of an operator launched, as one; those of one name are a call each."""
+def _launch_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
+    """Return units of the kernels in a row that one call of an operator launched; equal names are a call each."""
 
     def key(place: int) -> object:
         part = parts[place]
-        own = isinstance(part, Kernel) and part.operator.startswith(_FRAMEWORK)
-        return (part.operator, part.layer, part.modules) if own and isinstance(part, Kernel) else place
+        return (part.operator, part.layer, part.modules) if isinstance(part, Kernel) and _aten(part) else place
 
     units: list[tuple[int, ...]] = []
     for _, group in groupby(range(len(parts)), key):
@@ -111,21 +113,21 @@ def _launched(parts: Sequence[Part]) -> list[tuple[int, ...]]:
     return units
 
 
-def _joined(parts: Sequence[Part]) -> list[tuple[int, ...]]:
-    """The layers of one module alone as one, where no other layer names it."""
+def _module_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
+    """Return units of the layers of one module, unless another layer names it with more modules."""
     shared = {path for part in parts if len(part.modules) > 1 for path in part.modules}
     units: dict[object, list[int]] = {}
     for place, part in enumerate(parts):
-        alone = len(part.modules) == 1 and part.modules[0] not in shared
-        units.setdefault(part.modules if alone else place, []).append(place)
+        single = len(part.modules) == 1 and part.modules[0] not in shared
+        units.setdefault(part.modules if single else place, []).append(place)
     return [tuple(unit) for unit in units.values()]
 
 
-class _Placed:
-    """Which unit computes each operator.
+class _Assignment:
+    """The unit that computes each operator.
 
     Attributes:
-        doer: the unit, by the operator's place; not there where it is not known.
+        unit_of: the unit by the operator's place, if known.
         unsure: units that may have computed something else as well; ``lost``: of these, products.
         unplaced: operators with FLOPs that no unit can have computed.
     """
@@ -135,171 +137,168 @@ class _Placed:
         parts: Sequence[Part],
         units: Sequence[tuple[int, ...]],
         operators: Sequence[OperatorWork],
-        known: Mapping[str, ModuleWork],
+        modules: Mapping[str, ModuleWork],
     ) -> None:
-        self._parts, self._units, self._operators = parts, units, operators
-        self.doer: dict[int, int] = {}
+        self._operators = operators
+        self._units = [[parts[place] for place in unit] for unit in units]
+        self.unit_of: dict[int, int] = {}
         self.unsure: set[int] = set()
         self.lost: set[int] = set()
         self.unplaced: list[int] = []
-        self._users: dict[str, list[int]] = {}
-        self._around: dict[str, int] = {}
-        for number, unit in enumerate(units):
-            first = parts[unit[0]]
-            for path in dict.fromkeys(path for place in unit for path in parts[place].modules if path in known):
-                self._users.setdefault(path, []).append(number)
-            if first.modules == (first.name,) and first.name in known and known[first.name].kind == first.kind:
-                self._around[first.name] = number
-        own: dict[str, list[int]] = {}
-        for place, operator_work in enumerate(operators):
-            if (
-                operator_work.flops or operator_work.weights or operator_work.inputs or operator_work.outputs
-            ):  # others only make room
-                own.setdefault(operator_work.module, []).append(place)
-        left = [path for path in own if path not in self._users]
-        for path, places in own.items():
-            if path in self._users:
-                self._assign(places, self._users[path])
-        for path in left:
-            self._fold(path, own[path])
+        users: dict[str, list[int]] = {}
+        self._module_units: dict[str, int] = {}  # units that are a module, by its path
+        for number, unit in enumerate(self._units):
+            first = unit[0]
+            for path in dict.fromkeys(path for part in unit for path in part.modules if path in modules):
+                users.setdefault(path, []).append(number)
+            if first.modules == (first.name,) and first.name in modules and modules[first.name].kind == first.kind:
+                self._module_units[first.name] = number
+        by_module: dict[str, list[int]] = {}
+        for place, operator in enumerate(operators):
+            if operator.flops or operator.weights or operator.inputs or operator.outputs:  # others only allocate
+                by_module.setdefault(operator.module, []).append(place)
+        for path, places in by_module.items():
+            if path in users:
+                self._assign(places, users[path])
+        for path, places in by_module.items():
+            if path not in users:
+                self._fold(path, places)
 
     def work(self, unit: int) -> PartWork | None:
-        """What a unit has to do; ``None`` where that is not known."""
-        own = [place for place, doer in self.doer.items() if doer == unit]
-        modules = {path for place in self._units[unit] for path in self._parts[place].modules}
-        # What may have been fused with a product is small beside it: then the work is that of the product.
-        unsure = unit in self.unsure and not any(self._operators[place].flops for place in own)
-        if unsure or unit in self.lost or not (own or modules.intersection(self._around)):
+        """Return the work of a unit; ``None`` if unknown."""
+        own = {place for place, user in self.unit_of.items() if user == unit}
+        operators = [self._operators[place] for place in own]
+        modules = {path for part in self._units[unit] for path in part.modules}
+        # What may have been fused with a product is small compared with it: then the work is that of the product.
+        unsure = unit in self.unsure and not any(operator.flops for operator in operators)
+        if unsure or unit in self.lost or not (own or modules.intersection(self._module_units)):
             return None
-        inside = set(own)
         leaving = {place: self._operators[place].returned for place in own}
         for place, reader in enumerate(self._operators):
-            for source, size in reader.sources.items() if place not in inside else ():
-                if source in inside:
+            for source, size in reader.sources.items() if place not in own else ():
+                if source in own:
                     leaving[source] += size
         reads: dict[int, int] = {}
-        given = 0
-        for operator_work in (self._operators[place] for place in own):
-            # Operators that read the model's inputs read the same ones, as far as can be told.
-            given = max(given, operator_work.inputs - sum(operator_work.sources.values()))
-            for source, size in operator_work.sources.items():
-                if source not in inside:
+        inputs = 0
+        for operator in operators:
+            # Operators that read the model's inputs presumably read the same ones.
+            inputs = max(inputs, operator.inputs - sum(operator.sources.values()))
+            for source, size in operator.sources.items():
+                if source not in own:
                     reads[source] = reads.get(source, 0) + size
         read = sum(min(size, self._operators[source].outputs) for source, size in reads.items())
         written = sum(min(size, self._operators[place].outputs) for place, size in leaving.items())
-        weights = sum(self._operators[place].weights for place in own)
-        flops = sum(self._operators[place].flops for place in own)
-        return PartWork(max(flops, 0.0), max(given + read + written + weights, 0), max(weights, 0))
+        weights = sum(operator.weights for operator in operators)
+        flops = sum(operator.flops for operator in operators)
+        return PartWork(max(flops, 0.0), max(inputs + read + written + weights, 0), max(weights, 0))
 
     def _assign(self, places: Sequence[int], users: Sequence[int]) -> None:
-        """Gives the operators of one module to the units that name it."""
+        """Assign the operators of one module to the units that name it."""
         products = [place for place in places if self._operators[place].flops]
         others = [place for place in places if place not in products]
-        able = self._able(users) if products else []
-        if len(users) == 1 and (able or not products):
-            self.doer.update(dict.fromkeys(places, users[0]))
+        candidates = self._matrix_units(users) if products else []
+        if len(users) == 1 and (candidates or not products):
+            self.unit_of.update(dict.fromkeys(places, users[0]))
             return
-        rest = [user for user in users if user not in able]
-        matched = self._matched(products, able)
-        for place, user in matched:
-            self.doer[place] = user
-        done = {place for place, _ in matched}
-        if not able:
+        rest = [user for user in users if user not in candidates]
+        pairs = self._match_products(products, candidates)
+        self.unit_of.update(pairs)
+        if not candidates:
             self.unplaced += products
-        elif len(done) < len(products):
-            self.lost |= set(able).difference(user for _, user in matched)
-        pairs = self._named(others, rest) or (self._alike(others, rest) if not products else ())
+        elif len({place for place, _ in pairs}) < len(products):
+            self.lost |= set(candidates).difference(user for _, user in pairs)
+        pairs = self._match_names(others, rest) or ([] if products else self._match_calls(others, rest))
         if others and not pairs:
             self.unsure |= set(rest)
-        self.doer.update(pairs)
+        self.unit_of.update(pairs)
 
-    def _able(self, users: Sequence[int]) -> list[int]:
-        """Those that compute with matrices: if none of them surely does, all that are not known to do something else.
+    def _matrix_units(self, users: Sequence[int]) -> list[int]:
+        """Return the units that compute with matrices; if none surely does, all that may.
 
-        By kind, of a kernel by its name, which is a program's; else by operators.
+        The kind decides, of a kernel its name, which is a program's; else operators do.
         """
-        texts = {user: [self._parts[place] for place in self._units[user]] for user in users}
-        free = [user for user in users if not all(map(_is_beside, texts[user]))]
-        own = [user for user in free if any(_MATRIX.search(_own(part)) for part in texts[user] if not _is_beside(part))]
-        launched = [user for user in free if any(_MATRIX.search(_operators(part)) for part in texts[user])]
-        named = [user for user in free if any(_aten(part) for part in texts[user])]
-        return [user for user in launched if user in named] or own or launched or [
-            user for user in free if user not in named
+        free = [user for user in users if not all(map(_has_no_product, self._units[user]))]
+        own = [
+            user for user in free
+            if any(_MATRIX.search(_kind(part)) for part in self._units[user] if not _has_no_product(part))
         ]  # fmt: skip
+        launched = [user for user in free if any(_MATRIX.search(_operators(part)) for part in self._units[user])]
+        named = [user for user in free if any(_aten(part) for part in self._units[user])]
+        sure = [user for user in launched if user in named]
+        return sure or own or launched or [user for user in free if user not in named]
 
-    def _matched(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of products and units, by their shapes or else in the order of both; those that are sure."""
-        if len(able) == 1:
-            return [(place, able[0]) for place in products]
-        if by_shape := self._of_one_size(products, able):
+    def _match_products(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
+        """Return sure pairs of products and units, by their shapes or else in the order of both."""
+        if len(units) == 1:
+            return [(place, units[0]) for place in products]
+        if by_shape := self._match_sizes(products, units):
             return by_shape
         attends = [bool(_ATTENTION.search(self._operators[place].operator)) for place in products]
-        is_one = [any(_ATTENTION.search(_own(part) + _operators(part)) for part in self._of(user)) for user in able]
-        if attends == is_one:
-            return list(zip(products, able, strict=True))
+        fused = [any(_ATTENTION.search(_kind(part) + _operators(part)) for part in self._units[unit]) for unit in units]
+        if attends == fused:
+            return list(zip(products, units, strict=True))
         if not any(attends):  # two products of the model may be one unit
-            slots = [user for user, one in zip(able, is_one, strict=True) for _ in range(1 + one)]
+            slots = [unit for unit, both in zip(units, fused, strict=True) for _ in range(1 + both)]
             return list(zip(products, slots, strict=True)) if len(slots) == len(products) else []
-        if not any(is_one) and len(able) == len(products) + sum(attends):  # or its attention two products
-            units = iter(able)
+        if not any(fused) and len(units) == len(products) + sum(attends):  # its attention may be two units
+            iterator = iter(units)
             pairs = []
             for place, both in zip(products, attends, strict=True):
-                pair = (place, next(units))
-                pairs += [] if both and next(units) is not None else [pair]
+                pair = (place, next(iterator))
+                pairs += [] if both and next(iterator) is not None else [pair]
             return pairs
         return []
 
-    def _of_one_size(self, products: Sequence[int], able: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of products and units of as many FLOPs; none if the shapes of a unit do not tell these."""
-        sizes = {user: _flops_of_shapes([*self._of(user)]) for user in able}
+    def _match_sizes(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
+        """Return pairs of products and units with equal FLOPs; none if the shapes of a unit do not tell them."""
+        sizes = {unit: _shape_flops(self._units[unit]) for unit in units}
         if not all(sizes.values()):
             return []
         pairs = []
         for place in products:
             flops = self._operators[place].flops
-            user = next((user for user, size in sizes.items() if size and abs(flops / size - 1) < _ALIKE), None)
-            if user is not None:
-                pairs.append((place, user))
-                del sizes[user]
+            equal = (unit for unit, size in sizes.items() if size and abs(flops / size - 1) < _FLOPS_TOLERANCE)
+            if (unit := next(equal, None)) is not None:
+                pairs.append((place, unit))
+                del sizes[unit]
         return pairs
 
-    def _named(self, others: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of operators and the units that operators of their names launched; all of them, or none."""
-        pairs, units = [], iter(rest)
-        for place in others:
-            name = _plain(self._operators[place].operator)
-            named = (user for user in units if name and name in {_plain(_aten(part)) for part in self._of(user)})
-            user = next(named, None)
-            if user is None:
+    def _match_names(self, operators: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
+        """Return pairs of operators and the units that operators of their names launched; all of them, or none."""
+        pairs, iterator = [], iter(units)
+        for place in operators:
+            name = _base_name(self._operators[place].operator)
+            matches = (
+                unit for unit in iterator if name and name in {_base_name(_aten(part)) for part in self._units[unit]}
+            )
+            unit = next(matches, None)
+            if unit is None:
                 return []
-            pairs.append((place, user))
+            pairs.append((place, unit))
         return pairs
 
-    def _alike(self, others: Sequence[int], rest: Sequence[int]) -> list[tuple[int, int]]:
-        """Pairs of several calls of one operator, and as many units."""
-        same = len({self._operators[place].operator for place in others}) == 1
-        return list(zip(others, rest, strict=True)) if same and len(others) == len(rest) else []
+    def _match_calls(self, operators: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
+        """Return pairs of several calls of one operator, and as many units."""
+        same = len({self._operators[place].operator for place in operators}) == 1
+        return list(zip(operators, units, strict=True)) if same and len(operators) == len(units) else []
 
     def _fold(self, path: str, places: Sequence[int]) -> None:
-        """Places the operators of a module that no unit names."""
+        """Assign the operators of a module that no unit names."""
         names = path.split(".") if path else []
         above = (".".join(names[:length]) for length in range(len(names) - 1, -1, -1))  # the nearest first
-        around = next((self._around[item] for item in above if item in self._around), None)
+        around = next((self._module_units[name] for name in above if name in self._module_units), None)
         for place in places:
-            operator_work = self._operators[place]
-            made = [source for source in operator_work.sources if source in self.doer]
+            operator = self._operators[place]
+            sources = [source for source in operator.sources if source in self.unit_of]
             if around is not None:
-                self.doer[place] = around
-            elif operator_work.flops:
+                self.unit_of[place] = around
+            elif operator.flops:
                 self.unplaced.append(place)
-            elif made:
-                self.doer[place] = self.doer[max(made, key=lambda source: operator_work.sources[source])]
-
-    def _of(self, user: int) -> Iterator[Part]:
-        return (self._parts[place] for place in self._units[user])
+            elif sources:
+                self.unit_of[place] = self.unit_of[max(sources, key=lambda source: operator.sources[source])]
 
 
-def _flops_of_shapes(unit: Sequence[Part]) -> float | None:
+def _shape_flops(unit: Sequence[Part]) -> float | None:
     """Return the FLOPs of a product of two matrices by its shapes; ``None`` if the unit is none, or has no shapes."""
     layer = unit[0]
     if len(unit) > 1 or not isinstance(layer, Layer) or not _PRODUCT.search(layer.kind):
@@ -310,8 +309,7 @@ def _flops_of_shapes(unit: Sequence[Part]) -> float | None:
     return 2.0 * depth * math.prod(layer.outputs[0].shape) if depth in layer.inputs[1].shape else None
 
 
-def _own(part: Part) -> str:
-    """What a part says of itself: a layer by its kind, a kernel by its name."""
+def _kind(part: Part) -> str:
     return part.kind if isinstance(part, Layer) else part.name[:1000]
 
 
@@ -320,40 +318,37 @@ def _operators(part: Part) -> str:
 
 
 def _aten(part: Part) -> str:
-    """The operator of PyTorch that launched a kernel, if it is one."""
+    """Return the operator of PyTorch that launched a kernel, or an empty string."""
     return part.operator if isinstance(part, Kernel) and part.operator.startswith(_FRAMEWORK) else ""
 
 
-def _plain(operator: str) -> str:
-    """The name of an operator without its namespace; what works in place goes by the name of what does not."""
+def _base_name(operator: str) -> str:
+    """Return the name of an operator without namespace and without the mark of its in-place variant."""
     return re.split(r"::|\.", operator)[-1].rstrip("_")
 
 
-def _is_beside(part: Part) -> bool:
-    """Whether a part surely computes no products."""
-    own = _own(part)
+def _has_no_product(part: Part) -> bool:
+    """Return whether a part surely computes no products."""
+    kind = _kind(part)
     if isinstance(part, Kernel) and part.kind != "kernel":
         return True
-    if _GENERATED.match(own) or _BESIDE.search(own) or _MYELIN.match(own):
+    if _GENERATED.match(kind) or _AUXILIARY.search(kind) or _MYELIN.match(kind):
         return True
-    return isinstance(part, Layer) and bool(_MOVING.fullmatch(own))
-
-
-# What a call is computed in: the share of its time, and of its multiply-adds, in each precision.
-#
-# What only changes type or memory order computes in none, and is counted apart: in a quantized model it is what
-# quantizing costs. Where a backend does not tell of a layer, or a name of a kernel, its precision is empty.
+    return isinstance(part, Layer) and bool(_MOVING.fullmatch(kind))
 
 
 class Precisions(Struct, frozen=True, kw_only=True):
-    """In what the layers or kernels of one case compute; places are theirs, from 0.
+    """The precisions of the layers or kernels of one case; places are theirs, from 0.
+
+    Conversions of type or memory order have no precision: in a quantized model they are the cost of quantizing. An
+    unknown precision is empty.
 
     Attributes:
-        time: share of the call, or of all kernels, by precision; with ``converting`` and what is in no layer it adds
-            up to 1.
-        work: share of the multiply-adds, by precision, which adds up to 1; empty where they were not counted.
-        converting: share of the time in what only changes type or memory order; ``conversions``: the places of that.
-        stayed: places of what has multiply-adds and computes them in no quantized precision, longest first.
+        time: share of the call, or of all kernels, by precision; with ``converting`` and the time outside of layers it
+            adds up to 1.
+        work: share of the multiply-adds by precision, which adds up to 1; empty if they were not counted.
+        converting: share of the time in conversions; ``conversions``: their places.
+        stayed: places of multiply-adds in a precision that is not quantized, longest first.
     """
 
     time: dict[str, float]
@@ -364,11 +359,11 @@ class Precisions(Struct, frozen=True, kw_only=True):
 
 
 def precisions(profile: Profile, runs: Runs) -> Precisions | None:
-    """In what a profile's layers or kernels compute; ``None`` where nothing tells of any."""
-    parts: Sequence[Layer | Kernel] = profile.parts
-    runs = runs if profile.layers else runs.of_kernels()
-    found = [computed_in(part) for part in parts]
-    if not any(found):
+    """Return the precisions of a profile's layers or kernels; ``None`` if all are unknown."""
+    parts: Sequence[Part] = profile.parts
+    runs = runs if profile.layers else runs.with_kernel_shares()
+    names = [computed_precision(part) for part in parts]
+    if not any(names):
         return None
     conversions = [place for place, part in enumerate(parts) if is_conversion(part)]
     computing = [place for place in range(len(parts)) if place not in set(conversions)]
@@ -376,9 +371,9 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     def share(places: Sequence[int]) -> float:
         return runs.share(runs.layers[list(places)].sum(axis=0)) or 0.0
 
-    work, products = _work(profile, found)
-    by_name = {name: [place for place in computing if found[place] == name] for name in dict.fromkeys(found)}
-    stayed = [place for place in products if found[place] not in ("", "int4", *QUANTIZED)]
+    work, products = _work_by_precision(profile, names)
+    by_name = {name: [place for place in computing if names[place] == name] for name in dict.fromkeys(names)}
+    stayed = [place for place in products if names[place] not in ("", "int4", *QUANTIZED)]
     stayed = [place for place in stayed if runs.layers[place].any() and place not in set(conversions)]
     return Precisions(
         time={name: share(places) for name, places in by_name.items() if places},
@@ -389,21 +384,21 @@ def precisions(profile: Profile, runs: Runs) -> Precisions | None:
     )
 
 
-def _work(profile: Profile, found: Sequence[str]) -> tuple[dict[str, float], list[int]]:
-    """The share of the multiply-adds in each precision, and the places of what has any."""
+def _work_by_precision(profile: Profile, names: Sequence[str]) -> tuple[dict[str, float], list[int]]:
+    """Return the share of the multiply-adds by precision, and the places that have any."""
     parts, work = profile.parts, profile.work
-    units = work_of(parts, work)[0] if work and work.modules else []
-    done = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
-    whole = sum(module.flops for module in work.modules) if work else 0.0
+    units = assign_work(parts, work)[0] if work and work.modules else []
+    flops = {unit.parts: unit.work.flops for unit in units if unit.work and unit.work.flops > 0}
+    total = sum(module.flops for module in work.modules) if work else 0.0
     layers = [(place, part) for place, part in enumerate(parts) if isinstance(part, Layer)]
-    dense = [place for place, part in layers if of_layer(part.kind, part.name) in DENSE]
-    if not done or whole <= 0:
+    dense = [place for place, part in layers if layer_family(part.kind, part.name) in DENSE]
+    if not flops or total <= 0:
         return {}, dense
     shares: dict[str, float] = {}
-    for places, flops in done.items():
-        name = next((found[place] for place in places if found[place]), "")
-        shares[name] = shares.get(name, 0.0) + flops / whole
+    for places, count in flops.items():
+        name = next((names[place] for place in places if names[place]), "")
+        shares[name] = shares.get(name, 0.0) + count / total
     rest = 1.0 - sum(shares.values())
     if rest > 0:
         shares[""] = shares.get("", 0.0) + rest
-    return shares, sorted({*dense, *(place for places in done for place in places)})
+    return shares, sorted({*dense, *(place for places in flops for place in places)})

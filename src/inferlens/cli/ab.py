@@ -87,15 +87,15 @@ def next_step(result: ABResult | ABSteps, arguments: list[str]) -> str:
     for case, side in ((result.a, result.base), (result.b, result.candidate)):
         if side.state in HAS_A_LOG:
             return f"What it printed: inferlens show --log {shlex.quote(case.label)} {shlex.quote(result.output)}"
-    if not result.more:
+    if not result.retry_options:
         return f"The records: inferlens show {shlex.quote(result.output)}"
     given = iter(arguments)
     kept = []
     for word in given:
         name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in result.more:
+        if word.startswith("--") and name in result.retry_options:
             next(given if not equals else iter(()), None)
         else:
             kept.append(word)
-    again = [part for name, value in result.more.items() for part in (f"--{name}", value)]
+    again = [part for name, value in result.retry_options.items() for part in (f"--{name}", value)]
     return f"To decide it: {shlex.join(['inferlens', *kept, *again])}"

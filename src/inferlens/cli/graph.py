@@ -41,7 +41,7 @@ def graph(
     check_choice("kind of regions", regions, graph_fold.REGIONS)
     title, sources, problems = sources_of(paths)
     screen.notes(problems)
-    graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
+    graphs = [graph_fold.build_graph(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawing = render_graphs(graphs, format, title=title, fused=regions == "fused")
     screen.notes(dict.fromkeys(note for graph in graphs for note in graph.notes))
@@ -53,7 +53,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
 
     Raises InferlensError if a path does not exist, or there is nothing to draw.
     """
-    from inferlens.analysis.graph import source_of
+    from inferlens.analysis.graph import profile_source
     from inferlens.record.store import LoadedProfiles, load_profiles
     from inferlens.views.profiles import group_profiles
 
@@ -63,7 +63,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     left_out: dict[str, list[str]] = {}
     for case in (case for group in group_profiles(loaded, "layer") for case in group):
-        graph = source_of(case.profile, case.name, case.headline, case.unprofiled)
+        graph = profile_source(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(graph, str) or not graph.layers:
             reason = graph if isinstance(graph, str) else "It has no layers."
             left_out.setdefault(reason, []).append(case.name)

@@ -23,7 +23,7 @@ from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
     from inferlens.analysis.ab_result import ABResult, ABSteps
-    from inferlens.analysis.comparison import Compared
+    from inferlens.analysis.comparison import RecordComparison
 
 F = TypeVar("F", bound=Callable[..., Any])
 TABLES = ("modules", "layers", "kernels")
@@ -231,7 +231,7 @@ def set_ranges(nvtx: bool) -> None:
         enable_nvtx()
 
 
-def exit_code(result: ABResult | ABSteps | Compared, *, fail_on_busy: bool) -> int:
+def exit_code(result: ABResult | ABSteps | RecordComparison, *, fail_on_busy: bool) -> int:
     """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
     return (
         BUSY_CODE if fail_on_busy and result.machine_load.busy and result.exit_code in (0, 1, 3) else result.exit_code

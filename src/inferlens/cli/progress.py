@@ -216,4 +216,4 @@ class RoundsBar(Bar):
         self.last = so_far
         now = so_far.steps[-1] if isinstance(so_far, ABSteps) else so_far
         if now.ratio is not None:
-            self._say(f"round {now.rounds}: B is {now.standing}")
+            self._say(f"round {now.rounds}: B is {now.ratio_text}")

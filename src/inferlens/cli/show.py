@@ -112,7 +112,7 @@ def _records(
     log: str | None,
 ) -> None:
     """Show records as their table, by an axis, or the log of one; or what is kept beside records."""
-    from inferlens.analysis.tuning import beneath
+    from inferlens.analysis.tuning import tunings_under
     from inferlens.record.files import files_under
     from inferlens.record.quantization import KEPT
     from inferlens.record.store import load_records
@@ -138,7 +138,7 @@ def _records(
         screen.document(by_axis(loaded.records, axis, reference, where=shlex.join(where), top=top), format, **shown)
         return
     one_model = len({record.case.model for record in loaded.records}) == 1
-    if one_model and (tunings := [folder for path in paths for folder in beneath(path)]):
+    if one_model and (tunings := [folder for path in paths for folder in tunings_under(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
     for file in [file for path in paths for file in files_under(path, KEPT)][:1]:
@@ -148,14 +148,14 @@ def _records(
 
 def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
     """Return the document of tunings or of a quantization, or ``None`` if the paths mean records."""
-    from inferlens.analysis.tuning import load_tuned, tunings_in
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.quantization import KEPT, read
     from inferlens.record.store import read_all
     from inferlens.views.profiles.quantization import quantization_document
     from inferlens.views.tuning import tunings_document
 
-    if tunings := tunings_in(paths):
-        return tunings_document(list(map(load_tuned, tunings)), reference, top)
+    if tunings := find_tunings(paths):
+        return tunings_document(list(map(load_tuning, tunings)), reference, top)
     if len(paths) == 1 and paths[0].match(KEPT):
         (quantization,) = read_all(
             paths, KEPT, read, [], noun="quantization", hint="inferlens quantize --errors"
@@ -169,19 +169,19 @@ def _plot(
 ) -> None:
     """Draw records, or a tuning by speed, error of the outputs and memory."""
     from inferlens.analysis.samples import latest
-    from inferlens.analysis.tuning import load_tuned, tunings_in
+    from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart, missing_rate_note
     from inferlens.views.records import rerun_notes
 
     format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
-    if tunings := tunings_in(paths):
+    if tunings := find_tunings(paths):
         from inferlens.views.tuning import render_tuning
 
         if len(tunings) > 1:
             hint = f"inferlens show {tunings[0]} --plot {file}"
             raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
-        screen.save(file, render_tuning(load_tuned(tunings[0]), format, theme, reference), option="--plot")
+        screen.save(file, render_tuning(load_tuning(tunings[0]), format, theme, reference), option="--plot")
         return
     chart = Chart(reference=reference, format=format, theme=theme, top=top)
     loaded = load_records(paths)

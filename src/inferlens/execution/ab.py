@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, notes_of
-from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, differences, read
+from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
+from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read_side
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_backend
@@ -76,7 +76,7 @@ def ab(
     """
     checkouts, pythons = (_sides(words.get(name)) for name in ("checkout", "python"))
     own, words = own_options("ab", words)
-    rule = ABRule.from_words(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
+    rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
     sides = side_specs(model, a, b, checkouts, pythons)
     observer = observer or Observer()
     _wait(words.pop("wait", 0.0), observer, words.get("device"))
@@ -107,7 +107,7 @@ def ab_steps(
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
     count = len(pythons) - 1
-    rule = ABRule.from_words("latency", 0.02, level, MOST_ROUNDS, within)
+    rule = ABRule.parse("latency", 0.02, level, MOST_ROUNDS, within)
     _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
@@ -226,7 +226,7 @@ class ABRun:
         if self.failed or not self._shared:
             return None, {}
         race, (a, b) = self._engine.race, (side.id for side in self.sides)
-        difference = race.difference(a, b)
+        difference = race.data.difference(a, b)
         odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
         return race.comparison(a, b), odds
 
@@ -268,7 +268,7 @@ class ABRun:
             interval=sure.interval if sure else None,
             base=base,
             candidate=candidate,
-            notes=notes_of(*self._records) if all(self._records) else (),
+            notes=ab_notes(*self._records) if all(self._records) else (),
             run=self.scheduler.state.run,
             output=self.scheduler.plan.output,
             outputs=self.outputs,
@@ -285,12 +285,12 @@ class ABRun:
             return {}
         costs = [{name: measure_value(CaseRuns(tuple(records)), name) for name in COSTS} for records in self._records]
         first, second = (records[0] for records in self._records)
-        return {"differences": differences([(first, second)]), "costs": (costs[0], costs[1])}
+        return {"differences": environment_differences([(first, second)]), "costs": (costs[0], costs[1])}
 
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
+        return read_side(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
 
 
 FORMS = "MODEL A B, MODEL_A MODEL_B, MODEL [CASE] --checkout OLD,NEW, or MODEL [CASE] --python OLD,NEW"

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 import inferlens
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
 from inferlens.execution import remote, run, tune
@@ -34,7 +34,7 @@ def run_bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) 
 
 def run_tune(
     request: tune.TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
-) -> list[Tuned]:
+) -> list[TuningReport]:
     """Tune each model of a plan at each of its batch sizes."""
     return (tune.tune if request.plan.where == Where() else remote.tune)(request, selection, observer, model)
 
@@ -71,7 +71,9 @@ def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], obser
         return run_bench(Plan.from_words({**words, "model": handle.spec}), observer or Observer(), handle)
 
 
-def tune_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Tuned]:
+def tune_model(
+    model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None
+) -> list[TuningReport]:
     """Tune what :func:`inferlens.tune` is given; ``words`` are its keywords."""
     own, others = own_options("tune", words)
     with model_handle(model, example_inputs) as handle:

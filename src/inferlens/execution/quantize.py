@@ -49,7 +49,7 @@ from inferlens.spec.commands import own_options
 from inferlens.spec.keep import keep_of, kept
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Plan
-from inferlens.stats.samples import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flatten, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
@@ -246,7 +246,7 @@ class QuantizationSearch:
 
 def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
     """Return the error of one output against the reference's, over all feeds."""
-    pair = flat(*ours), flat(*theirs)
+    pair = flatten(*ours), flatten(*theirs)
     return OutputError(relative_l2(*pair), cosine(*pair))
 
 

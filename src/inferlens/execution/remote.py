@@ -30,7 +30,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.samples import latencies
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child, worker
@@ -248,7 +248,7 @@ def explore_space(job: ExploreJob, context: Context) -> SearchSpace:  # noqa: AR
     return explore(job.plan, job.selection, job.model)
 
 
-def tune_part(job: TuneJob, context: Context) -> Tuned:
+def tune_part(job: TuneJob, context: Context) -> TuningReport:
     """Tune one model at one batch size; the records of the search are kept with its rounds alone."""
     file = job.folder / TUNING / TRIALS
     if job.log and not file.exists():
@@ -698,7 +698,7 @@ def profile(
 
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
-) -> list[Tuned]:
+) -> list[TuningReport]:
     """Tune each model at each batch size on one of the workers of the plan, several at the same time."""
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
@@ -719,7 +719,7 @@ def tune(
                 jobs.append(remote.now(job))
         return [
             replace(tuned, folder=tuned.folder and str(job.folder / BEST))
-            for job, tuned in zip(jobs, remote.do("tune", jobs, Tuned), strict=True)
+            for job, tuned in zip(jobs, remote.do("tune", jobs, TuningReport), strict=True)
         ]
 
 

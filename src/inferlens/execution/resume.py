@@ -57,7 +57,7 @@ class RunState(Struct, frozen=True, kw_only=True):
         races = {record.case.work: record.run for record in self.known}
         return races.get(case.work) or self.continued or self.run
 
-    def facts_of(self, case: Case) -> dict[str, str]:
+    def candidate_facts(self, case: Case) -> dict[str, str]:
         """Return the facts that all records of a case have."""
         request = self.requests.get(case.model)
         return {**self.facts, **({REQUEST: request} if request else {})}

@@ -464,7 +464,7 @@ class Scheduler:
             agreement=judged(value.agreement, planned.case, self.accuracies.get(planned.case.digest)),
             accuracy=accuracy,
             facts=result.facts
-            | self.state.facts_of(planned.case)
+            | self.state.candidate_facts(planned.case)
             | ({IN_TURNS: attempt.others} if attempt.others else {}),
             artefacts=result.artefacts,
             warnings=(*result.warnings, *plain, *(bad_exit if outcome.fault else ())),

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck, violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuning import Advice, Candidate, Effect, Trial, Untried
+from inferlens.analysis.tuning import Advice, Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.space import (
     SearchSelection,
@@ -39,7 +39,7 @@ from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan
 from inferlens.stats.intervals import normal_quantile
-from inferlens.stats.search_model import Belief, Observed, Point, believe, setting_effects
+from inferlens.stats.search_model import Observation, Point, Prediction, predict, setting_effects
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
 LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
@@ -92,7 +92,7 @@ class Search:
     group: int = LEAST_GROUP
     first: Sequence[Point] = ()
     advised: Sequence[Point] = ()
-    observations: list[Observed] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
     failed: set[Point] = field(default_factory=set)
     barred: set[Point] = field(default_factory=set)
     rounds: int = 0
@@ -103,7 +103,7 @@ class Search:
         A candidate that has worked before stays: something else may have ended its process.
         """
         self.rounds += 1
-        self.observations += [Observed(point, log, self.rounds) for point, log in logs.items() if log is not None]
+        self.observations += [Observation(point, log, self.rounds) for point, log in logs.items() if log is not None]
         worked = {one.point for one in self.observations}
         self.failed |= {point for point, log in logs.items() if log is None and point not in worked}
         self.__dict__.pop("belief", None)
@@ -134,7 +134,7 @@ class Search:
                 break
             least = max(least, LEAST_SHARE * worth[place])
             chosen.append(belief.points[place])
-            belief = belief.after(place)
+            belief = belief.after_measuring(place)
         return chosen[1:]
 
     def _level(self, family: Point) -> float:
@@ -183,10 +183,10 @@ class Search:
         return measured - self.barred or measured
 
     @cached_property
-    def belief(self) -> Belief:
+    def belief(self) -> Prediction:
         """The model of the measured points, of their neighbours, and of what those lead to."""
         measured = list(dict.fromkeys(one.point for one in self.observations))
-        belief = believe(self.observations, measured)
+        belief = predict(self.observations, measured)
         means = {point: float(mean) for point, mean in zip(measured, belief.mean, strict=True)}
         eligible = self._eligible
         limit = min(means[point] for point in eligible) + REACH
@@ -197,14 +197,14 @@ class Search:
         pool = dict.fromkeys(measured)
         for start in best_of.values():
             self._climb(start, pool)
-        return believe(self.observations, list(pool))
+        return predict(self.observations, list(pool))
 
     def _climb(self, point: Point, pool: dict[Point, None]) -> None:
         """Add neighbours of a point, then those of the best of them, until none is better."""
         while True:
             around = [near for near in self.neighbours(point) if self._may_work(near)]
             pool.update(dict.fromkeys(around))
-            belief = believe(self.observations, [point, *around])
+            belief = predict(self.observations, [point, *around])
             place = int(belief.mean.argmin())
             if place == 0 or belief.mean[place] >= belief.mean[0] - LEAST_GAIN:
                 return
@@ -309,10 +309,10 @@ def candidates(
         measured.append(
             Candidate(
                 record=record.id, settings=settings, speedup=speedup, low=low, high=high,
-                out=out.get(digest, ""), final=digest in final,
+                rejection=out.get(digest, ""), final=digest in final,
             )
         )  # fmt: skip
-    return tuple(sorted(measured, key=lambda one: (not one.final, bool(one.out), -(one.speedup or 0.0))))
+    return tuple(sorted(measured, key=lambda one: (not one.final, bool(one.rejection), -(one.speedup or 0.0))))
 
 
 def barred(trials: Sequence[Trial], constraints: Sequence[Constraint]) -> list[Record]:
@@ -340,19 +340,19 @@ def _against(
     if best is None or not observations:
         return {}
     points = list(dict.fromkeys([point(best), *(one.point for one in observations)]))
-    belief, wide = believe(observations, points), normal_quantile(0.975)
+    belief, wide = predict(observations, points), normal_quantile(0.975)
     against = {}
     for place, other in enumerate(points):
         log = float(belief.mean[0] - belief.mean[place])
-        spread = wide * math.sqrt(max(belief.variance_between(0, place), 0.0))
+        spread = wide * math.sqrt(max(belief.difference_variance(0, place), 0.0))
         against[other] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
     return against
 
 
-def _observations(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observed]:
+def _observations(trials: Sequence[Trial], objective: Objective, point: PointOf) -> list[Observation]:
     """Return the timed points of rounds."""
     return [
-        Observed(point(record.case), log, number)
+        Observation(point(record.case), log, number)
         for number, trial in enumerate(trials)
         for record in trial.records
         if record.ranked and (log := log_cost(objective, record)) is not None
@@ -395,7 +395,7 @@ def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) 
     return mean(more) if more else None
 
 
-def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple[Untried, ...]:
+def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple[SkippedCandidate, ...]:
     """Return backends and precisions of which no family was tried, those that the user left out first.
 
     Others, which neither the selection nor the plan left out, do not take such a model.
@@ -417,7 +417,7 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
     names = [*precisions, *sorted(whole), *(name for name in names if name not in alike)]
     selected = _words(selection)
     left_out = [
-        Untried(name=name, hint="" if name in selected else "--only")
+        SkippedCandidate(name=name, hint="" if name in selected else "--only")
         for name in names
         if name not in selected or name not in within
     ]
@@ -426,7 +426,7 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
         label = one.case.backend_label
         name = label if label not in labels else f"{label} {one.case.precision}"
         if one.refusal and (label, one.case.precision) not in families:
-            left_out.append(Untried(name=name, why=one.refusal.what, hint=one.refusal.hint))
+            left_out.append(SkippedCandidate(name=name, reason=one.refusal.what, hint=one.refusal.hint))
     return tuple({one.name: one for one in reversed(left_out)}.values())[::-1]
 
 
@@ -444,10 +444,12 @@ def _runs_as(label: str, case: Case) -> str:
     return BACKENDS.get(name).effective(replace(case, variant=variant)).backend_label
 
 
-def unreached(space: SearchSpace, trials: Sequence[Trial]) -> list[Untried]:
+def unreached(space: SearchSpace, trials: Sequence[Trial]) -> list[SkippedCandidate]:
     """Return backends of which no family was tried because the time was over, and precisions of others."""
     met = [record.case for trial in trials for record in trial.records]
     digests, labels = {case.digest for case in met}, {case.backend_label for case in met}
     left = [one.case for one in space.families if one.case.digest not in digests]
     names = [case.backend_label + f" {case.precision}" * (case.backend_label in labels) for case in left]
-    return [Untried(name=name, why="time was over", hint="a longer --budget") for name in dict.fromkeys(names)]
+    return [
+        SkippedCandidate(name=name, reason="time was over", hint="a longer --budget") for name in dict.fromkeys(names)
+    ]

@@ -9,7 +9,7 @@ Each model at each batch size is a tuning of its own, with a share of the time, 
 leaves is for those that follow. A round is kept as soon as it is over, and the next one depends on the kept rounds
 alone, so the same command goes on where an earlier one was stopped.
 
-``inferlens tune --study`` is about one option of one way of running a model. Each value is measured once, by itself,
+A sweep is about one option of one way of running a model. Each value is measured once, by itself,
 and built anew for that; then the values race the default, until each has a verdict.
 """
 
@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
 from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, log_cost
-from inferlens.analysis.tuning import TUNED, Trial, Tuned, keep
+from inferlens.analysis.tuning import REPORT, Trial, TuningReport, save_tuning
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
@@ -124,7 +124,7 @@ def tune_one(
     observer: Observer,
     model: ModelHandle | None,
     seconds: float,
-) -> Tuned:
+) -> TuningReport:
     """Tune one model at one batch size: the search and the finals in a space, which is the part of ``selection`` here.
 
     The results lie in the folder ``home``; ``model`` is the plan's live one; ``seconds`` are its share of the budget.
@@ -136,7 +136,7 @@ def tune_one(
         same_plan = replace(request.plan, output="", where=Where(), wait=0.0, rerun=False)
         about = [replace(request, budget=0.0, plan=same_plan), selection, where, info, content_of(info.spec, plan)]
         log = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer, rerun=plan.rerun)
-        before = home / TUNING / TUNED
+        before = home / TUNING / REPORT
         if not log.trials and before.exists():
             before.unlink()
         clear(work / safe_name(info.name), log)
@@ -147,7 +147,7 @@ def tune_one(
             plan, observer, space.families, live, accuracies=accuracies, environments=environments
         ) as scheduler:
             tuned = Tuner(request, scheduler, selection, space, log, home, seconds).run()
-    keep(tuned, home / TUNING)
+    save_tuning(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
     for folder in (home / TUNING, home / BEST):
         if folder.exists():
@@ -229,7 +229,7 @@ class Tuner:
         """Return the seconds of a case, and more for a long build, because the others of its round wait for it."""
         return self.seconds(case) * build_factor(case)
 
-    def run(self) -> Tuned:
+    def run(self) -> TuningReport:
         """Search, then hold the finalists' rounds; return the answer."""
         before = [trial for trial in self.log.trials if trial.final]
         over = not self.search.propose() if before else self._searched()
@@ -400,7 +400,7 @@ class Tuner:
         point = self.candidates.point(case)
         return point in self.search.barred, self.search.mean(point)
 
-    def _tuned(self, finals: RaceEngine, answer: RaceAnswer, over: bool) -> Tuned:
+    def _tuned(self, finals: RaceEngine, answer: RaceAnswer, over: bool) -> TuningReport:
         equal = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
         point = self.candidates.point
 
@@ -414,7 +414,7 @@ class Tuner:
         objective, limits = self.request.objective, self.request.constraints
         records = {record.id: record for trial in trials for record in trial.records}
         measured = candidates(trials, case, objective, limits, point)
-        return Tuned(
+        return TuningReport(
             objective=objective,
             constraints=limits,
             trials=trials,
@@ -424,10 +424,10 @@ class Tuner:
             advice=advice_of(case, measured, records, self.space) if case else (),
             effects=effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
-            untried=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
-            over=over,
+            skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
+            complete=over,
             seconds=time.monotonic() - self.begin,
-            missed=tuple(limit.sentence for limit in violations(best.runs, limits)) if best else (),
+            broken_constraints=tuple(limit.sentence for limit in violations(best.runs, limits)) if best else (),
             folder=folder,
         )
 
@@ -497,14 +497,14 @@ def tuning_request(plan: Plan, objective: str, within: Texts, budget: Duration) 
 
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
-) -> list[Tuned]:
+) -> list[TuningReport]:
     """Tune each model of the plan at each of its batch sizes.
 
     Raises InferlensError if one of them cannot run here, before the first one begins.
     """
     observer.doing("looking at models and backends")
     parts = list(parts_of(explore(request.plan, selection, model)))
-    tuned: list[Tuned] = []
+    tuned: list[TuningReport] = []
     for place, part in enumerate(parts):
         own, case, name = request, part.families[0].case, part.families[0].model.name
         home = Path(request.plan.output) / safe_name(name)
@@ -615,7 +615,7 @@ def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
     backend = backend or _only_backend_with(knob, plan)
     full = f"{backend}.{knob}"
     if full in plan.option or (knob == THREADS and plan.threads):
-        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--study {full}={words} alone")
+        raise InferlensError(f"The values of {knob} are given twice.", hint=f"--option {full}={words} alone")
     labels = [label for label in plan.backend if label.partition(":")[0] == backend]
     option = {} if knob == THREADS else {full: tuple(values)}
     check_words(replace(plan, option={**option, **plan.option}))

@@ -22,7 +22,7 @@ from inferlens.models.model import Model
 from inferlens.models.weights import bits, buffers
 from inferlens.record.record import KEEPS_STATE, NOT_FINITE, RANDOM, WRITES_INPUTS, Accuracy, Agreement, Behavior
 from inferlens.spec.case import QUANTIZED, Case
-from inferlens.stats.samples import cosine, flat, relative_l2
+from inferlens.stats.samples import cosine, flatten, relative_l2
 from inferlens.units import listing
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def observe(runner: Runner, model: Model, arrays: Inputs, call: Callable[[Any], 
         else:
             where = listing([repr(name) for name in changed[:3]])
             behavior[KEEPS_STATE] = f"the model keeps state in {where}, so a second call gives other outputs"
-    values = [flat(output) for output in first if output.dtype.kind not in TEXT]
+    values = [flatten(output) for output in first if output.dtype.kind not in TEXT]
     if odd := sum(int((~np.isfinite(value)).sum()) for value in values):
         behavior[NOT_FINITE] = f"{odd:,} of {sum(map(len, values)):,} output values of the reference are NaN or inf"
     return behavior, [first, second] if KEEPS_STATE in behavior else [first]
@@ -110,7 +110,7 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
             if not np.array_equal(ours.astype(str), theirs.astype(str)):
                 return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
             continue
-        one, other = flat(ours), flat(theirs)
+        one, other = flatten(ours), flatten(theirs)
         finite = np.isfinite(one) & np.isfinite(other)
         if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
             proper = np.isfinite(other).all()
@@ -169,7 +169,9 @@ def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None
 def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
     ours, theirs = (
-        np.concatenate([flat(second) - flat(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)])
+        np.concatenate(
+            [flatten(second) - flatten(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)]
+        )
         for item in (calls, expected)
     )
     known = np.isfinite(ours) & np.isfinite(theirs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import reprlib
 from functools import singledispatch
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,6 +21,12 @@ _SHORT.maxstring = _SHORT.maxother = 60
 def draw(result: object, format: Literal["table", "html"]) -> str:  # noqa: ARG001 - as those that are registered
     """Return a result as text or as HTML."""
     return repr(result)
+
+
+def fields_by_key(struct: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of a struct by their keys in JSON."""
+    names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
+    return {key: getattr(struct, name) for name, key in names}
 
 
 class Displayed:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import PurePath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -193,22 +193,24 @@ def sizes_of(specs: Sequence[TensorSpec]) -> dict[str, int]:
 
 
 class Axis(NamedTuple):
-    """Something of a case that a plan has values of, by the name of the case's field and of the plan's word.
+    """The declaration of a case's field as an axis: a plan has values of it, in its field of the same name.
 
     Attributes:
         values: words that it may be; empty: whole numbers, or true and false of a ``flag``.
         word: how a label says another value than the default, such as ``depth {}``.
         short: how a folder says it; empty: as the label does, without spaces.
         text: whether its values are any texts, such as paths, which only ``NAME=VALUE`` says and no folder.
+        call: whether it says how a call is made, and nothing of what is run.
     """
 
-    name: str
     values: tuple[str, ...] = ()
     default: Any = None
     word: str = "{}"
     short: str = ""
     flag: bool = False
     text: bool = False
+    call: bool = False
+    name: str = ""
 
     def words(self, case: Case, *, short: bool = False) -> list[str]:
         """How a case's value is said; nothing for the default."""
@@ -228,24 +230,6 @@ class Axis(NamedTuple):
         if match and (match[1] in self.values or (not self.values and match[1].isdecimal())):
             return match[1]
         return None
-
-
-# How a call is made, which is not at all a matter of what is run.
-CALL_MODE = (
-    Axis("io", IO, default="device", word="{} io", short="{}io"),
-    Axis("cold", default=False, word="cold", flag=True),
-    Axis("rotate", default=False, word="rotating", flag=True),
-    Axis("depth", word="depth {}", short="depth{}"),
-)
-AXES = (
-    Axis("precision", (*PRECISIONS, *QUANTIZED)),
-    Axis("batch", word="batch {}", short="b{}"),
-    Axis("device", DEVICES),
-    Axis("threads", word="{} threads", short="t{}"),
-    *CALL_MODE,
-    Axis("python", default="", word="python={}", text=True),
-)
-FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # by which commands are asked for them
 
 
 class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -275,22 +259,22 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     model: str
     backend: str
     variant: str = ""
-    precision: str = "fp32"
-    batch: int | None = 1
-    device: str = "cpu"
-    threads: int | None = None
+    precision: Annotated[str, Axis((*PRECISIONS, *QUANTIZED))] = "fp32"
+    batch: Annotated[int | None, Axis(word="batch {}", short="b{}")] = 1
+    device: Annotated[str, Axis(DEVICES)] = "cpu"
+    threads: Annotated[int | None, Axis(word="{} threads", short="t{}")] = None
     options: dict[str, Option] = {}
     inputs: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     calibration: str = ""
     keep: str = ""
     seed: int = 0
-    io: str = "device"
-    cold: bool = False
-    rotate: bool = False
-    depth: int | None = None
+    io: Annotated[str, Axis(IO, default="device", word="{} io", short="{}io", call=True)] = "device"
+    cold: Annotated[bool, Axis(default=False, word="cold", flag=True, call=True)] = False
+    rotate: Annotated[bool, Axis(default=False, word="rotating", flag=True, call=True)] = False
+    depth: Annotated[int | None, Axis(word="depth {}", short="depth{}", call=True)] = None
     checkout: str = ""
-    python: str = ""
+    python: Annotated[str, Axis(default="", word="python={}", text=True)] = ""
 
     @property
     def work(self) -> Hashable:
@@ -376,6 +360,18 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             name += f"-{options}" if options and len(options) <= 60 else ""
             name += f"-{self.digest[:6]}"
         return re.sub(r"[^\w.=-]+", "_", name)
+
+
+def _axes() -> Iterator[Axis]:
+    for field in msgspec.structs.fields(Case):
+        for extra in get_args(field.type):
+            if isinstance(extra, Axis):
+                yield extra._replace(name=field.name)
+
+
+AXES = tuple(_axes())
+CALL_MODE = tuple(axis for axis in AXES if axis.call)
+FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # by which commands are asked for them
 
 
 def environment_of(python: str, levels: int = 1) -> str:

@@ -52,16 +52,16 @@ class ABOptions(Struct, kw_only=True):
         str, OptionSpec("Backend of a side that names none, as name or name:variant.", names=("--backend", "-b"))
     ] = ""
     checkout: Annotated[
-        str,
+        str | None,
         OptionSpec("Two folders to import the model's code from, as OLD,NEW; or one to compare this one with."),
-    ] = ""
+    ] = None
     python: Annotated[
-        str,
+        str | None,
         OptionSpec(
             "Interpreters of two environments, as OLD,NEW; or one to compare this one with; or more, to find the step "
             "that changed the latency."
         ),
-    ] = ""
+    ] = None
     metric: Annotated[str, OptionSpec("latency, throughput or 'GPU time'.")] = "latency"
     threshold: Annotated[float, OptionSpec("The smallest difference that matters.", unit=SHARE)] = 0.02
     level: Annotated[float, OptionSpec("Confidence of the verdict.", unit=SHARE)] = 0.95

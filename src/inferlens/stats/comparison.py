@@ -1,4 +1,4 @@
-"""How one case's time compares with another's: a ratio, its interval, and a verdict.
+"""Comparison of the times of two cases: a ratio, its interval, and a verdict.
 
 Each process gives one number, the natural logarithm of its median. Two cases that were measured in the same rounds are
 compared by the differences within the rounds. Cases that were measured at different times are compared by the means of
@@ -25,28 +25,28 @@ from inferlens.stats.samples import median
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
 PRIOR_FREEDOM = 1.0  # degrees of freedom that the usual noise counts for
-BORROWED_FREEDOM = 3.0  # degrees of freedom at most that the other close pairs of a race count for
-MOST_BORROWED = 4.0  # times the usual noise: other pairs that are noisier than this count as if they had this
-ROUNDS = 10  # of a race, after which it has used up its error
+BORROWED_FREEDOM = 3.0  # largest number of degrees of freedom that the other close pairs of a race count for
+MOST_BORROWED = 4.0  # times the usual noise: the largest noise that other pairs count with
+ROUNDS = 10  # after which a race has used up its error
 LARGEST_LOG = 300.0  # keeps the ends of an interval finite numbers
-ON_A_SIDE = "The whole interval is on the {} side, and the difference is at least the threshold."
+_ON_ONE_SIDE = "The whole interval is on the {} side, and the difference is at least the threshold."
 
 
 class Noise(Struct, frozen=True):
     """The usual standard deviation of the difference of two processes' logarithms.
 
-    ``paired`` is that of two processes that take turns, ``apart`` that of two that are measured at different times. A
-    case that takes more than ``reach`` times as long as the fastest, at different times, is not the fastest. These are
-    the numbers of the pools in ``benchmarks/pools``.
+    ``paired`` is that of two processes that take turns, ``separate`` that of two that are measured at different times.
+    A case that takes more than ``reach`` times as long as the fastest, at different times, is not the fastest. The
+    values come from the pools in ``benchmarks/pools``.
     """
 
     paired: float
-    apart: float
+    separate: float
     reach: float
 
 
-CPU_NOISE = Noise(paired=0.034, apart=0.2, reach=4.0)
-GPU_NOISE = Noise(paired=0.025, apart=0.1, reach=1.3)
+CPU_NOISE = Noise(paired=0.034, separate=0.2, reach=4.0)
+GPU_NOISE = Noise(paired=0.025, separate=0.1, reach=1.3)
 
 
 class LogRatio(Struct, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class LogRatio(Struct, frozen=True, kw_only=True):
     log: float
     error: float  # its standard error, which has ``freedom`` degrees of freedom
     freedom: float
-    rounds: int = 0  # in how many rounds both were measured; 0 if they were measured at different times
+    rounds: int = 0  # number of common rounds; 0 if both were measured at different times
     noise: float = 1.0  # the estimated standard deviation of one round's difference, over the usual one
     replicated: bool = True  # whether a side was measured in more than one process
 
@@ -84,7 +84,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """The verdict on a candidate against a base."""
 
     verdict: Verdict
-    reason: str  # why; for UNDECIDED what is missing
+    reason: str
     ratio: float | None = None  # the candidate's time over the base's; ``None`` without positive medians
     interval: Interval | None = None  # of ``ratio``
 
@@ -102,7 +102,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """The median of a case over its processes, in the samples' unit.
 
-    ``replicated`` tells whether the interval covers how far processes differ; it does not for a single process.
+    ``replicated``: whether the interval covers the variation between processes; for a single process it does not.
     """
 
     median: float
@@ -111,13 +111,13 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 def log_median(samples: Sequence[float]) -> float | None:
-    """Return the logarithm of the samples' median; ``None`` without samples, or if it is not positive and finite."""
+    """Return the logarithm of the samples' median; ``None`` without samples, or unless it is positive and finite."""
     middle = median(samples) if len(samples) else 0.0
     return math.log(middle) if 0 < middle < math.inf else None
 
 
 def log_medians(processes: Sequence[Sequence[float]]) -> list[float]:
-    """Return the logarithm of each process's median; nothing at all if a process with samples has none."""
+    """Return the logarithm of each process's median; an empty list if a process with samples has none."""
     logs = [log_median(samples) for samples in processes if len(samples)]
     return [log for log in logs if log is not None] if None not in logs else []
 
@@ -141,10 +141,10 @@ def paired_difference(
     mean = float(differences.mean())
     squares, freedom = float(((differences - mean) ** 2).sum()), float(differences.size - 1)
     squares += PRIOR_FREEDOM * usual.paired**2
-    others, count = borrowed
+    other_squares, count = borrowed
     if count:
         weight = min(float(count), BORROWED_FREEDOM)
-        squares += weight * min(others / count, (MOST_BORROWED * usual.paired) ** 2)
+        squares += weight * min(other_squares / count, (MOST_BORROWED * usual.paired) ** 2)
         freedom += weight
     freedom += PRIOR_FREEDOM
     deviation = math.sqrt(squares / freedom)
@@ -162,24 +162,24 @@ def unpaired_difference(
 ) -> LogRatio:
     """Return the difference of processes that were measured at different times, from their logarithms.
 
-    The processes of both sides tell the noise together. With one process on each side it is the usual one, and
-    ``unsteady`` more: the logarithm of the factor by which calls within a process differ.
+    The noise is estimated from both sides. With one process on each side it is the usual one, and at least
+    ``unsteady``, the logarithm of the factor by which calls within a process differ.
     """
     sides = np.asarray(base, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     freedom = float(sum(side.size - 1 for side in sides))
     variance = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
-    variance = variance / freedom if freedom else usual.apart**2 / 2
+    variance = variance / freedom if freedom else usual.separate**2 / 2
     return LogRatio(
         log=float(sides[1].mean() - sides[0].mean()),
         error=max(math.hypot(math.sqrt(variance * sum(1 / side.size for side in sides)), unsteady), 1e-12),
         freedom=freedom or PRIOR_FREEDOM,
-        noise=math.sqrt(2 * variance) / usual.apart,
+        noise=math.sqrt(2 * variance) / usual.separate,
         replicated=freedom > 0,
     )
 
 
 def chained_difference(first: LogRatio, second: LogRatio) -> LogRatio:
-    """Return the difference of two cases from those of both with a third one.
+    """Return the difference of two cases from their differences with a third one.
 
     The degrees of freedom are those of B. L. Welch, "The generalization of 'Student's' problem", Biometrika 34 (1947).
     """
@@ -194,12 +194,12 @@ def chained_difference(first: LogRatio, second: LogRatio) -> LogRatio:
     )
 
 
-def look_error(difference: LogRatio, level: float) -> float:
-    """Return the probability of error that one look at a race may use, at an overall confidence ``level``.
+def allowed_error(difference: LogRatio, level: float) -> float:
+    """Return the allowed probability of error of one decision in a race, at an overall confidence ``level``.
 
-    Looks after few rounds use less, and so do looks at a pair that is noisier than usual, where the usual noise is no
-    guide. Calibrated by ``python -m benchmarks.race simulate``, so that whole races are as sure as ``level``. Cases
-    that were in no round are looked at once.
+    Early rounds may use less, and so may pairs that are noisier than usual, for which the usual noise is no guide.
+    Calibrated by ``python -m benchmarks.race simulate``, so that complete races are as sure as ``level``. Cases without
+    rounds are decided once.
     """
     if not difference.rounds:
         return 1 - level
@@ -218,8 +218,8 @@ def compare(
 ) -> Comparison:
     """Return the verdict on ``candidate`` against ``base``, each a series of samples for each of its processes.
 
-    ``comparisons`` is how many such comparisons share the error 1 - ``level`` (O. J. Dunn, "Multiple comparisons among
-    means", JASA 56, 1961).
+    ``comparisons`` is the number of comparisons that share the error 1 - ``level`` (O. J. Dunn, "Multiple comparisons
+    among means", JASA 56, 1961).
     """
     before, after = log_medians(base), log_medians(candidate)
     difference = unpaired_difference(before, after, usual) if before and after else None
@@ -234,15 +234,15 @@ def conclude(difference: LogRatio | None, *, threshold: float, level: float) -> 
     """
     if difference is None:
         return Comparison(verdict="UNDECIDED", reason="One side has no samples, or times of zero.")
-    ratio, interval, most = difference.ratio, difference.interval(level), 1 + threshold
+    ratio, interval, limit = difference.ratio, difference.interval(level), 1 + threshold
     verdict: Verdict = "UNDECIDED"
     if not difference.replicated:
         reason = "Each side was measured once: how far processes differ is not known."
-    elif interval.low > 1 and ratio >= most:
-        verdict, reason = "SLOWER", ON_A_SIDE.format("slow")
-    elif interval.high < 1 and ratio <= 1 / most:
-        verdict, reason = "FASTER", ON_A_SIDE.format("fast")
-    elif interval.low >= 1 / most and interval.high <= most:
+    elif interval.low > 1 and ratio >= limit:
+        verdict, reason = "SLOWER", _ON_ONE_SIDE.format("slow")
+    elif interval.high < 1 and ratio <= 1 / limit:
+        verdict, reason = "FASTER", _ON_ONE_SIDE.format("fast")
+    elif interval.low >= 1 / limit and interval.high <= limit:
         verdict, reason = "SAME", "The whole interval is within the threshold."
     else:
         reason = "The interval holds both a difference that matters and one that does not: more processes are needed."
@@ -250,17 +250,17 @@ def conclude(difference: LogRatio | None, *, threshold: float, level: float) -> 
 
 
 def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estimate | None:
-    """Return the median over processes, each with its samples in order of time; ``None`` if it is not known.
+    """Return the median over processes, each with its samples in order of time; ``None`` if unknown.
 
-    Of several processes it is the geometric mean of their medians, with Student's interval of the logarithms. Of a
+    For several processes it is the geometric mean of their medians, with Student's interval of the logarithms. For a
     single process the interval is that of its samples.
     """
-    full = [samples for samples in processes if len(samples)]
-    logs = log_medians(full)
+    nonempty = [samples for samples in processes if len(samples)]
+    logs = log_medians(nonempty)
     if not logs:
         return None
     if len(logs) == 1:
-        return Estimate(median=median(full[0]), interval=median_interval(full[0], level), replicated=False)
+        return Estimate(median=median(nonempty[0]), interval=median_interval(nonempty[0], level), replicated=False)
     return Estimate(median=math.exp(math.fsum(logs) / len(logs)), interval=_mean_interval(logs, level), replicated=True)
 
 

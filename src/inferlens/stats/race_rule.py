@@ -21,42 +21,41 @@ from inferlens.stats.comparison import (
     CPU_NOISE,
     LogRatio,
     Noise,
+    allowed_error,
     chained_difference,
-    look_error,
     paired_difference,
     unpaired_difference,
 )
 from inferlens.stats.intervals import student_quantile
 
 LEAST_ROUNDS, USUAL_ROUNDS, MOST_ROUNDS = 2, 10, 20  # of a race; MOST_ROUNDS with --thorough
-LEAST_VERDICT_ROUNDS, MOST_ASKED_FOR = 3, 100  # of ``inferlens ab``, whose verdict has two sides
-CLOSE = 1.25  # times the leader: cases within it tell each other's noise
-# Standard errors. A rival that is not close is out when it is as far away as this, however few rounds there are.
-FAR_ERRORS = 4.0
+LEAST_VERDICT_ROUNDS, MOST_VERDICT_ROUNDS = 3, 100  # of ``inferlens ab``, whose verdict has two sides
+CLOSE = 1.25  # times the leader: cases within it share their estimate of noise
+FAR_ERRORS = 4.0  # standard errors: a rival that is not close and this far away is out after any number of rounds
 
 
 class Entry(Struct, frozen=True, kw_only=True):
     """One case of a race, with the logarithm of each process's median."""
 
     rounds: Mapping[Hashable, float] = {}  # processes that were measured in rounds with other cases
-    alone: Sequence[float] = ()  # processes that were measured by themselves, in order of time
-    usual: Noise = CPU_NOISE  # the noise to assume before it is known
-    unsteady: float = 0.0  # the logarithm of the factor by which calls of a process by itself differ, if it is large
+    separate: Sequence[float] = ()  # processes that were measured without others, in order of time
+    usual: Noise = CPU_NOISE  # the noise to assume before it is measured
+    unsteady: float = 0.0  # the logarithm of the factor by which calls of a separate process differ, if it is large
 
     @property
     def level(self) -> float:
-        """The mean logarithm: of the rounds, or of the processes by themselves if it was in no round."""
-        logs = list(self.rounds.values()) or list(self.alone)
+        """The mean logarithm of the rounds, or else of the separate processes."""
+        logs = list(self.rounds.values()) or list(self.separate)
         return math.fsum(logs) / len(logs)
 
 
 class RaceState(Struct, frozen=True, kw_only=True):
-    """How a race stands."""
+    """The state of a race."""
 
     leader: str
     rivals: Mapping[str, LogRatio]  # all others against the leader, the fastest first
-    open: tuple[str, ...]  # the rivals that may be faster than the leader by more than the threshold
-    as_fast: tuple[str, ...]  # the rivals that are not shown to be slower by more than the threshold
+    open: tuple[str, ...]  # rivals that may be faster than the leader by more than the threshold
+    as_fast: tuple[str, ...]  # rivals that are not shown to be slower by more than the threshold
     chance: float  # the probability that no rival is faster by more than the threshold
 
     @property
@@ -69,7 +68,7 @@ class RaceData:
     """The processes of several cases, ready to be compared."""
 
     def __init__(self, entries: Mapping[str, Entry]) -> None:
-        self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.alone}
+        self.entries = {name: entry for name, entry in entries.items() if entry.rounds or entry.separate}
 
     def difference(self, base: str, candidate: str) -> LogRatio | None:
         """Return the candidate against the base; ``None`` if one of them has no process.
@@ -78,17 +77,17 @@ class RaceData:
         """
         if base not in self.entries or candidate not in self.entries:
             return None
-        one, entry = self.entries[base], self.entries[candidate]
-        usual = max(one.usual, entry.usual, key=lambda noise: noise.paired)
-        paired = paired_difference(one.rounds, entry.rounds, usual, self._borrowed(base, candidate))
+        before, after = self.entries[base], self.entries[candidate]
+        usual = max(before.usual, after.usual, key=lambda noise: noise.paired)
+        paired = paired_difference(before.rounds, after.rounds, usual, self._borrowed(base, candidate))
         if paired:
             return paired
         if self._common not in ("", base, candidate):
             steps = self.difference(base, self._common), self.difference(self._common, candidate)
             if steps[0] and steps[1] and (steps[0].rounds or steps[1].rounds):
                 return chained_difference(steps[0], steps[1])
-        first, second = (list(entry.alone) or list(entry.rounds.values()) for entry in (one, entry))
-        return unpaired_difference(first, second, usual, max(one.unsteady, entry.unsteady))
+        first, second = (list(entry.separate) or list(entry.rounds.values()) for entry in (before, after))
+        return unpaired_difference(first, second, usual, max(before.unsteady, after.unsteady))
 
     @cached_property
     def _common(self) -> str:
@@ -99,28 +98,28 @@ class RaceData:
 
     @cached_property
     def _squares(self) -> dict[frozenset[str], tuple[float, int]]:
-        """The sum of squares and degrees of freedom of each close case's differences from the fastest one, by pair."""
-        raced = {name: entry for name, entry in self.entries.items() if entry.rounds}
-        if len(raced) < 3:
+        """Sum of squares and degrees of freedom of the differences of close cases from the fastest one, by pair."""
+        rounds = {name: entry.rounds for name, entry in self.entries.items() if entry.rounds}
+        if len(rounds) < 3:
             return {}
         leader, squares = self._common, {}
-        for name, entry in raced.items():
-            own = [log - raced[leader].rounds[key] for key, log in entry.rounds.items() if key in raced[leader].rounds]
+        for name, logs in rounds.items():
+            own = [log - rounds[leader][key] for key, log in logs.items() if key in rounds[leader]]
             if name != leader and len(own) > 1 and abs(float(np.mean(own))) < math.log(CLOSE):
                 squares[frozenset((leader, name))] = float(np.var(own)) * len(own), len(own) - 1
         return squares
 
     def _borrowed(self, base: str, candidate: str) -> tuple[float, int]:
-        """Return the sum of squares and degrees of freedom of all close pairs but that of these two."""
+        """Return the sum of squares and degrees of freedom of all other close pairs."""
         others = [squares for pair, squares in self._squares.items() if pair != {base, candidate}]
         return sum(squares for squares, _ in others), sum(freedom for _, freedom in others)
 
     def state(self, names: Iterable[str], *, threshold: float, level: float = 0.95) -> RaceState | None:
-        """Return how the race among ``names`` stands; ``None`` if none of them has a process."""
-        able = [name for name in names if name in self.entries]
-        if not able:
+        """Return the state of the race among ``names``; ``None`` if none of them has a process."""
+        entrants = [name for name in names if name in self.entries]
+        if not entrants:
             return None
-        leader, rivals = self._leader(able)
+        leader, rivals = self._leader(entrants)
         most = math.log1p(threshold)
         chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
         return RaceState(
@@ -136,13 +135,13 @@ class RaceData:
     def _leader(self, names: Sequence[str]) -> tuple[str, dict[str, LogRatio]]:
         """Return the case that no other one beats, and the others against it, beginning with the smallest mean.
 
-        Once there are rounds, a process by itself makes no leader: it may have been much slower or faster by chance.
+        Once there are rounds, a separate process makes no leader: it may have been much slower or faster by chance.
         """
-        raced = [name for name in names if self.entries[name].rounds]
-        leader = min(raced or names, key=lambda name: self.entries[name].level)
+        in_rounds = [name for name in names if self.entries[name].rounds]
+        leader = min(in_rounds or names, key=lambda name: self.entries[name].level)
         rivals = self._rivals(leader, names)
         for _ in names:  # differences within rounds need not agree with means over different rounds
-            beats = (name for name, rival in rivals.items() if rival.log < 0.0 and (rival.rounds or not raced))
+            beats = (name for name, rival in rivals.items() if rival.log < 0.0 and (rival.rounds or not in_rounds))
             fastest = next(beats, leader)
             if fastest == leader:
                 break
@@ -161,9 +160,9 @@ def _is_far(rival: LogRatio, most: float) -> bool:
 
 
 def _is_out(rival: LogRatio, most: float, level: float) -> bool:
-    """Return whether a rival is shown not to be faster than the leader by more than ``most``."""
+    """Return whether a rival surely is not faster than the leader by more than ``most``."""
     if _is_far(rival, most):
         return True
     enough = rival.rounds >= LEAST_ROUNDS or not rival.rounds
-    margin = student_quantile(1 - look_error(rival, level), rival.freedom) * rival.error
+    margin = student_quantile(1 - allowed_error(rival, level), rival.freedom) * rival.error
     return enough and rival.log + most >= margin

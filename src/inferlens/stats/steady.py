@@ -1,19 +1,22 @@
-"""Where the steady state of a series of latencies begins, if it has one.
+"""The steady state of a series of latencies, and doubts about the interval of its median.
 
 The method is that of E. Barrett, C. F. Bolz-Tereick, R. Killick, S. Mount and L. Tratt, "Virtual machine warmup blows
-hot and cold", OOPSLA 2017: the series is cut where its level changes, levels that differ too little to matter count as
-one, and the series is steady from where its last level begins, if that lasts. What differs:
+hot and cold", OOPSLA 2017: cut the series where its level changes, join levels that differ too little to matter, and
+call the series steady from where its last level begins, if that lasts. This module differs as follows:
 
-- Medians of batches are cut, at most :data:`BATCHES` of them, on a logarithmic scale, and those far off their
-  neighbours are drawn in: single outliers cannot make a level.
+- It cuts medians of batches, at most :data:`BATCHES` of them, on a logarithmic scale, and moves those far off toward
+  their neighbors: single outliers cannot make a level.
 - The cuts are the best ones for each number of cuts, by dynamic programming: I. E. Auger and C. E. Lawrence,
   "Algorithms for the optimal identification of segment neighborhoods", Bulletin of Mathematical Biology 51 (1989).
-- Neighbours may resemble each other, which looks like changes of level. The number of cuts is therefore chosen by the
+- Neighbors may resemble each other, which looks like changes of level. The number of cuts is therefore chosen by the
   likelihood with errors of an autoregression of order 1, as in S. Chakar, E. Lebarbier, C. Lévy-Leduc and S. Robin, "A
   robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017).
-- A last level that is slower than what was before counts only if it is steady when it is looked at by itself.
-- Three more shapes compete with the levels: a straight line, which drifts to its end; an exponential decay, steady from
-  where less than the tolerance is left of it; and a slow wave, never steady. What explains most at its price wins.
+- A last level that is slower than the samples before it counts only if it is steady by itself.
+- Three more shapes compete with the levels: a straight line, which drifts to its end; an exponential decay, steady when
+  less than the tolerance is left of it; and a slow wave, never steady. The best fit at its price wins.
+
+Diagnostics are a closed list of doubts. A series without doubts has an interval that holds about as often as its level
+says: ``python -m benchmarks coverage``.
 """
 
 from __future__ import annotations
@@ -32,39 +35,39 @@ from numpy.typing import NDArray
 from inferlens.stats.intervals import (
     autocorrelation,
     autocorrelations,
-    below,
-    correlated,
-    integrated,
+    has_correlation,
+    indicator_below,
+    integrate_autocorrelations,
     median_interval,
     ranks,
 )
-from inferlens.stats.samples import Array, quantile_of_sorted, remembered
+from inferlens.stats.samples import Array, memoize_samples, quantile_of_sorted
 
 BATCHES = 64
 LEAST_SAMPLES = 30
-TOLERANCE = 0.005  # relative difference of two levels that does not matter
-LEAST_SHARE = 1 / 3  # of the series, that its last level has to last
+TOLERANCE = 0.005  # largest relative difference of two levels that does not matter
+LEAST_SHARE = 1 / 3  # of the series, for its last level
 _MOST_CUTS = 6
 _LEAST_BATCHES = 4
-# What a shape has to add to twice the logarithm of the likelihood, times log(batches), to be believed. Chosen so that
-# one to four series in a hundred with an autocorrelation of 0.9 are: `python -m benchmarks coverage`.
+# Prices of shapes, in twice the logarithm of the likelihood over log(batches). With these, one to four in a hundred
+# series with an autocorrelation of 0.9 get a shape: `python -m benchmarks coverage`.
 _PRICE_OF_CUT = 4.0
 _PRICE_OF_LINE = 2.5
 _PRICE_OF_DECAY = 4.0
 _PRICE_OF_WAVE = 5.0
-# Of the series' length: times in which a decay falls to 1 / e; and how often a wave may go up and down.
+# Times in which a decay falls to 1 / e, as shares of the series' length, and periods of a wave in the series.
 _DECAYS = np.geomspace(0.02, 0.6, 12)
 _WAVES = np.arange(0.75, 8.1, 0.25)
 
 
 class Steady(Struct, frozen=True):
-    """Where a series is steady.
+    """The steady state of a series.
 
     ``reason`` is ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
     slowly, ``never-steady`` (its last level begins too late, or is slower and does not settle) or ``few-samples``.
     """
 
-    start: int  # index of the first sample of the steady state; 0 where there is none
+    start: int  # index of the first sample of the steady state; 0 without one
     reason: str
 
     @property
@@ -76,14 +79,14 @@ class Steady(Struct, frozen=True):
 class _Fit(Struct, frozen=True):
     shape: str  # levels, line, decay or wave
     cost: float  # -2 log likelihood and the price
-    extent: float = 0.0  # how much it moves, on the logarithmic scale
+    extent: float = 0.0  # its movement on the logarithmic scale
     first: int = 0  # the batch from which it is steady
     cuts: tuple[int, ...] = ()  # of levels
 
 
-@remembered  # every view of a record asks again
+@memoize_samples  # every view of a record needs it
 def steady(values: Array) -> Steady:
-    """Return where latencies, positive and in order of time, become steady: ``values[found.start:]`` is so."""
+    """Return the steady state of latencies, positive and in order of time: ``values[result.start:]`` is steady."""
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
         return Steady(0, "few-samples")
     size = -(-values.size // BATCHES)
@@ -91,7 +94,7 @@ def steady(values: Array) -> Steady:
     spare = values.size - count * size
     ordered = np.sort(values[spare:].reshape(count, size), axis=1)
     below, above = ordered[:, (size - 1) // 2], ordered[:, size // 2]
-    batches = _drawn_in(np.log(below + (above - below) / 2))  # of their medians
+    batches = _without_outliers(np.log(below + (above - below) / 2))  # of their medians
     first, reason = _verdict(batches)
     if reason:
         return Steady(0, reason)
@@ -104,9 +107,9 @@ def steady(values: Array) -> Steady:
 
 
 def _verdict(batches: Array) -> tuple[int, str]:
-    """The first batch of the steady state, or why there is none."""
+    """Return the first batch of the steady state, or the reason that there is none."""
     shapes = [_line(batches), _decay(batches), _wave(batches)]
-    best = min([_levels(batches), *(one for one in shapes if one.extent > TOLERANCE)], key=attrgetter("cost"))
+    best = min([_levels(batches), *(shape for shape in shapes if shape.extent > TOLERANCE)], key=attrgetter("cost"))
     if best.shape == "wave":
         return 0, "cycling"
     if best.first > (1 - LEAST_SHARE) * batches.size:
@@ -120,9 +123,9 @@ def _verdict(batches: Array) -> tuple[int, str]:
 
 
 def _without_first_calls(values: Array, start: int) -> int:
-    """``start``, or the sample after it where a few slow first calls end, which a batch's median hides.
+    """Return ``start``, or the sample after it where a few slow first calls end, which a batch's median hides.
 
-    They are slow beyond Tukey's outer fence, and more in a row than the slow ones of the rest would be by chance.
+    They are slow beyond Tukey's outer fence, and longer in a row than chance explains.
     """
     rest = values[start:]
     ordered = np.sort(rest)
@@ -133,10 +136,10 @@ def _without_first_calls(values: Array, start: int) -> int:
     return start + first if first <= rest.size // 10 and share**first < 0.01 else start
 
 
-def _drawn_in(batches: Array) -> Array:
-    """Batches more than three deviations from the median of their five neighbours, moved to that distance.
+def _without_outliers(batches: Array) -> Array:
+    """Move batches to at most three deviations from the median of their five neighbors.
 
-    Where one in ten is far off that is no outlier but how the samples are: two modes, or a coarse clock.
+    If one in ten is far off, these are no outliers: the samples have two modes, or a coarse clock.
     """
     padded = np.pad(batches, 2, mode="edge")
     usual = np.sort(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)[:, 2]  # their median
@@ -147,7 +150,7 @@ def _drawn_in(batches: Array) -> Array:
 
 
 def _levels(batches: Array) -> _Fit:
-    """The best cuts of the best number of them; the last level begins after those that hardly differ from it."""
+    """Return the best cuts; the last level includes those before it that hardly differ."""
     fits = []
     for cuts in _best_cuts(batches):
         price = _PRICE_OF_CUT * len(cuts) * math.log(batches.size)
@@ -159,7 +162,7 @@ def _levels(batches: Array) -> _Fit:
 
 
 def _line(batches: Array) -> _Fit:
-    """A straight line through all batches: steady never."""
+    """Return a straight line through all batches, which is never steady."""
     time = np.arange(batches.size) - (batches.size - 1) / 2
     slope = float(time @ batches) / float(time @ time)
     cost = _misfit(batches - batches.mean() - slope * time, 2) + _PRICE_OF_LINE * math.log(batches.size)
@@ -167,7 +170,7 @@ def _line(batches: Array) -> _Fit:
 
 
 def _decay(batches: Array) -> _Fit:
-    """The best exponential decay to a level, from above or below."""
+    """Return the best exponential decay to a level, from above or below."""
     time = (np.arange(batches.size) + 0.5) / batches.size
     curves = np.exp(-time / _DECAYS[:, None])
     curves -= curves.mean(axis=1, keepdims=True)
@@ -191,16 +194,16 @@ def _wave(batches: Array) -> _Fit:
 
 @lru_cache(maxsize=BATCHES)
 def _waves(count: int) -> tuple[Array, Array]:
-    """Of each wave the constant, the sine and the cosine, and the inverse that fits them."""
+    """Return the constant, the sine and the cosine of each wave, and the inverse that fits them."""
     angle = 2 * np.pi * _WAVES[:, None] * (np.arange(count) + 0.5) / count
     both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
     return both, np.linalg.pinv(both)
 
 
 def _misfit(rest: Array, parameters: int) -> float:
-    """-2 log likelihood, but for a constant, of what a fit leaves, with errors of an autoregression of order 1.
+    """Return -2 log likelihood, up to a constant, of the rest of a fit, with errors of an autoregression of order 1.
 
-    Its coefficient is corrected for the ``parameters`` fitted: each makes it too small by about (1 + 3 r) / n.
+    Its coefficient is corrected for the number of fitted ``parameters``: each lowers it by about (1 + 3 r) / n.
     """
     total = float(rest @ rest)
     count = rest.size
@@ -209,20 +212,20 @@ def _misfit(rest: Array, parameters: int) -> float:
     correlation = float(rest[1:] @ rest[:-1]) / total
     correlation += parameters * (1 + 3 * max(correlation, 0.0)) / count
     correlation = min(max(correlation, 0.0), 0.98)
-    news = rest[1:] - correlation * rest[:-1]
-    variance = (float(news @ news) + (1 - correlation**2) * float(rest[0]) ** 2) / count
+    innovations = rest[1:] - correlation * rest[:-1]
+    variance = (float(innovations @ innovations) + (1 - correlation**2) * float(rest[0]) ** 2) / count
     return count * math.log(max(variance, 1e-24))
 
 
 def _means(batches: Array, cuts: tuple[int, ...]) -> Array:
-    """The mean of its level, for each batch."""
+    """Return the mean of its level for each batch."""
     edges = [0, *cuts, batches.size]
     lengths = np.diff(edges)
     return np.repeat(np.add.reduceat(batches, edges[:-1]) / lengths, lengths)
 
 
 def _best_cuts(batches: Array) -> list[tuple[int, ...]]:
-    """For no cut, one, two and so on: the cuts that leave the least squares, as the indices after them."""
+    """Return the least-squares cuts for each number of cuts, from none on, as the indices after them."""
     count = batches.size
     centred = batches - batches.mean()
     sums = np.concatenate([[0.0], np.cumsum(centred)])
@@ -232,23 +235,20 @@ def _best_cuts(batches: Array) -> list[tuple[int, ...]]:
     left = squares[None, :] - squares[:, None] - (sums[None, :] - sums[:, None]) ** 2 / np.maximum(lengths, 1)
     left[lengths < _LEAST_BATCHES] = np.inf
     best, before = left[0], []
-    found: list[tuple[int, ...]] = [()]
+    results: list[tuple[int, ...]] = [()]
     for number in range(1, min(_MOST_CUTS, count // _LEAST_BATCHES - 1) + 1):
         totals = best[:, None] + left
         before.append(totals.argmin(axis=0))
         best = totals.min(axis=0)
         cuts, end = [], count
-        for chosen in reversed(before[:number]):
-            end = int(chosen[end])
+        for previous in reversed(before[:number]):
+            end = int(previous[end])
             cuts.append(end)
-        found.append(tuple(reversed(cuts)))
-    return found
+        results.append(tuple(reversed(cuts)))
+    return results
 
 
-# Why an interval, or the median itself, is not to be trusted: a closed list of reasons.
-#
-# A series without doubts against its interval has one that holds about as often as its level says: `python -m benchmarks
-# coverage`.
+# Diagnostics
 
 Code = Literal[
     "few-samples", "few-independent-samples", "warm-up", "drifting", "cycling", "never-steady", "two-modes",
@@ -257,8 +257,8 @@ Code = Literal[
 CODES: tuple[Code, ...] = get_args(Code)
 
 LEAST_FOR_DIAGNOSTICS = 20
-# Autocorrelation times that a series has to last for its autocorrelation time to be known: the rule of emcee's manual,
-# D. Foreman-Mackey and others, https://emcee.readthedocs.io/en/stable/tutorials/autocorr/.
+# Length of a series in autocorrelation times from which on its autocorrelation time is reliable: the rule of emcee's
+# manual, D. Foreman-Mackey and others, https://emcee.readthedocs.io/en/stable/tutorials/autocorr/.
 LEAST_TIMES = 50
 LEAST_STEPS = 4.0
 SIGNIFICANT_DIP = 0.72  # times the root of the number of samples: 99.9 % of uniform samples have less
@@ -267,56 +267,57 @@ _POINTS = 512
 
 
 class Diagnostic(Struct, frozen=True):
-    """One reason."""
+    """A doubt about the interval of the median, or about the median as a summary."""
 
     code: Code
-    value: float  # the number that it is about
-    against: Literal["interval", "median"]  # which may not hold as often as it says; or one number says too little
+    value: float  # the number that supports it
+    target: Literal["interval", "median"]
 
 
 def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
-    """Return what speaks against the interval of the median of samples in order of time; only finite ones count."""
+    """Return the doubts about the median of samples in order of time; only finite ones count."""
     values = np.asarray(samples, dtype=np.float64)
     values = values[np.isfinite(values)]
-    ordered, alike = np.sort(values), autocorrelations(ranks(values))
+    ordered, correlations = np.sort(values), autocorrelations(ranks(values))
     if values.size < LEAST_FOR_DIAGNOSTICS:
-        found = [Diagnostic("few-samples", float(values.size), "interval")]
+        results = [Diagnostic("few-samples", float(values.size), "interval")]
     else:
-        found = [*_few_independent(values, alike), *_unsteady(values)]
-    if apart := _two_modes(ordered, integrated(alike).independent):
-        found.append(Diagnostic("two-modes", apart, "median"))
-    if values.size >= 2:
-        found += _quantised(ordered)
-    return tuple(found)
+        results = [*_few_independent(values, correlations), *_unsteady(values)]
+    if distance := _two_modes(ordered, integrate_autocorrelations(correlations).independent):
+        results.append(Diagnostic("two-modes", distance, "median"))
+    return (*results, *(_quantised(ordered) if values.size >= 2 else ()))
 
 
-def _few_independent(values: Array, alike: Array) -> list[Diagnostic]:
-    """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
+def _few_independent(values: Array, rank_autocorrelations: Array) -> list[Diagnostic]:
+    """Return a doubt if the series is short against its autocorrelation time, so that the interval is uncertain.
 
-    The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
+    The relevant time is that of "below the median or not". It is estimated in two ways, as in short series both may
     miss it by chance: directly, and from that of the ranks, of which for a normal process it is at least the share 2 /
     pi, by the arcsine law: J. H. Van Vleck and D. Middleton, "The spectrum of clipped noise", Proceedings of the IEEE
-    54 (1966). ``alike``: the autocorrelations of the ranks.
+    54 (1966).
     """
-    known = median_interval(values) is not None
-    if known and not correlated(alike):
+    has_interval = median_interval(values) is not None
+    if has_interval and not has_correlation(rank_autocorrelations):
         return []
-    found = autocorrelation(below(values, float(np.median(values))))
-    least = 1 + 2 / np.pi * (integrated(alike).time - 1)
-    if known and values.size >= LEAST_TIMES * max(found.time, least):
+    correlation = autocorrelation(indicator_below(values, float(np.median(values))))
+    least = 1 + 2 / np.pi * (integrate_autocorrelations(rank_autocorrelations).time - 1)
+    if has_interval and values.size >= LEAST_TIMES * max(correlation.time, least):
         return []
-    return [Diagnostic("few-independent-samples", found.independent, "interval")]
+    return [Diagnostic("few-independent-samples", correlation.independent, "interval")]
 
 
 def _unsteady(values: Array) -> list[Diagnostic]:
-    found = steady(values)
-    if found.reason in ("steady", "few-samples"):
+    result = steady(values)
+    if result.reason in ("steady", "few-samples"):
         return []
-    return [Diagnostic(cast("Code", found.reason), found.start / values.size, "interval")]
+    return [Diagnostic(cast("Code", result.reason), result.start / values.size, "interval")]
 
 
 def _quantised(ordered: Array) -> list[Diagnostic]:
-    """Many equal samples, and quartiles a few steps of the clock apart: the least difference of two unequal ones."""
+    """Return a doubt if many samples are equal, and quartiles a few steps of the clock apart.
+
+    A step is the least difference of two unequal samples.
+    """
     gaps = np.diff(ordered)
     real = gaps[gaps > 1e-9 * float(np.abs(ordered[[0, -1]]).max())]  # rounding errors are no difference
     if not real.size:
@@ -328,16 +329,16 @@ def _quantised(ordered: Array) -> list[Diagnostic]:
 
 
 def _two_modes(ordered: Array, independent: float) -> float | None:
-    """The ratio of two values that a median hides, of sorted positive samples; ``None`` if there is one alone.
+    """Return the ratio of two modes of sorted positive samples that a median hides; ``None`` for a single mode.
 
     By the dip test: J. A. Hartigan and P. M. Hartigan, "The dip test of unimodality", Annals of Statistics 13 (1985).
-    It asks nothing else of the shape: skewed and long-tailed samples have one mode. The number of samples in the test
-    is the ``independent`` one, for a slow series lingers at one value after the other; and at most 512, the quantiles
-    that stand for longer series.
+    It makes no other assumption about the shape: skewed and long-tailed samples have one mode. The test uses the number
+    of ``independent`` samples, as a slow series lingers at one value after the other; and at most 512, the quantiles
+    that represent longer series.
     """
     if ordered.size < 4 or ordered[0] <= 0:
         return None
-    points = _spread(ordered)
+    points = _spread_ties(ordered)
     if points.size > _POINTS:
         places = (np.arange(_POINTS) + 0.5) / _POINTS * (points.size - 1)
         points = np.interp(places, np.arange(points.size), points)
@@ -353,16 +354,16 @@ def _two_modes(ordered: Array, independent: float) -> float | None:
 
 
 def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
-    """How far the share of samples below a value is from the nearest share that has one mode, at the worst value.
+    """Return the largest distance of the distribution of samples to the nearest one with a single mode.
 
-    From 1 / (2 n) to 1 / 4; equal samples count as one value. Greatest convex minorant and least concave majorant of
-    the share below, their greatest distance, and again on what lies between, until that no longer is the greatest
-    deviation. It never is more than that distance: where it is surely below ``least``, it is not worked out to its end.
+    From 1 / (2 n) to 1 / 4; equal samples count as one value. It is the greatest distance between the greatest convex
+    minorant and the least concave majorant, and again on the range between, until that no longer is the greatest
+    deviation. It never is more than that distance: if it is surely below ``least``, the search stops early.
     """
     values, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
     above = np.cumsum(counts) / counts.sum()
     under = above - counts / counts.sum()
-    found, first, last = 1 / float(counts.sum()), 0, values.size - 1
+    deviation, first, last = 1 / float(counts.sum()), 0, values.size - 1
     while last > first:
         at, low, high = values[first : last + 1], under[first : last + 1], above[first : last + 1]
         convex, concave = _hull(at, low), _hull(at, -high)
@@ -370,43 +371,43 @@ def dip(samples: Sequence[float] | Array, least: float = 0.0) -> float:
         gaps = majorant - minorant
         left, right = int(convex[np.argmax(gaps[convex])]), int(concave[np.argmax(gaps[concave])])
         widest = max(float(gaps[left]), float(gaps[right]))
-        if widest <= max(found, 2 * least * (1 - 1e-9)):
+        if widest <= max(deviation, 2 * least * (1 - 1e-9)):
             break
         if gaps[left] >= gaps[right]:
             right = int(concave[np.searchsorted(concave, left)])
         else:
             left = int(convex[np.searchsorted(convex, right, "right") - 1])
         outside = np.concatenate([(high - minorant)[: left + 1], (majorant - low)[right:]])
-        found = max(found, float(outside.max()))
+        deviation = max(deviation, float(outside.max()))
         if (left, right) == (0, last - first):
             break
         first, last = first + left, first + right
-    return found / 2
+    return deviation / 2
 
 
 def _hull(x: Array, y: Array) -> NDArray[np.int64]:
-    """Indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
-    kept = np.arange(x.size)
-    for _ in range(3):  # most points lie above the line between their neighbours
-        rises = np.diff(y[kept]) / np.diff(x[kept])
-        kept = kept[np.concatenate([[True], rises[1:] > rises[:-1], [True]])]
-    at, height = x[kept].tolist(), y[kept].tolist()
+    """Return indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
+    candidates = np.arange(x.size)
+    for _ in range(3):  # most points lie above the line between their neighbors
+        rises = np.diff(y[candidates]) / np.diff(x[candidates])
+        candidates = candidates[np.concatenate([[True], rises[1:] > rises[:-1], [True]])]
+    at, height = x[candidates].tolist(), y[candidates].tolist()
     corners, slopes = [0], [-math.inf]  # of the lines that end there
     for index in range(1, len(at)):
-        last = corners[-1]
-        slope = (height[index] - height[last]) / (at[index] - at[last])
-        while slope <= slopes[-1]:
-            corners.pop()
-            slopes.pop()
+        while True:
             last = corners[-1]
             slope = (height[index] - height[last]) / (at[index] - at[last])
+            if slope > slopes[-1]:
+                break
+            corners.pop()
+            slopes.pop()
         corners.append(index)
         slopes.append(slope)
-    return kept[corners]
+    return candidates[corners]
 
 
-def _spread(ordered: Array) -> Array:
-    """Equal samples spread evenly over one step of the clock: each of its ticks would be a mode of its own."""
+def _spread_ties(ordered: Array) -> Array:
+    """Spread equal samples evenly over one step of the clock, as every tick would be a mode of its own."""
     distinct, place, counts = np.unique(ordered, return_inverse=True, return_counts=True)
     if distinct.size == ordered.size or distinct.size < 2:
         return ordered

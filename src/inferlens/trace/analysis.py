@@ -13,7 +13,7 @@ import numpy as np
 
 from inferlens.errors import InferlensError
 from inferlens.record.display import Struct
-from inferlens.stats.host_bound import gpu_waits
+from inferlens.stats.host_bound import gpu_waits_for_host
 from inferlens.trace.columns import SECOND
 from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.occupancy import occupancy_of
@@ -258,8 +258,8 @@ class Analysis:
         length = float((steps.end - steps.begin).sum()) / count / SECOND
         parts = {name: float(np.sum(times)) / count / SECOND for name, times in shares_of(self.parts, steps).items()}
         idle = {why: time / count / SECOND for why, time in idle_of(self.trace, self.launch_links, steps).items()}
-        bound = "host" if gpu_waits(idle[HOST] + idle[SYNCHRONISING], length) else "both"
-        bound = bound if gpu_waits(sum(idle.values()), length) else "GPU"
+        bound = "host" if gpu_waits_for_host(idle[HOST] + idle[SYNCHRONISING], length) else "both"
+        bound = bound if gpu_waits_for_host(sum(idle.values()), length) else "GPU"
         return Overview(
             steps=len(steps),
             left_out=len(self.steps) - len(steps) if self.step is None else 0,

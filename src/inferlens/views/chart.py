@@ -45,9 +45,9 @@ from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, rows, sizes_text, varying_sizes
 from inferlens.views.table import Column, cut_middle, plain
 
-CHART_WIDTH = 736  # of all panels beside each other, in pixels
+CHART_WIDTH = 736  # pixels of a row of panels
 MAX_WAYS, MAX_WAYS_PER_SIZE = 30, 8  # ways that are drawn of one batch size, and of several
-MAX_BAR_PANELS = 4  # batch sizes of which all have bars beside the lines; of more, the first and the last
+MAX_BAR_PANELS = 4  # batch sizes with bars; of more, the first and the last
 LETTER, TITLE_LETTER = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
 # The right panel of lines has its own axis, which aligns both right panels.
@@ -116,7 +116,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
     keys = {row.id: names[row.id] if several else plain(row.backend) for row in table}
-    if varying_sizes(table) and len({row.io for row in table}) > 1:  # each is a line of its own
+    if varying_sizes(table) and len({row.io for row in table}) > 1:
         keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MAX_WAYS_PER_SIZE if several else MAX_WAYS))
     chosen = [row for row in table if names[row.id] in first]
@@ -583,7 +583,7 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
     words += ["calibrated with noise, so errors mean little"] * (measure == "error" and "random-calibration" in codes)
     words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
     words += headline(table).split(" · ")[1:-1]  # the model is in the title
-    room = CHART_WIDTH + 90  # with what stands beside the axis
+    room = CHART_WIDTH + 90  # with the labels of the axis
     answer, about = title_of(comparisons, names, room / TITLE_LETTER), wrap(" · ".join(words), int(room / LETTER))
     return stack_charts(panels, spacing=30, title=title(answer, about))
 

@@ -23,15 +23,15 @@ from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.comparison import (
     MISSING,
     REVISION,
-    Compared,
-    ComparedCase,
+    CaseComparison,
     Difference,
+    RecordComparison,
     Side,
     Verdict,
-    about,
-    matches,
-    notes_of,
-    sentence,
+    case_count_label,
+    differences_sentence,
+    match_cases,
+    side_notes,
 )
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.record import Metric, Record
@@ -88,7 +88,7 @@ _MOST_NAMES = 3
 _MAX_VALUE = 44  # characters of a reason, and of a value in a list of what else differs
 _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
 _WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
-CI_FORMATS = ("github", "junit")  # formats of this document alone, which ``ci`` beside it writes
+CI_FORMATS = ("github", "junit")
 COMPARISON_FORMATS = (*table.FORMATS, *CI_FORMATS)
 
 
@@ -96,7 +96,7 @@ COMPARISON_FORMATS = (*table.FORMATS, *CI_FORMATS)
 class CaseLine:
     """One case as text. ``full`` is unique among the cases of all models."""
 
-    compared_case: ComparedCase
+    compared_case: CaseComparison
     model: str
     name: str
     full: str
@@ -111,12 +111,12 @@ class CaseLine:
     def processes(self) -> str:
         return (
             f"{self.compared_case.base.processes} / {self.compared_case.candidate.processes}"
-            if self.compared_case.compared
+            if self.compared_case.comparable
             else ABSENT
         )
 
 
-def render_comparison(compared: Compared, format: str = "table", *, top: int | None = None, **how: Any) -> str:
+def render_comparison(compared: RecordComparison, format: str = "table", *, top: int | None = None, **how: Any) -> str:
     """Return the result of ``inferlens.compare`` as text; ``how`` goes to :func:`inferlens.views.renderers.render`.
 
     Raises:
@@ -129,7 +129,7 @@ def render_comparison(compared: Compared, format: str = "table", *, top: int | N
     return render(comparison_document(compared, top), format, **how)
 
 
-def comparison_document(compared: Compared, top: int | None = None) -> Document:
+def comparison_document(compared: RecordComparison, top: int | None = None) -> Document:
     """Return the answer, the ``top`` cases (by default ten, the worst first), and other differences."""
     return Document(
         blocks=lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
@@ -139,8 +139,8 @@ def comparison_document(compared: Compared, top: int | None = None) -> Document:
     )
 
 
-def case_lines(compared: Compared) -> list[CaseLine]:
-    models: dict[str, list[ComparedCase]] = {}
+def case_lines(compared: RecordComparison) -> list[CaseLine]:
+    models: dict[str, list[CaseComparison]] = {}
     for case in compared.cases:
         models.setdefault(case.case.model, []).append(case)
     return [
@@ -150,7 +150,7 @@ def case_lines(compared: Compared) -> list[CaseLine]:
     ]
 
 
-def _line(compared: Compared, compared_case: ComparedCase, name: str, *, several: bool) -> CaseLine:
+def _line(compared: RecordComparison, compared_case: CaseComparison, name: str, *, several: bool) -> CaseLine:
     interval, settled, model = (
         compared_case.change_interval,
         compared_case.verdict in ("FASTER", "SAME", "SLOWER"),
@@ -171,33 +171,35 @@ def _line(compared: Compared, compared_case: ComparedCase, name: str, *, several
                 plain,
                 [
                     *([] if settled else [compared_case.reason]),
-                    *notes_of(Base=compared_case.base, Candidate=compared_case.candidate),
+                    *side_notes(Base=compared_case.base, Candidate=compared_case.candidate),
                 ],
             )
         ),
     )
 
 
-def _change(compared_case: ComparedCase) -> str:
+def _change(compared_case: CaseComparison) -> str:
     """Return the change and its half-width over processes: ``+10.0 ± 0.4 %``."""
-    if compared_case.change is None or compared_case.change_interval is None or not compared_case.between:
+    if compared_case.change is None or compared_case.change_interval is None or not compared_case.replicated:
         return change(compared_case.change)
     return change_spread(compared_case.change, compared_case.change_interval.low, compared_case.change_interval.high)
 
 
-def _case_remark(compared: Compared, compared_case: ComparedCase) -> str:
+def _case_remark(compared: RecordComparison, compared_case: CaseComparison) -> str:
     """Return a short remark on a case. Most have none, and the headline has those that all cases share."""
-    if compared_case.on_neither:
+    if compared_case.ran_on_neither:
         return f"on neither side, {_state_text(compared_case.candidate)}"
     for name, side in (("candidate", compared_case.candidate), ("base", compared_case.base)):
         if not side.ok:
             return "" if side.state == MISSING else f"{name} {_state_text(side)}"
-    words = [f"likely {compared_case.likely(compared.threshold)}"] if compared_case.verdict == "UNDECIDED" else []
+    words = (
+        [f"likely {compared_case.likely_verdict(compared.threshold)}"] if compared_case.verdict == "UNDECIDED" else []
+    )
     words += ["measured once"] if compared_case.measured_once and not compared.measured_once else []
-    return ", ".join([*words, *(["outputs unchecked"] if compared_case.unchecked else [])])
+    return ", ".join([*words, *(["outputs unchecked"] if compared_case.outputs_unchecked else [])])
 
 
-def _verdict(compared_case: ComparedCase) -> str:
+def _verdict(compared_case: CaseComparison) -> str:
     """Return the verdict, or the only side that has the case."""
     only = [
         name
@@ -237,7 +239,7 @@ def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> lis
     return [plain(name) for name in names]
 
 
-def comparison_table(compared: Compared, top: int) -> Table:
+def comparison_table(compared: RecordComparison, top: int) -> Table:
     metric = unit(compared.metric)
     columns = (
         Column("base", "base", metric, keep=1),
@@ -257,7 +259,7 @@ def comparison_table(compared: Compared, top: int) -> Table:
     lines = case_lines(compared)
     lines.sort(
         key=lambda line: (
-            line.compared_case.on_neither,
+            line.compared_case.ran_on_neither,
             _WORST_FIRST.index(line.compared_case.verdict),
             -abs(line.compared_case.change or 0.0),
         )
@@ -277,10 +279,13 @@ def comparison_table(compared: Compared, top: int) -> Table:
     )
 
 
-def comparison_answer(compared: Compared) -> str:
+def comparison_answer(compared: RecordComparison) -> str:
     """Return one sentence with the number of cases per verdict and the largest changes."""
-    by_verdict = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
-    unmatched = sum(case.on_neither for case in compared.cases)
+    by_verdict = {
+        verdict: [case for case in compared.with_verdict(verdict) if not case.ran_on_neither]
+        for verdict in _WORST_FIRST
+    }
+    unmatched = sum(case.ran_on_neither for case in compared.cases)
     if not compared.comparisons:
         return "Nothing could be compared."
     words = {
@@ -296,7 +301,7 @@ def comparison_answer(compared: Compared) -> str:
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
             if verdict == "UNDECIDED" and (
-                likely := sum(case.likely(compared.threshold) == "slower" for case in cases)
+                likely := sum(case.likely_verdict(compared.threshold) == "slower" for case in cases)
             ):
                 by = f" ({likely:,} likely slower)"
             parts.append(f"{len(cases):,} {words[verdict]}{by}")
@@ -304,14 +309,14 @@ def comparison_answer(compared: Compared) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def comparison_headline(compared: Compared) -> str:
+def comparison_headline(compared: RecordComparison) -> str:
     """Return what all cases share, and the number of processes."""
     sides = [side for case in compared.cases for side in (case.base, case.candidate) if side.device]
     devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
     models, batches, precisions = (
         {getattr(case.case, name) for case in compared.cases} for name in ("model", "batch", "precision")
     )
-    counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
+    counts = [side.processes for case in compared.cases if case.comparable for side in (case.base, case.candidate)]
     words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
     words += [*(precisions if len(precisions) == 1 else [])]
     words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
@@ -325,9 +330,9 @@ def comparison_headline(compared: Compared) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def comparison_notes(compared: Compared) -> list[str]:
+def comparison_notes(compared: RecordComparison) -> list[str]:
     """Return at most three: how busy the machine was, what else differs, and which runs count."""
-    differences = [_difference(difference, compared.on_both) for difference in compared.differences[:_MOST_NAMES]]
+    differences = [_difference(difference, compared.common_cases) for difference in compared.differences[:_MOST_NAMES]]
     left = len(compared.differences) - len(differences)
     fields = [difference.field for difference in compared.differences if difference.unlike]
     start = "Not the same conditions, so changes are not the software's alone" if fields else "What else differs"
@@ -337,7 +342,7 @@ def comparison_notes(compared: Compared) -> list[str]:
     return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
 
 
-def load_notes(compared: Compared) -> list[str]:
+def load_notes(compared: RecordComparison) -> list[str]:
     """Return how busy the machine was; of one side alone, which changes may come from instead."""
     busy_sides = [name for name, load in compared.loads.items() if load.busy]
     if len(busy_sides) == 1:
@@ -347,21 +352,21 @@ def load_notes(compared: Compared) -> list[str]:
 
 def _difference(difference: Difference, cases: int) -> str:
     base, candidate = (cut_middle(plain(value), _MAX_VALUE) for value in (difference.base, difference.candidate))
-    return f"{plain(difference.field)}{about(difference, cases)} {base} / {candidate}"
+    return f"{plain(difference.field)}{case_count_label(difference, cases)} {base} / {candidate}"
 
 
-def next_steps(compared: Compared) -> list[str]:
-    slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
+def next_steps(compared: RecordComparison) -> list[str]:
+    slower = max(compared.with_verdict("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
         case = slower.case
         return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
-    if undecided := compared.of("UNDECIDED"):
+    if undecided := compared.with_verdict("UNDECIDED"):
         again = plain(plan.command("bench", [undecided[0].case.model, "--repeats", "5"]))
         return [f"To decide, measure both sides again:  {again}"]
     return []
 
 
-def _commits(compared: Compared, case: Case) -> list[str]:
+def _commits(compared: RecordComparison, case: Case) -> list[str]:
     """Return the command that shows the code changes of a model, if both sides have a revision."""
     difference = next(
         (change for change in compared.differences if change.field == REVISION and case.runs_own_code), None
@@ -375,7 +380,7 @@ def _commits(compared: Compared, case: Case) -> list[str]:
     return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 
 
-def _comparison_data(compared: Compared) -> dict[str, object]:
+def _comparison_data(compared: RecordComparison) -> dict[str, object]:
     cases = [
         {"name": line.full, "digest": line.compared_case.case.digest, **msgspec.structs.asdict(line.compared_case)}
         for line in case_lines(compared)
@@ -390,7 +395,7 @@ def _comparison_data(compared: Compared) -> dict[str, object]:
     }
 
 
-def _comparison_fields(compared: Compared) -> tuple[list[str], list[list[object]]]:
+def _comparison_fields(compared: RecordComparison) -> tuple[list[str], list[list[object]]]:
     """Return a line per case in seconds or calls per second, changes as shares."""
     names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
     of_side = ("state", "median", "processes", "samples")
@@ -410,20 +415,20 @@ def _comparison_fields(compared: Compared) -> tuple[list[str], list[list[object]
     return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
 
 
-def sentences(compared: Compared) -> list[str]:
+def sentences(compared: RecordComparison) -> list[str]:
     """Return the main sentences for output without a table, the most important first."""
     slower = [f"{line.full}, {line.change}" for line in changed_lines(compared, "SLOWER")]
     not_compared = [
         f"{line.full} ({line.remark or _verdict(line.compared_case).lower()})"
         for line in case_lines(compared)
-        if line.compared_case.verdict == "DID NOT RUN" and not line.compared_case.on_neither
+        if line.compared_case.verdict == "DID NOT RUN" and not line.compared_case.ran_on_neither
     ]
     result = [comparison_answer(compared), f"Slower: {first_names(slower)}." if slower else ""]
     result += [f"Not compared: {first_names(not_compared)}." if not_compared else "", *comparison_notes(compared)]
     return [sentence for sentence in result if sentence]
 
 
-def changed_lines(compared: Compared, *verdicts: Verdict) -> list[CaseLine]:
+def changed_lines(compared: RecordComparison, *verdicts: Verdict) -> list[CaseLine]:
     """Return the cases of some verdicts, the largest change first."""
     return sorted(
         (line for verdict in verdicts for line in case_lines(compared) if line.compared_case.verdict == verdict),
@@ -449,7 +454,7 @@ def _change_text(line: CaseLine, metric: Metric) -> str:
     return f"{line.base} to {line.candidate} {unit(metric)}, {line.change}"
 
 
-def github(compared: Compared) -> str:
+def github(compared: RecordComparison) -> str:
     """Return GitHub Actions commands, which become annotations of the run.
 
     GitHub shows ten of a kind per step, so the largest slowdown comes first. Format:
@@ -462,7 +467,7 @@ def github(compared: Compared) -> str:
             commands.append(github_command("warning", "Not measured under the same conditions", text))
     for line in sorted(case_lines(compared), key=lambda line: -(line.compared_case.ratio or 0.0)):
         verdict = line.compared_case.verdict
-        if verdict in _KINDS and not line.compared_case.on_neither:
+        if verdict in _KINDS and not line.compared_case.ran_on_neither:
             change = _change_text(line, compared.metric)
             message = "\n".join([*([f"Median {compared.metric}: {change}."] if change else []), *line.notes])
             commands.append(github_command(_KINDS[verdict], f"{verdict}: {line.full}", message))
@@ -479,7 +484,7 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def junit(compared: Compared) -> str:
+def junit(compared: RecordComparison) -> str:
     """Return a JUnit report with a suite per model and a test case per case."""
     root = Xml.Element("testsuites", name="inferlens compare")
     for model, group in itertools.groupby(case_lines(compared), key=lambda line: line.model):
@@ -497,7 +502,7 @@ def junit(compared: Compared) -> str:
             "level": f"{compared.level:g}",
         }
         for difference in compared.differences:
-            properties_text[f"differs: {difference.field}{about(difference, compared.on_both)}"] = (
+            properties_text[f"differs: {difference.field}{case_count_label(difference, compared.common_cases)}"] = (
                 f"{difference.base} / {difference.candidate}"
             )
         for name, value in properties_text.items():
@@ -516,7 +521,7 @@ def _test_case(suite: Xml.Element, line: CaseLine, metric: Metric) -> None:
     median, verdict = line.compared_case.candidate.median, line.compared_case.verdict
     if median is not None and metric != "throughput":
         case.set("time", f"{median:.9f}")
-    kind = "skipped" if line.compared_case.on_neither else _OUTCOMES.get(verdict)
+    kind = "skipped" if line.compared_case.ran_on_neither else _OUTCOMES.get(verdict)
     message = f"{verdict}: {_change_text(line, metric) or next(iter(line.notes), '')}"
     if kind:
         Xml.SubElement(case, kind, message=message, type=verdict).text = (
@@ -543,7 +548,9 @@ def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = result.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [*filter(None, [result.machine_load.sentence, result.of_accuracy, *result.remarks, next_step])]
+        sentences = [
+            *filter(None, [result.machine_load.sentence, result.accuracy_sentence, *result.remarks, next_step])
+        ]
         return [Table(result.sentence, "", (Column("", "", max_width=60),), lines, about=common, sentences=sentences)]
 
     return Document(table, data=lambda: ab_data(result), csv=lambda: _ab_fields(result), title=result.sentence)
@@ -559,10 +566,14 @@ def _steps_document(ab_steps: ABSteps, next_step: str) -> Document:
 
     def table() -> list[Table | str]:
         words = [Column("", title, numeric=False, fold=True) for title in ("verdict", "what differs")]
-        first, *_ = ab_steps.named
+        first, *_ = ab_steps.named_steps
         lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
-        for step in ab_steps.named:
-            lines.append(Line(step.after, (step.figure, step.ab_result.verdict, sentence(step.ab_result.differences))))
+        for step in ab_steps.named_steps:
+            lines.append(
+                Line(
+                    step.after, (step.figure, step.ab_result.verdict, differences_sentence(step.ab_result.differences))
+                )
+            )
         columns = (Column("", first.ab_result.rule.metric, max_width=60), *words)
         sentences = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *sentences])]
@@ -607,17 +618,17 @@ _COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED
 _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
 
 
-def draw_comparison(compared: Compared, format: str) -> str | bytes:
+def draw_comparison(compared: RecordComparison, format: str) -> str | bytes:
     """Return the chart alone: text for SVG, bytes for PNG. Raise as :func:`comparison_chart`."""
     return draw_chart(comparison_chart(compared), format, "Comparison")
 
 
-def comparison_chart(compared: Compared) -> Callable[[Theme], dict[str, Any]]:
+def comparison_chart(compared: RecordComparison) -> Callable[[Theme], dict[str, Any]]:
     """Return the function that makes the Vega-Lite document for a theme. Raise InferlensError if no case ran on both
     sides.
     """
     compared_lines = [
-        line for line in case_lines(compared) if line.compared_case.compared and line.compared_case.change is not None
+        line for line in case_lines(compared) if line.compared_case.comparable and line.compared_case.change is not None
     ]
     if not compared_lines:
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
@@ -630,7 +641,7 @@ def _ratio(line: CaseLine) -> float:
     return max(1 + (line.compared_case.change or 0.0), 1e-9)
 
 
-def _chart(compared: Compared, shown: Sequence[CaseLine], total: int, theme: Theme) -> dict[str, Any]:
+def _chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, theme: Theme) -> dict[str, Any]:
     values = _values(shown)
     low = min(1 / (1 + 2 * compared.threshold), *(value["low"] for value in values))
     high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
@@ -680,7 +691,7 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     names = [cut_middle(line.full, _MAX_NAME) for line in shown]
     values: list[dict[str, Any]] = []
     for line, name in zip(shown, names, strict=True):
-        ratio, interval = _ratio(line), line.compared_case.change_interval if line.compared_case.between else None
+        ratio, interval = _ratio(line), line.compared_case.change_interval if line.compared_case.replicated else None
         values.append({
             "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
             "verdict": line.compared_case.verdict,
@@ -703,7 +714,7 @@ _DIFFERENT = (Column("", "base", numeric=False, fold=True), Column("", "candidat
 
 
 def comparison_report(
-    compared: Compared, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]
+    compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]
 ) -> Report:
     """Return the page of a comparison; ``names`` are those of both sides, such as their folders."""
     try:
@@ -725,7 +736,7 @@ def comparison_report(
     return Report(f"{model}{names[1]} against {names[0]}", [section for section in sections if section.blocks])
 
 
-def _answer_blocks(compared: Compared) -> Iterator[Block]:
+def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
     yield Table(comparison_headline(compared), "", (), (), answer=[comparison_answer(compared)])
     verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
     for verdict in verdicts:
@@ -739,29 +750,34 @@ def _answer_blocks(compared: Compared) -> Iterator[Block]:
     yield from next_steps(compared)
 
 
-def _changes_blocks(compared: Compared) -> list[Block]:
+def _changes_blocks(compared: RecordComparison) -> list[Block]:
     try:
         return [picture("changes", CHANGES_CAPTION, comparison_chart(compared))]
     except InferlensError:
         return []  # no case ran on both sides
 
 
-def _sample_pictures(compared: Compared, base: Sequence[Record], candidate: Sequence[Record]) -> Iterator[Block]:
+def _sample_pictures(
+    compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record]
+) -> Iterator[Block]:
     """Draw the latency samples of both sides for the cases that changed most."""
     if compared.metric != "latency":
         return
-    runs = {id(case): match for case, match in zip(compared.cases, matches(base, candidate), strict=True)}
+    runs = {id(case): match for case, match in zip(compared.cases, match_cases(base, candidate), strict=True)}
     for number, line in enumerate(changed_lines(compared, "SLOWER", "FASTER")[:MAX_SAMPLES], 1):
         sides = zip(("base", "candidate"), runs[id(line.compared_case)], strict=True)
         ways = [(name, side) for name, side in sides if side and side.processes]
         yield picture(f"samples-{number}", _SPREAD.format(line.full), partial(spread, ways))
 
 
-def _difference_blocks(compared: Compared) -> list[Block]:
+def _difference_blocks(compared: RecordComparison) -> list[Block]:
     lines = [
         Line(
             plain(difference.field),
-            [*map(plain, (difference.base, difference.candidate)), about(difference, compared.on_both).strip(" ()")],
+            [
+                *map(plain, (difference.base, difference.candidate)),
+                case_count_label(difference, compared.common_cases).strip(" ()"),
+            ],
             style="bold" if difference.unlike else "",
         )
         for difference in compared.differences
@@ -774,6 +790,6 @@ def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
     return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
 
 
-def _csv_download(compared: Compared) -> Download:
+def _csv_download(compared: RecordComparison) -> Download:
     names, values = comparison_document(compared).csv()  # type: ignore[misc] # which it has
     return Download("compare.csv", "every number of the comparison", "text/csv", csv_text(names, values).encode())

@@ -217,12 +217,12 @@ class CrossTable:
         if not (base.ranked and row.ranked):
             return None
         if base.comparison == row.comparison:
-            return self._races[row.comparison].difference(base.id, row.id)
+            return self._races[row.comparison].data.difference(base.id, row.id)
         base_entry, row_entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
         if not (base_entry and row_entry):
             return None
         first, second = (
-            list(row_entry.rounds.values()) or list(row_entry.alone) for row_entry in (base_entry, row_entry)
+            list(row_entry.rounds.values()) or list(row_entry.separate) for row_entry in (base_entry, row_entry)
         )
         return unpaired_difference(first, second, base_entry.usual)
 
@@ -355,7 +355,7 @@ def _best(rows: Sequence[Row]) -> Row:
 
 
 SCHEMA = "inferlens.crossed/1"
-LEAST_ROWS = 5  # of each table, though it be more than a screen: they were asked for
+LEAST_ROWS = 5  # of a table, even if it exceeds the screen
 _LONGEST = 12  # letters of a value in a heading
 _OUTPUT_AXES = ("precision", "calibration", "backend")  # axes that outputs differ by
 
@@ -463,8 +463,8 @@ def _time(cell: CrossCell | None) -> str:
     return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
 
 
-def _few_samples(of: CrossTable, line: CrossLine) -> str:
-    values = [of.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
+def _few_samples(crosstab: CrossTable, line: CrossLine) -> str:
+    values = [crosstab.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
     return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
 
 

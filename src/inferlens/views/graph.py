@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
-from inferlens.analysis.modules import Path, path_of
+from inferlens.analysis.modules import Path, module_path
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.layer_profile import Tensor
 from inferlens.record.partition import Break, Choice, Partition, Segment
@@ -39,7 +39,7 @@ BANDS = {
     "int8": PALETTE[5], "int4": PALETTE[9], "fp8": PALETTE[1], "fp4": PALETTE[4], "int": PALETTE[6],
     "bool": PALETTE[11],
 }  # fmt: skip
-MANY = 400  # nodes, from which on less time is spent on placing each
+MANY = 400  # nodes: larger graphs get a faster layout
 LONGEST = 500  # characters of a name that are kept at all
 TOOLTIP = 2_500  # characters: Graphviz reads no string of more than 16 KiB, and each may become six bytes
 _ROW, _NOTE, _PARTS = 36, 110, 8  # characters of a row and of a note; rows of what a layer was fused from
@@ -174,7 +174,7 @@ def _node_rows(node: Node, inside: Path, fused: bool) -> list[str]:
 
 def module_label(paths: Sequence[str], inside: Path = ()) -> str:
     """Return module paths relative to the frame: ``conv1 + bn1``."""
-    split_paths = [path_of(path) for path in paths]
+    split_paths = [module_path(path) for path in paths]
     return " + ".join(
         filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in split_paths))
     )
@@ -255,7 +255,7 @@ with pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()) as graph:
     sys.stdout.buffer.write(graph.draw(format="svg", prog="dot"))
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
-_NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
+_NAMES = re.compile(r"<title>.*?</title>")  # Graphviz's titles would hide the tooltips
 _STYLE = """\
 body { max-width: none; height: 100vh; box-sizing: border-box; padding-bottom: .6rem; }
 body, main { display: flex; flex-direction: column; }
@@ -402,7 +402,7 @@ class PartitionResult(NamedTuple):
     warnings: Sequence[Warning] = ()
 
 
-Known = dict[str, Partition]  # partitions, by what tells their cases apart
+Partitions = dict[str, Partition]  # partitions, by what tells their cases apart
 
 
 def partition_document(
@@ -479,7 +479,7 @@ def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     return shared, labels if len(cases) > 1 else ["the model"]
 
 
-def _partition_answer(partitions: Known, defaults: Mapping[str, str]) -> list[str]:
+def _partition_answer(partitions: Partitions, defaults: Mapping[str, str]) -> list[str]:
     """Return how much runs in TensorRT, and the best options."""
     if not partitions:
         return ["Nothing could be partitioned."]
@@ -534,7 +534,7 @@ def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top
     return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
 
 
-def _places(partitions: Known, wide: bool) -> Iterator[Table]:
+def _places(partitions: Partitions, wide: bool) -> Iterator[Table]:
     columns = tuple(
         Column("", title, numeric=False, fold=wide, max_width=100 if wide else most) for title, most in _PLACES
     )
@@ -545,7 +545,7 @@ def _places(partitions: Known, wide: bool) -> Iterator[Table]:
         yield Table(title, "PyTorch runs", columns, lines, fold=wide)
 
 
-def _choices(partitions: Known, wide: bool) -> Iterator[Table]:
+def _choices(partitions: Partitions, wide: bool) -> Iterator[Table]:
     """Yield results of other values of ``min_block_size``; by default the main ones."""
     for members in _group_equal(
         partitions, lambda part: tuple(choice for choice in part.choices if choice.engines)
@@ -561,9 +561,9 @@ def _choices(partitions: Known, wide: bool) -> Iterator[Table]:
         yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
 
 
-def _main_choices(part: Partition, own: set[int]) -> list[Choice]:
+def _main_choices(part: Partition, in_use: set[int]) -> list[Choice]:
     """Return the case's own choice, the one with fewest segments, and those with most in TensorRT."""
-    matter = sorted(part.choices, key=lambda choice: (not _holds(choice, own), choice != part.fewest, choice.least))
+    matter = sorted(part.choices, key=lambda choice: (not _holds(choice, in_use), choice != part.fewest, choice.least))
     return sorted(matter[:MOST_CHOICES], key=lambda choice: choice.least)
 
 
@@ -587,7 +587,7 @@ def _failed(answer: PartitionResult) -> bool:
     return isinstance(answer.result, InferlensError)
 
 
-def _next_command(answers: Sequence[PartitionResult], partitions: Known) -> str:
+def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) -> str:
     """Return the bench command that compares the options."""
     case = answers[0].case
     words = [bare(case.model), "-b", case.backend_label]
@@ -661,16 +661,16 @@ def notes(part: Partition) -> list[str]:
     return sentences
 
 
-def _group_equal(partitions: Known, what: Callable[[Partition], T]) -> dict[T, Known]:
+def _group_equal(partitions: Partitions, key: Callable[[Partition], T]) -> dict[T, Partitions]:
     """Group partitions by a value; drop those without one."""
-    groups: dict[T, Known] = {}
+    groups: dict[T, Partitions] = {}
     for label, part in partitions.items():
-        if value := what(part):
+        if value := key(part):
             groups.setdefault(value, {})[label] = part
     return groups
 
 
-def _with(members: Known, partitions: Known) -> str:
+def _with(members: Partitions, partitions: Partitions) -> str:
     """Return the names of the cases, unless a row holds for all."""
     return f" with {', '.join(members)}" if len(members) < len(partitions) else ""
 
@@ -679,10 +679,10 @@ def _holds(choice: Choice, values: Iterable[int]) -> bool:
     return any(choice.least <= value <= choice.most for value in values)
 
 
-def _choice(choice: Choice, own: set[int]) -> Line:
-    """Return the result of a ``min_block_size`` range; ``own`` are the values in use."""
+def _choice(choice: Choice, in_use: set[int]) -> Line:
+    """Return the result of a ``min_block_size`` range; ``in_use`` are the values in use."""
     sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
-    used = _holds(choice, own)
+    used = _holds(choice, in_use)
     cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments)]
     return Line(sizes, [*cells, "in use" * used], style="bold" * used)
 

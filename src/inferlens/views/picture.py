@@ -39,7 +39,7 @@ POINT_LETTER, LINE, GAP = (
     13.0,
     13.0,
 )  # pixels: a letter and a line of a point's name, and how far it is from the point
-PHONE, NAMES_ON_PHONE = 364, 110  # pixels: of a chart on a phone, and of names beside it
+PHONE, NAMES_ON_PHONE = 364, 110  # pixels of a chart on a phone and of its names
 # Fonts of the same width: the layout uses the third.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
 

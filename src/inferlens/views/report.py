@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.analysis.graph import graph_of, source_of
+from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.samples import CaseRuns, device_name, latest
-from inferlens.analysis.tuning import Tuned, beneath, facts_of, load_tuned, tunings_in
+from inferlens.analysis.tuning import TuningReport, candidate_facts, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
@@ -91,7 +91,7 @@ class ReportInputs:
 
     records: list[Record] = dataclasses.field(default_factory=list)
     profiles: LoadedProfiles = dataclasses.field(default_factory=LoadedProfiles)
-    tunings: list[Tuned] = dataclasses.field(default_factory=list)
+    tunings: list[TuningReport] = dataclasses.field(default_factory=list)
     quantizations: list[Quantization] = dataclasses.field(default_factory=list)
     traces: list[Path] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -100,7 +100,7 @@ class ReportInputs:
     @property
     def all_records(self) -> list[Record]:
         """Return all records, with those of tunings' finals."""
-        return [*self.records, *(record for tuning in self.tunings for record in tuning.finals)]
+        return [*self.records, *(record for tuning in self.tunings for record in tuning.final_records)]
 
     @cached_property
     def colours(self) -> dict[str, str]:
@@ -136,11 +136,11 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
         if not path.exists():
             hint = paths_like(path, folders=True) or "inferlens bench"
             raise InferlensError(f"{path} does not exist.", expected="a folder with results", hint=hint)
-    folders = tunings_in(paths) or [folder for path in paths for folder in beneath(path)]
+    folders = find_tunings(paths) or [folder for path in paths for folder in tunings_under(path)]
     winners = set()
     for folder in folders:
         try:
-            inputs.tunings.append(load_tuned(folder))
+            inputs.tunings.append(load_tuning(folder))
             winners.add(folder.parent / BEST)
         except InferlensError as error:
             inputs.problems.append(str(error))
@@ -355,7 +355,7 @@ def answer_section(inputs: ReportInputs) -> Iterator[Block]:
         yield from traces_answer(inputs)
 
 
-def _tuning_blocks(tuned: Tuned) -> Iterator[Block]:
+def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
     """Yield the winner, its costs, and the command that uses it."""
     finals = finals_rows(tuned)
     lines = tuning_answer(tuned, finals) if finals else []
@@ -363,10 +363,10 @@ def _tuning_blocks(tuned: Tuned) -> Iterator[Block]:
     yield from lines[1:]
     if finals:
         yield _costs_table(finals, row_names(finals))
-    yield from (sentence for sentence in tuning_sentences(tuned, facts_of(tuned)) if sentence.startswith("Use"))
+    yield from (sentence for sentence in tuning_sentences(tuned, candidate_facts(tuned)) if sentence.startswith("Use"))
 
 
-def _tuning_line(tuned: Tuned) -> str:
+def _tuning_line(tuned: TuningReport) -> str:
     finals = finals_rows(tuned)
     if not finals:
         return "nothing ran with right outputs"
@@ -647,11 +647,11 @@ def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Sect
 
 def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:
     """Draw the executed graph, or say how to draw it."""
-    source = source_of(case.profile, case.name, case.headline, case.unprofiled)
+    source = profile_source(case.profile, case.name, case.headline, case.unprofiled)
     if isinstance(source, str) or not source.layers:
         return []
     try:
-        drawn = str(render_graphs([graph_of(source)], "svg", title=case.name, deadline=GRAPH_DEADLINE))
+        drawn = str(render_graphs([build_graph(source)], "svg", title=case.name, deadline=GRAPH_DEADLINE))
     except InferlensError as error:
         return [f"The graph of its layers is not drawn: {error.what}"]
     if len(drawn) > min(MOST_GRAPH, room):

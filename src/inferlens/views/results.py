@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints, overlo
 import msgspec
 
 from inferlens.analysis.ab_result import ABResult, ABSteps
-from inferlens.analysis.comparison import Compared, compare
+from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.samples import case_and_machine, split_runs
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, library
 from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy import Deployed, load
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-    from inferlens.analysis.tuning import Effect, Tuned
+    from inferlens.analysis.tuning import Effect, TuningReport
     from inferlens.execution.deploy import Deployed
 
 
@@ -219,8 +219,8 @@ class Tuning(Records):
         model: the live module and its example inputs, for :meth:`load`.
     """
 
-    def __init__(self, tuned: Sequence[Tuned], model: tuple[Any, Any] = (None, None)) -> None:
-        super().__init__(record for item in tuned for record in item.finals)
+    def __init__(self, tuned: Sequence[TuningReport], model: tuple[Any, Any] = (None, None)) -> None:
+        super().__init__(record for item in tuned for record in item.final_records)
         self.tuned = tuple(tuned)
         self.model = model
 
@@ -248,7 +248,7 @@ class Tuning(Records):
         tuned = self._single
         if not tuned.best:
             raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
-        first = {record.case.digest: record for record in reversed(tuned.finals)}
+        first = {record.case.digest: record for record in reversed(tuned.final_records)}
         names = [case.digest for case in (tuned.best, *tuned.fastest)]
         return tuple(first[name] for name in dict.fromkeys(names))
 
@@ -278,7 +278,7 @@ class Tuning(Records):
             return load(result, Path(self._single.folder), rebuild=rebuild, trust=trust, copy=copy, model=model)
 
     @property
-    def _single(self) -> Tuned:
+    def _single(self) -> TuningReport:
         if len(self.tuned) > 1:
             problem = f"There is a fastest case in each of {len(self.tuned)} tunings, such as batches."
             raise InferlensError(problem, hint="[each.fastest for each in tuning.comparisons]")
@@ -341,9 +341,29 @@ def _refuse_several_models(records: Records, given: Path) -> None:
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.
 
 __all__ = [
-    "ABResult", "ABSteps", "Compared", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
-    "Quantization", "Record", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load", "load_profiles",
-    "load_records", "load_trace", "profile", "quantize",
+    "ABResult",
+    "ABSteps",
+    "Deployed",
+    "Finding",
+    "Findings",
+    "LoadedProfiles",
+    "LoadedTrace",
+    "Profile",
+    "Quantization",
+    "Record",
+    "RecordComparison",
+    "Records",
+    "Tuning",
+    "ab",
+    "ab_steps",
+    "compare",
+    "findings",
+    "load",
+    "load_profiles",
+    "load_records",
+    "load_trace",
+    "profile",
+    "quantize",
 ]  # fmt: skip
 
 
@@ -375,8 +395,8 @@ DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Records: lambda records: records.document,
     Record: lambda record: Records([record]).document,
     Deployed: lambda deployed: Records([deployed.record]).document,
-    Tuned: lambda tuned: tunings_document([tuned]),
-    Compared: comparison_document,
+    TuningReport: lambda tuned: tunings_document([tuned]),
+    RecordComparison: comparison_document,
     ABResult: ab_document,
     ABSteps: ab_document,
     LoadedProfiles: _profiles_document,

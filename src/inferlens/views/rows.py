@@ -302,9 +302,7 @@ def rows(
     )
     check_reference(reference, named)
     result: list[Row] = []
-    for (
-        comparison
-    ) in comparisons:  # all of one before the next: what is worked out of its samples is asked for several times
+    for comparison in comparisons:  # one after the other, because statistics of its samples are cached
         measured = [replace(row, **case_numbers(runs_by_row[row.id, row.machine], row.batch)) for row in comparison]
         ranked = rank_rows(measured, runs_by_row, reference, aim)
         result += with_notes(ranked, runs_by_row) if notes else ranked
@@ -491,7 +489,7 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
 def _with_speedup(row: Row, base: Row, race_result: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
-    log_ratio = race_result.difference(base.id, row.id) if row.ranked else None
+    log_ratio = race_result.data.difference(base.id, row.id) if row.ranked else None
     if log_ratio is None:
         return replace(row, reference=base.name)
     interval = log_ratio.interval(race_result.level) if log_ratio.replicated else None

@@ -32,7 +32,6 @@ from inferlens.units import (
     plural,
     significant,
 )
-from inferlens.views import trace as trace_columns
 from inferlens.views.renderers.terminal import bar, wrap
 from inferlens.views.table import Column, Line, Table, count, cut_middle, plain, share, text
 
@@ -164,8 +163,8 @@ RUN_COLUMNS = _columns(
 
 # Sentences about traces.
 
-_UNKNOWN = 0.01  # of the kernels' time: less need not be said
-_MOSTLY_UNKNOWN = 0.9  # of it: what is known of the rest says nothing
+_UNKNOWN = 0.01  # of the kernels' time: smaller shares are omitted
+_MOSTLY_UNKNOWN = 0.9  # of the kernels' time: the rest tells nothing
 _IDLE = 0.05  # of a slice: less counts as idle
 _LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]
@@ -395,7 +394,7 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     beneath = [*_causes(overview.bound, idle), *tensor_core_sentence(overview.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
-        TraceTable("gpus", "GPUs", "GPU", trace_columns.GPU_COLUMNS, _gpus(overview), wide=True),
+        TraceTable("gpus", "GPUs", "GPU", GPU_COLUMNS, _gpus(overview), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
     return TraceView(" · ".join(about), sentences, tables, _next_step(analysis))
@@ -456,10 +455,10 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 
     rows = [(part, seconds, seconds / step) for part, seconds in parts.items()]
     data = Columns.named(("what", "time", "share"), rows)
-    return TraceTable(name, title, first, trace_columns.SHARE_COLUMNS, data, "what", brief=largest)
+    return TraceTable(name, title, first, SHARE_COLUMNS, data, "what", brief=largest)
 
 
-_KEY_TEXTS = {"shapes": trace_columns.shapes_text, "stack": trace_columns.innermost_call}
+_KEY_TEXTS = {"shapes": shapes_text, "stack": innermost_call}
 
 
 def _operators(analysis: Analysis, selection: Selection) -> TraceView:
@@ -468,7 +467,7 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     more = (Column(key, key, keep=1, write=_KEY_TEXTS[key], max_width=36, numeric=False) for key in keys)
     times, whole_name = _own_seconds(analysis, data)
     sentences = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
-    table = TraceTable("operators", "", "operator", (*trace_columns.OPERATOR_COLUMNS, *more), data, top=selection.top,
+    table = TraceTable("operators", "", "operator", (*OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
     return TraceView(
@@ -496,7 +495,7 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
     label = kernel_label(data, selection.top)
-    steps, columns = analysis.tables_of, trace_columns.LAUNCH_COLUMNS if by_operator else trace_columns.KERNEL_COLUMNS
+    steps, columns = analysis.tables_of, LAUNCH_COLUMNS if by_operator else KERNEL_COLUMNS
     times = [(row["name"], row["total"] / steps) for row in data.rows()]
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
@@ -511,9 +510,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     rank = "device_total" if len(analysis.trace.gpu) else "host_total"
     top = None if selection.depth else selection.top
     steps = analysis.tables_of
-    table = TraceTable(
-        "modules", "", "module", trace_columns.MODULE_COLUMNS, data, tree=True, top=top, rank=rank, steps=steps
-    )
+    table = TraceTable("modules", "", "module", MODULE_COLUMNS, data, tree=True, top=top, rank=rank, steps=steps)
     about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_step_phrase(analysis)}"
     sentences = heaviest_module([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
     return TraceView(about, sentences, [table], _next_step(analysis))
@@ -529,14 +526,14 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
         row = {
             "peak": allocated_memory.peak,
             "time": allocated_memory.time,
-            "strip": trace_columns.sparkline(levels, allocated_memory.peak),
+            "strip": sparkline(levels, allocated_memory.peak),
         }
-        lines.append(Line.from_row(allocated_memory.name, trace_columns.PEAK_COLUMNS, row))
-    table = TraceTable("holders", "", "held at the peak by", trace_columns.HOLDER_COLUMNS, columns, "operator", top=top)
+        lines.append(Line.from_row(allocated_memory.name, PEAK_COLUMNS, row))
+    table = TraceTable("holders", "", "held at the peak by", HOLDER_COLUMNS, columns, "operator", top=top)
     tables: list[TraceTable | Table] = [
-        Table("", "device", trace_columns.PEAK_COLUMNS, lines),
+        Table("", "device", PEAK_COLUMNS, lines),
         table,
-        TraceTable("curve", "Memory over time", "time", trace_columns.CURVE_COLUMNS, curve, _moment, wide=True),
+        TraceTable("curve", "Memory over time", "time", CURVE_COLUMNS, curve, _moment, wide=True),
     ]
     sentences = (
         peak_sentence(devices[0], columns)
@@ -563,8 +560,7 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     took = {part: sum(row[part] for row in rows) for part in PARTS}
     most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
     columns = [
-        replace(column, wide=column.wide or (column.key in PARTS and column.key not in most))
-        for column in trace_columns.STEP_COLUMNS
+        replace(column, wide=column.wide or (column.key in PARTS and column.key not in most)) for column in STEP_COLUMNS
     ]
     table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
@@ -579,20 +575,18 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     rows = list(data.rows())
     whole = sum(row["length"] for row in rows)
     columns = (
-        trace_columns.SPARKLINE_COLUMNS[0],
-        replace(trace_columns.SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"),
+        SPARKLINE_COLUMNS[0],
+        replace(SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"),
     )
     lines = []
-    for column in trace_columns.TIMELINE_COLUMNS:
+    for column in TIMELINE_COLUMNS:
         values = [row[column.key] for row in rows]
         if column.title and any(values):
             mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
-            lines.append(Line.from_row(column.title, columns, {"mean": mean, "strip": trace_columns.sparkline(values)}))
+            lines.append(Line.from_row(column.title, columns, {"mean": mean, "strip": sparkline(values)}))
     busy = "kernel" if any(row["kernel"] for row in rows) else "operator"
     name, title, first = "timeline", "Slices of the time", "from (ms)"
-    slices = TraceTable(
-        name, title, first, trace_columns.TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True
-    )
+    slices = TraceTable(name, title, first, TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True)
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
     return TraceView(
         f"timeline of {duration(whole)}", idle_sentence(rows, busy, whole), tables, _next_step(analysis, _STEPS)

@@ -288,15 +288,15 @@ def _extremes(rows: Sequence[Row]) -> str:
     return " to ".join(ends)
 
 
-def _answers_view(every: Sequence[ShownTrace], view: str, place: int) -> TraceView:
+def _answers_view(traces: Sequence[ShownTrace], view: str, place: int) -> TraceView:
     """Return the first sentence of a view for each trace."""
-    names = min(max(len(shown.name) for shown in every), _WIDEST * 2 // 5)
+    names = min(max(len(shown.name) for shown in traces), _WIDEST * 2 // 5)
     column = Column("", "", numeric=False, max_width=_WIDEST - names - 2)
-    sentences = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in every)
-    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(every[:_MAX_TRACES], sentences, strict=False)]
-    left = [f"{plural(len(every) - _MAX_TRACES, 'more trace')}: --wide"] if len(every) > _MAX_TRACES else []
+    sentences = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in traces)
+    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(traces[:_MAX_TRACES], sentences, strict=False)]
+    left = [f"{plural(len(traces) - _MAX_TRACES, 'more trace')}: --wide"] if len(traces) > _MAX_TRACES else []
     table = Table("", "trace", [column], lines, notes=left)
-    return TraceView(f"{view} of {len(every)} traces", (), [table], ("One of them?", f"--view {view}"))
+    return TraceView(f"{view} of {len(traces)} traces", (), [table], ("One of them?", f"--view {view}"))
 
 
 def _overview(analysis: Analysis) -> dict[str, Any]:
@@ -566,7 +566,7 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
         for item in group[1:]:
             base = group[0]
             if not (base.analysis and base.overview and item.analysis and item.overview):
-                continue  # why not is said where it is shown by itself
+                continue  # its own section has the reason
             try:
                 views = [
                     compare_view(base.analysis, item.analysis, view, Selection(top=REPORT_ROWS))

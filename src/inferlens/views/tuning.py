@@ -18,7 +18,16 @@ from msgspec import structs
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import WINNER, Advice, Candidate, CandidateFacts, Effect, Tuned, Untried, facts_of
+from inferlens.analysis.tuning import (
+    WINNER,
+    Advice,
+    Candidate,
+    CandidateFacts,
+    Effect,
+    SkippedCandidate,
+    TuningReport,
+    candidate_facts,
+)
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, short_name
@@ -85,7 +94,7 @@ TUNING_SCHEMA = "inferlens.tuning/1"
 MIN_ROWS = 5  # rows, where as many ran
 IN_SEARCH = "in the search"
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
-LONGER = 1.0  # seconds by which a build is longer, from which on it is said
+LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
 # Columns that an objective or limit adds.
 _OBJECTIVE_COLUMNS = {
@@ -106,13 +115,13 @@ _CANDIDATE_COLUMNS = (
 )
 
 
-def tuning_document(tuned: Tuned, reference: str | None = None, top: int | None = None) -> Document:
+def tuning_document(tuned: TuningReport, reference: str | None = None, top: int | None = None) -> Document:
     """Return the document of a tuning; ``top`` limits the rows on a screen.
 
     Raises:
         InferlensError: if ``reference`` names no row of the finals.
     """
-    shown, facts = finals_rows(tuned, reference), facts_of(tuned)
+    shown, facts = finals_rows(tuned, reference), candidate_facts(tuned)
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
     def data() -> dict[str, Any]:
@@ -139,16 +148,16 @@ def tuning_document(tuned: Tuned, reference: str | None = None, top: int | None 
     )
 
 
-def finals_rows(tuned: Tuned, reference: str | None = None) -> list[Row]:
+def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
     """Return the rows of the finals by objective. Among equals the winner comes first.
 
     Memory includes the search, because finals export anew.
     """
-    runs_by_case = tuned.by_case
-    runs = {record.id: runs_by_case[record.case.digest] for record in tuned.finals}
+    runs_by_case = tuned.runs_by_case
+    runs = {record.id: runs_by_case[record.case.digest] for record in tuned.final_records}
     rows_found = [
         structs.replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
-        for row in rows(tuned.finals, reference, tuned.aim)
+        for row in rows(tuned.final_records, reference, tuned.aim)
     ]
     rows_found.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
     places = iter(sorted(row.place for row in rows_found if row.place))
@@ -167,7 +176,7 @@ def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
             plain(candidate.case.way),
             columns,
             candidate,
-            style="bold" if not place else "dim" if candidate.candidate.out else "",
+            style="bold" if not place else "dim" if candidate.candidate.rejection else "",
         )
         for place, candidate in enumerate(facts)
     ]
@@ -176,7 +185,7 @@ def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
     return Table(title, "candidate", columns, lines, about=about, fold=True)
 
 
-def _candidate_data(tuned: Tuned, facts: CandidateFacts) -> dict[str, Any]:
+def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any]:
     candidate, case = facts.candidate, facts.case
     return {
         "candidate": case.label,
@@ -193,12 +202,12 @@ def _candidate_data(tuned: Tuned, facts: CandidateFacts) -> dict[str, Any]:
         "memory": facts.memory,
         "build": facts.build,
         "final": candidate.final,
-        "outcome": facts.came,
+        "outcome": facts.outcome,
     }
 
 
 def _fit_tuning(
-    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
 ) -> list[Table | str]:
     """Return what fits on a screen: shorter names, then fewer rows."""
 
@@ -211,11 +220,11 @@ def _fit_tuning(
 
 
 def _tuning_blocks(
-    tuned: Tuned, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = MIN_ROWS
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = MIN_ROWS
 ) -> list[Table | str]:
     """Return the finals' table, rows of the search that fill it, and sentences."""
     if not shown:
-        failures = [f"{plain(candidate.case.way)}: {plain(candidate.came)}" for candidate in facts[:MOST_NAMES]]
+        failures = [f"{plain(candidate.case.way)}: {plain(candidate.outcome)}" for candidate in facts[:MOST_NAMES]]
         return ["Nothing ran with right outputs.", *failures, *tuning_sentences(tuned, facts)]
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, most, _tuning_columns(tuned))
@@ -225,9 +234,9 @@ def _tuning_blocks(
     others = [
         candidate
         for candidate in facts
-        if not (candidate.candidate.out or candidate.candidate.final) and candidate.candidate.speedup
+        if not (candidate.candidate.rejection or candidate.candidate.final) and candidate.candidate.speedup
     ]
-    records = {record.id: record for record in tuned.searched}
+    records = {record.id: record for record in tuned.search_records}
     fills = [
         _search_line(records[candidate.candidate.record], candidate.candidate, winner, table, finals)
         for candidate in others[:more] if winner
@@ -244,7 +253,7 @@ def _tuning_blocks(
     ]
 
 
-def _tuning_columns(tuned: Tuned) -> list[Column]:
+def _tuning_columns(tuned: TuningReport) -> list[Column]:
     """Return the columns of records with the objective, the limits and the build time."""
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
     wanted = {column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ())}
@@ -258,10 +267,10 @@ def _tuning_columns(tuned: Tuned) -> list[Column]:
             )
         else:
             columns.append(column)
-    barred = {record.case.label for record in tuned.finals if record.case.digest in tuned.aim.excluded}
+    barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
-        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.missed))
+        return remark(row, builds=False) or "breaks a limit" * (row.label in barred or bool(tuned.broken_constraints))
 
     return [*columns, replace(COLUMNS[-1], write=remark_text, keep=2)]
 
@@ -286,10 +295,13 @@ def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table
     return replace(line, cells=[*line.cells[:-1], IN_SEARCH])
 
 
-def tuning_answer(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
+def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
     """Return the best case by the objective."""
     fast = tuned.objective.name in SPEED_OBJECTIVES
-    runs = {record.id: [final for final in tuned.finals if final.case == record.case] for record in tuned.finals}
+    runs = {
+        record.id: [final for final in tuned.final_records if final.case == record.case]
+        for record in tuned.final_records
+    }
 
     def measure_text(row: Row) -> str:
         measure = tuned.objective.measure
@@ -305,7 +317,7 @@ def tuning_answer(tuned: Tuned, finals: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _bench_sentences(tuned: Tuned, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
+def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
     """Compare the winner with the best default, unless the answer does."""
     if not facts or not tuned.best:
         return []
@@ -333,9 +345,9 @@ def _is_default(facts: CandidateFacts, precision: str) -> bool:
     return facts.candidate.final and not facts.candidate.settings and facts.case.precision == precision
 
 
-def tuning_sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]:
+def tuning_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> list[str]:
     """Return what the search did, and how to use the result."""
-    broken = plain(" ".join(tuned.missed))
+    broken = plain(" ".join(tuned.broken_constraints))
     sentences = [f"Nothing keeps all limits; this comes nearest. {broken}"] if broken else []
     if tuned.advice:
         sentences.append(f"Advice that paid: {'; '.join(map(_advice_text, tuned.advice))}.")
@@ -345,14 +357,14 @@ def tuning_sentences(tuned: Tuned, facts: Sequence[CandidateFacts]) -> list[str]
     sentences += _settings_sentence("What others would do", [effect for effect in others if _has_effect(effect)])
     if same := [plain(_setting_text(effect.setting)) for effect in others if not _has_effect(effect)]:
         sentences.append(f"Others of which no effect was seen: {_first_names(same, MOST_NAMES)}.")
-    ended = "none of the rest promised more" if tuned.over else "a longer --budget tries more"
+    ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
     finals = sum(candidate.candidate.final for candidate in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(candidate.candidate.out) for candidate in facts)
+    out = sum(bool(candidate.candidate.rejection) for candidate in facts)
     lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     sentences.append(f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}.")
-    sentences += untried_sentences(tuned.untried)
+    sentences += untried_sentences(tuned.skipped)
     if tuned.folder:
         folder = plain(tuned.folder)
         live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
@@ -401,13 +413,13 @@ def _setting_text(setting: str) -> str:
     return f"{name}={chosen.lower() if chosen in ('True', 'False') else chosen}"
 
 
-def untried_sentences(untried: Sequence[Untried], start: str = "Not tried") -> list[str]:
+def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tried") -> list[str]:
     """Return the backends and precisions that were not tried, with short reasons or flags."""
     reasons: dict[str, list[str]] = {}
     for item in untried:
         flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
         flag = "inferlens doctor" if item.hint.startswith("pip ") else flag
-        why = item.why.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        why = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
         requested = "--precision" if item.name in PRECISIONS else "--backend"
         reasons.setdefault(flag or why or requested, []).append(item.name)
     line = ""
@@ -427,41 +439,41 @@ def _first_names(names: Sequence[str], most: int) -> str:
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 
 
-def tunings_document(every: Sequence[Tuned], reference: str | None = None, top: int | None = None) -> Document:
+def tunings_document(tunings: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
     """Return the document of several tunings, or of a single one."""
-    if len(every) == 1:
-        return tuning_document(every[0], reference, top)
-    records = [record for tuned in every for record in tuned.finals]
-    finals, by_speed = records_document(records, reference), every[0].objective.name in SPEED_OBJECTIVES
+    if len(tunings) == 1:
+        return tuning_document(tunings[0], reference, top)
+    records = [record for tuned in tunings for record in tuned.final_records]
+    finals, by_speed = records_document(records, reference), tunings[0].objective.name in SPEED_OBJECTIVES
 
     def answers_only() -> Sequence[Table | str]:
         """Return the answers that tables of records lack."""
-        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in every]
-        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])  # each to be pasted as it is
-        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(every)]
+        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in tunings]
+        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])
+        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(tunings)]
 
     def blocks() -> Sequence[Table | str]:
         met = (
-            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(every)]
+            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(tunings)]
             if by_speed
             else answers_only()
         )
-        return [*met, *(candidates_table(facts_of(tuned), _tuning_name(tuned)) for tuned in every)]
+        return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in tunings)]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         if not by_speed:
             return answers_only()
         shown = rows(records, reference)
         tries = (
-            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(every)]
+            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(tunings)]
             for most in range(top or len(records), 0, -1)
         )
         result = next(tries) if top else first_fitting(tries, screen)
-        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(every)]
+        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
 
     return Document(
         blocks=blocks,
-        data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in every]},
+        data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in tunings]},
         csv=finals.csv,
         title=finals.title,
         screen=fitted,
@@ -479,22 +491,22 @@ def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
     ]
 
 
-def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
+def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
     """Return the size of all searches, and the commands that use the winners."""
-    attempts, size = (sum(getattr(tuned, name) for tuned in every) for name in ("tried", "size"))
+    attempts, size = (sum(getattr(tuned, name) for tuned in tunings) for name in ("tried", "size"))
     sentences = [
-        f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.missed))}"
-        for tuned in every
-        if tuned.missed
+        f"{_tuning_name(tuned)}: nothing keeps all limits. {plain(' '.join(tuned.broken_constraints))}"
+        for tuned in tunings
+        if tuned.broken_constraints
     ]
-    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in every if not tuned.best]
-    ended = "" if all(tuned.over for tuned in every) else ", until the time was over: more with --budget"
-    took = duration(sum(tuned.seconds for tuned in every))
+    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in tunings if not tuned.best]
+    ended = "" if all(tuned.complete for tuned in tunings) else ", until the time was over: more with --budget"
+    took = duration(sum(tuned.seconds for tuned in tunings))
     sentences.append(f"Tried {attempts:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    in_all = [untried for untried in every[0].untried if all(untried in tuned.untried for tuned in every)]
-    in_some = dict.fromkeys(untried for tuned in every for untried in tuned.untried if untried not in in_all)
+    in_all = [untried for untried in tunings[0].skipped if all(untried in tuned.skipped for tuned in tunings)]
+    in_some = dict.fromkeys(untried for tuned in tunings for untried in tuned.skipped if untried not in in_all)
     sentences += [*untried_sentences(in_all), *untried_sentences(list(in_some), "Not tried in some")]
-    folders = [plain(tuned.folder) for tuned in every if tuned.folder]
+    folders = [plain(tuned.folder) for tuned in tunings if tuned.folder]
     if folders:
         others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
         sentences.append(f"Use one: inferlens.load('{folders[0]}'){others}")
@@ -502,7 +514,7 @@ def tunings_sentences(every: Sequence[Tuned]) -> list[str]:
     return sentences
 
 
-def _tuning_name(tuned: Tuned) -> str:
+def _tuning_name(tuned: TuningReport) -> str:
     record = tuned.trials[0].records[0]
     return plain(", ".join(filter(None, [record.model.name, record.case.sizes_label])))
 
@@ -680,21 +692,21 @@ TUNING_HEIGHT, BETWEEN = 320, 70
 _UNITS = {"s": ("ms", 1e3), "J": ("mJ", 1e3), "B": ("MiB", 2.0**-20)}  # of measures, as axes have them
 
 
-def render_tuning(tuned: Tuned, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
+def render_tuning(tuned: TuningReport, format: str, theme: str = "auto", reference: str | None = None) -> str | bytes:
     """Draw the chart as :func:`.draw_chart`; raise as :func:`tuning_chart`."""
     check_picture(format, "--output tuning.svg", theme)
     return draw_chart(tuning_chart(tuned, reference), format, _model_name(tuned), theme)
 
 
 def tuning_chart(
-    tuned: Tuned, reference: str | None = None, colours: Mapping[str, str] | None = None
+    tuned: TuningReport, reference: str | None = None, colours: Mapping[str, str] | None = None
 ) -> Callable[[Theme], dict[str, Any]]:
     """Return the function that makes the Vega-Lite document for a theme; ``colours`` maps backend names.
 
     Raises:
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
-    facts = facts_of(tuned)
+    facts = candidate_facts(tuned)
     timed = [candidate for candidate in facts if candidate.objective is not None]
     if not any(candidate.error is not None or candidate.memory for candidate in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
@@ -703,14 +715,14 @@ def tuning_chart(
     return lambda theme: _tuning_spec(tuned, timed, facts, roles, theme, shades)
 
 
-def _model_name(tuned: Tuned) -> str:
+def _model_name(tuned: TuningReport) -> str:
     return plain(short_name(tuned.trials[0].records[0].case.model))
 
 
-def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
+def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
     """Return the named roles by case digest."""
     roles: dict[str, list[str]] = {}
-    if facts[0].came == WINNER:
+    if facts[0].outcome == WINNER:
         roles[facts[0].case.digest] = ["winner"]
     usual = next(
         (candidate.case for candidate in facts if candidate.candidate.final and not candidate.candidate.settings), None
@@ -725,7 +737,7 @@ def _roles(tuned: Tuned, facts: Sequence[CandidateFacts], reference: str | None)
 
 
 def _tuning_spec(
-    tuned: Tuned,
+    tuned: TuningReport,
     timed: Sequence[CandidateFacts],
     facts: Sequence[CandidateFacts],
     roles: dict[str, list[str]],
@@ -754,7 +766,7 @@ def _tuning_spec(
     panels = [
         scatter_panel(values, across, panel_axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for panel_axis in up
     ]
-    room = CHART_WIDTH + 2 * BETWEEN  # with what stands beside the axes
+    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
     (answer, *_), about = (
         tuning_answer(tuned, finals_rows(tuned)),
         cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER)),
@@ -765,7 +777,7 @@ def _tuning_spec(
     return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=title(sentences, about)), theme)
 
 
-def _chart_subtitle(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
+def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
     """Return the subtitle: the work, and the candidates that are not drawn."""
     untimed = sum(candidate.objective is None for candidate in facts)
     row = finals_rows(tuned)[0]
@@ -776,7 +788,7 @@ def _chart_subtitle(tuned: Tuned, facts: Sequence[CandidateFacts]) -> str:
 
 
 def _candidate_points(
-    tuned: Tuned, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]
+    tuned: TuningReport, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]
 ) -> list[dict[str, Any]]:
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
@@ -792,7 +804,7 @@ def _candidate_points(
             "name": plain(candidate.case.way), "x": (candidate.objective or 0.0) * scale,
             "said": measure.show(candidate.objective), "speedup": ratio(candidate.candidate.speedup),
             "colour": plain(candidate.case.backend_label), "precision": candidate.case.precision,
-            "role": role, "label": role, "wrong": False, "filled": not candidate.candidate.out,
-            "came": cut_middle(plain(candidate.came), 80),
+            "role": role, "label": role, "wrong": False, "filled": not candidate.candidate.rejection,
+            "came": cut_middle(plain(candidate.outcome), 80),
         })  # fmt: skip
     return values

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError
-from inferlens.analysis.comparison import compare, differences, sentence
+from inferlens.analysis.comparison import compare, differences_sentence, environment_differences
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Environment, Gpu, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec
-from tests.analysis.compare.sides import broken, ran
+from tests.analysis.comparison_sides import broken, ran
 from tests.views.samples import case
 
 GPU = Gpu(name="a GPU", memory=80 * 2**30, uuid="GPU-1", power_limit=700.0)
@@ -26,7 +26,7 @@ def found(of, **changes):
     pair = ran(of, environment=WHERE)[0], ran(of, run="new", environment=environment)[0]
     return {
         difference.field: (difference.base, difference.candidate, difference.unlike)
-        for difference in differences([pair])
+        for difference in environment_differences([pair])
     }
 
 
@@ -90,7 +90,7 @@ def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, wa
         )[0]
         for limits, uuid in zip((base, candidate), watched, strict=True)
     )
-    told = differences([(one, record)])
+    told = environment_differences([(one, record)])
     assert [
         (difference.base, difference.candidate, difference.unlike)
         for difference in told
@@ -110,10 +110,10 @@ def test_the_model_as_it_was_run(facts, field, unlike):
     model = ModelFacts(name="m", inputs=(TensorSpec("x", (1, 3, 224, 224)),), weights_sha256="a" * 64, parameters=5)
     model_facts = msgspec.structs.replace(model, **facts)
     base, (candidate,) = ran(model=model), ran(run="new", model=model_facts, processes=1)
-    (difference,) = differences([(base[0], candidate)])
+    (difference,) = environment_differences([(base[0], candidate)])
     assert (difference.field, difference.unlike) == (field, unlike)
     failed = broken(run="new", model=msgspec.structs.replace(model_facts))
-    assert not differences([(base[0], failed)]), "it may not have got as far as its model"
+    assert not environment_differences([(base[0], failed)]), "it may not have got as far as its model"
 
 
 def test_every_field_of_the_budget_is_looked_at_but_the_deadline():
@@ -121,13 +121,15 @@ def test_every_field_of_the_budget_is_looked_at_but_the_deadline():
     for field in msgspec.structs.fields(Budget):
         budget = Budget(**{field.name: values[type(getattr(Budget(), field.name))]})
         pair = ran(budget=Budget())[0], ran(run="new", budget=budget)[0]
-        assert bool(differences([pair])) == (field.name not in ("timeout", "threshold", "level", "within")), field.name
+        assert bool(environment_differences([pair])) == (
+            field.name not in ("timeout", "threshold", "level", "within")
+        ), field.name
 
 
 def test_what_both_have_is_said_before_what_one_lacks():
     one, environment = (msgspec.structs.replace(WHERE, libraries=item) for item in ({"b": "1"}, {"a": "1", "b": "2"}))
-    found = differences([(ran(environment=one)[0], ran(run="new", environment=environment)[0])])
-    assert sentence(found[::-1]) == sentence(found) == "b 1 / 2, a not there / 1"
+    found = environment_differences([(ran(environment=one)[0], ran(run="new", environment=environment)[0])])
+    assert differences_sentence(found[::-1]) == differences_sentence(found) == "b 1 / 2, a not there / 1"
 
 
 def test_unlike_machines_are_refused_with_all_that_differs():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from onnx import TensorProto, helper
 
-from inferlens.analysis.graph import ORDER_ONLY, graph_of
+from inferlens.analysis.graph import ORDER_ONLY, build_graph
 from inferlens.backends.base import GpuLaunch
 from inferlens.backends.tensorrt.layers import (
     NO_ONNX,
@@ -135,13 +135,13 @@ def test_an_engines_layers_and_what_they_were_fused_from() -> None:
     pool = {"Name": "pool", "LayerType": "Pool", "Inputs": [{"Name": "relu"}], "Outputs": [{"Name": "y"}]}
     data = json.dumps({"Layers": [CONVOLUTION, pool], "Bindings": ["x", "y"]}).encode()
     assert is_engine_information(data)
-    graph = graph_of(engine_source(data, "engine"))
+    graph = build_graph(engine_source(data, "engine"))
     arrows = {(graph.nodes[edge.tail].name, graph.nodes[edge.head].name) for edge in graph.edges}
     assert arrows == {("x", CONVOLUTION["Name"]), (CONVOLUTION["Name"], "pool"), ("pool", "y")}
     first = graph.nodes[0]
     assert (first.operators, first.details) == (("node_Conv_292", "relu] b", "[Other: c]"), {"Kernel": "[7, 7]"})
     assert (first.outputs[0].shape, first.outputs[0].dtype) == ((1, 64, 112, 112), "float16")
-    names = graph_of(engine_source(b'{"Layers": ["conv1", "fc"], "Bindings": ["x", "y"]}', "of low verbosity"))
+    names = build_graph(engine_source(b'{"Layers": ["conv1", "fc"], "Bindings": ["x", "y"]}', "of low verbosity"))
     assert {ONLY_NAMES, ORDER_ONLY} <= set(names.notes)
     assert [node.name for node in names.nodes] == ["conv1", "fc"]
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError, Records, Tuning
-from inferlens.analysis.tuning import Tuned
+from inferlens.analysis.tuning import TuningReport
 from inferlens.execution import race as rounds
 from inferlens.execution import tune as running
 from inferlens.execution.tune import TuningRequest
@@ -80,7 +80,7 @@ def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_
 def test_time_that_one_leaves_is_for_those_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     takes, given, run = {1: 100.0, 2: 700.0, 4: 100.0}, list[tuple[int, float]](), running.tune_one
 
-    def timed(request: TuningRequest, *rest: Any) -> Tuned:
+    def timed(request: TuningRequest, *rest: Any) -> TuningReport:
         seconds, batch = rest[-1], request.plan.batch[0]
         given.append((batch, seconds))
         tuned = run(request, *rest)

@@ -14,7 +14,7 @@ from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.space import search_selection
-from inferlens.execution.tune import Tuned, TuningRequest
+from inferlens.execution.tune import TuningReport, TuningRequest
 from inferlens.execution.tune import tune as run_tune
 from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
@@ -23,7 +23,7 @@ from inferlens.spec.plan import Plan
 STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 
 
-def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tuned:
+def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> TuningReport:
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder / "results"), **words})
@@ -32,7 +32,7 @@ def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tu
     return tuned
 
 
-def records(tuned: Tuned) -> list[Record]:
+def records(tuned: TuningReport) -> list[Record]:
     return [record for trial in tuned.trials for record in trial.records]
 
 

@@ -17,7 +17,7 @@ import pytest
 from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import Trial, Tuned, facts_of, load_tuned, tunings_in
+from inferlens.analysis.tuning import Trial, TuningReport, candidate_facts, find_tunings, load_tuning
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
@@ -59,7 +59,7 @@ class Counted(Observer):
         self.remarks.append(text)
 
 
-def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Tuned:
+def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> TuningReport:
     limits = words.pop("limits", ())
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
@@ -69,7 +69,7 @@ def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0,
     return tuned
 
 
-def best_of(tuned: Tuned) -> Case:
+def best_of(tuned: TuningReport) -> Case:
     assert tuned.best
     return tuned.best
 
@@ -81,8 +81,8 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     best = best_of(tuned)
     assert (best.variant, best.options) == ("fast", BEST)
     assert tuned.answer.kind in ("fastest", "equal")
-    assert tuned.over
-    assert tuned.tried < tuned.size / 5
+    assert tuned.complete
+    assert tuned.candidate_count < tuned.size / 5
     assert len(observer.cases) < tuned.size / 5
     (left,) = load_records(folder / "demo" / "best").records
     assert left.case == best
@@ -102,7 +102,7 @@ def test_where_no_default_keeps_a_limit_settings_may(tmp_path: Path) -> None:
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_b")
     kept = tune(tmp_path, only=only, limits=("latency=1.8ms",))
     assert best_of(kept).options == {"knob_a": 1, "knob_b": 2}
-    assert not kept.missed
+    assert not kept.broken_constraints
 
 
 def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
@@ -185,8 +185,8 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Pat
             "tuning",
             *(f"tuning-{n + 1}" for n in range(number)),
         ]
-    assert load_tuned(home / "tuning-1").trials == first.trials
-    assert tunings_in([home]) == [home / "tuning"]
+    assert load_tuning(home / "tuning-1").trials == first.trials
+    assert find_tunings([home]) == [home / "tuning"]
 
 
 def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(
@@ -253,7 +253,11 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Fake, "prepare", timed)
     tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
-    assert {record.case.way for record in tuned.finals} >= {"fake:steady fp16 knob_a=1", "fake:steady", "fake:fast"}
+    assert {record.case.way for record in tuned.final_records} >= {
+        "fake:steady fp16 knob_a=1",
+        "fake:steady",
+        "fake:fast",
+    }
     assert "2.50x fake:steady fp32" in " ".join(render(tuning_document(tuned), "table").split())
 
 
@@ -265,7 +269,7 @@ def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
 def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
     short, long = Counted(), Counted()
     first = tune(tmp_path / "parts", short, budget=1e-9)
-    assert not first.over
+    assert not first.complete
     found = tune(tmp_path / "parts", long)
     assert best_of(found) == best_of(tune(tmp_path / "whole"))
     searched = [trial for trial in first.trials if not trial.final]
@@ -294,7 +298,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     monkeypatch.setattr(tuning.Tuner, "_patience", watched)
     tuned = tune(tmp_path, run, budget=budget)
     assert all(patient)
-    assert not tuned.over
+    assert not tuned.complete
     assert sum(trial.final for trial in tuned.trials) >= 2
     assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget + 1e-6
 
@@ -304,13 +308,16 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
 )
 def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path: Path, objective: str, limit: str) -> None:
     tuned = tune(tmp_path, objective=objective, limits=[limit], only=("fake:steady", "fp32", "fake.knob_a"))
-    assert (tuned.missed, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
+    assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
     assert best_of(tuned).options == {"knob_a": 1}
 
 
 def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
-    runs = {tuned.finals[0].id: CaseRuns(tuned.finals[:1]), tuned.finals[1].id: CaseRuns(tuned.finals[1:2])}
+    runs = {
+        tuned.final_records[0].id: CaseRuns(tuned.final_records[:1]),
+        tuned.final_records[1].id: CaseRuns(tuned.final_records[1:2]),
+    }
     fast, slow = sorted(runs, key=lambda name: runs[name].latency("median") or 0.0)
     for barred, best in ((fast, slow), (slow, fast)):
         aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
@@ -336,11 +343,11 @@ def test_memory_that_exporting_takes_is_not_the_models(
     monkeypatch.setattr(Fake, "prepare", export)
     monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
-    assert tuned.missed == ()
+    assert tuned.broken_constraints == ()
     assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
-    assert {each.memory for each in facts_of(tuned)} == {2**29}
-    assert [one for one in facts_of(tuned) if "limit" in one.came] == []
-    assert host_peak(CaseRuns(tuned.finals)) == 2**29
+    assert {each.memory for each in candidate_facts(tuned)} == {2**29}
+    assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
+    assert host_peak(CaseRuns(tuned.final_records)) == 2**29
     (record,) = load_records(tuned.folder).records
     assert [each.path for each in record.artefacts] == ["model.onnx"], "it can be loaded without the model's code"
     assert Path(tuned.folder, "model.onnx").is_file()
@@ -348,7 +355,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
-    assert "beyond the limit" in tuned.missed[0]
+    assert "beyond the limit" in tuned.broken_constraints[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
     shown = render(tuning_document(tuned), "table", width=100)
     assert "comes nearest" in shown

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.tuning import TUNED, WINNER, Tuned, Untried, facts_of, load_tuned
+from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, TuningReport, candidate_facts, load_tuning
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
@@ -39,7 +39,7 @@ KNOBS = ("fake:steady", "fake:fast", "fp32", "fake.knob_a", "fake.knob_b", "fake
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningReport]:
     """A folder with a tuning in ``results/demo``, and how it ended."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
@@ -50,30 +50,30 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
 
 
 @pytest.fixture
-def here(once: tuple[Path, Tuned], tmp_path: Path) -> Path:
+def here(once: tuple[Path, TuningReport], tmp_path: Path) -> Path:
     """A copy of the folder."""
     shutil.copytree(once[0] / "results", tmp_path / "results")
     return tmp_path
 
 
-def ended(folder: Path) -> Tuned:
-    return load_tuned(folder / "results" / "demo" / "tuning")
+def ended(folder: Path) -> TuningReport:
+    return load_tuning(folder / "results" / "demo" / "tuning")
 
 
-def shown(tuned: Tuned, format: str = "table") -> str:
+def shown(tuned: TuningReport, format: str = "table") -> str:
     return " ".join(render(tuning_document(tuned), format).split())
 
 
-def test_it_is_shown_again_as_it_ended(once: tuple[Path, Tuned], here: Path) -> None:
+def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Path) -> None:
     folder, tuned = once
-    assert load_tuned(folder / "results" / "demo" / "tuning") == tuned
+    assert load_tuning(folder / "results" / "demo" / "tuning") == tuned
     done = inferlens("show", "results/demo/tuning", cwd=here)
     _, below, *_ = [line for line in done.stdout.split("\n\n")[1].splitlines() if line]
     assert re.fullmatch(r"Of \d+ candidates, \d+ were tried\.", below)
     assert done.stdout == render(tuning_document(replace(tuned, folder="results/demo/best")), "table")
     for path in ("results/demo", "results/demo/tuning/tuned.json"):
         assert inferlens("show", path, cwd=here).stdout == done.stdout
-    kept = (here / "results" / "demo" / "tuning" / TUNED).read_text()
+    kept = (here / "results" / "demo" / "tuning" / REPORT).read_text()
     assert "samples" not in kept, "records are beside it"
 
 
@@ -92,7 +92,7 @@ def test_every_format_has_all_that_was_tried(here: Path) -> None:
     assert page.count("<tr") == 1 + 2 + 3 + 1 + count, "the finals, three of the search with them, and all"
 
 
-def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Path, Tuned], here: Path) -> None:
+def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Path, TuningReport], here: Path) -> None:
     assert inferlens("report", "results", "-o", "page.html", cwd=here).returncode == 0
     page = (here / "page.html").read_text()
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Tuning", "How it was measured"]
@@ -100,11 +100,11 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Pat
     assert answer.count("<b>FASTEST</b>") == answer.count("<table>") == 1
     (packed,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(packed)).splitlines()
-    assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].finals}
+    assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].final_records}
 
 
 def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(
-    once: tuple[Path, Tuned], tmp_path: Path
+    once: tuple[Path, TuningReport], tmp_path: Path
 ) -> None:
     shutil.copytree(once[0] / "results", tmp_path / "machine" / "tuned" / "monday")
     for model in ("fake:one", "fake:two"):
@@ -141,7 +141,7 @@ def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
         if "in the search" in line and (match := re.search(r"([\d.]+)x", line))
     }
     assert rows["fake:fast knob_a=1 knob_b=2"] == pytest.approx(1 / (0.8 * 0.95), rel=0.01), "against fake:fast"
-    by_case = {one.case.options_label: one for one in facts_of(ended(here)) if one.case.variant == "fast"}
+    by_case = {one.case.options_label: one for one in candidate_facts(ended(here)) if one.case.variant == "fast"}
     assert by_case["knob_a=1 knob_b=2"].objective == pytest.approx(2e-3 * 0.8 * 0.95, rel=0.01)
     assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
 
@@ -157,7 +157,7 @@ def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) ->
 def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
     tuned = tune(tmp_path, only=only, limits=("build=5s",))
-    came = {one.case.options_label: one.came for one in facts_of(tuned)}
+    came = {one.case.options_label: one.outcome for one in candidate_facts(tuned)}
     assert came.pop("knob_a=1") == WINNER
     assert all(why.startswith("wrong outputs: ") for name, why in came.items() if "knob_e" in name)
     assert any("knob_e" in name for name in came)
@@ -178,7 +178,7 @@ def test_every_limit_that_the_answer_breaks_is_named(tmp_path: Path) -> None:
 
 def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
     tuned = tune(tmp_path, option=["fake.trouble=raise"], only=("fake:steady", "fp32", "fake.knob_a"))
-    said = shown(load_tuned(tmp_path / "demo" / "tuning"))
+    said = shown(load_tuning(tmp_path / "demo" / "tuning"))
     assert said == shown(tuned)
     assert said.startswith("Nothing ran with right outputs. fake:steady")
     with pytest.raises(InferlensError, match="nothing was timed"):
@@ -198,8 +198,8 @@ def test_other_objectives_are_answered_in_their_measure(
     tuned = tune(tmp_path, objective=objective, limits=limits, only=("fake:steady", "fp32", "fake.knob_a"))
     said = render(tuning_document(tuned), "table")
     assert all(word in said for word in expected), said
-    assert load_tuned(tmp_path / "demo" / "tuning") == tuned
-    best, *others = [one for one in facts_of(tuned) if one.objective]
+    assert load_tuning(tmp_path / "demo" / "tuning") == tuned
+    best, *others = [one for one in candidate_facts(tuned) if one.objective]
     cost = tuned.objective.measure.cost
     if objective != "memory":
         assert all(cost(one.objective or 0.0) > cost(best.objective or 0.0) for one in others)
@@ -213,27 +213,27 @@ def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_pat
 def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_path: Path) -> None:
     tuned = tune(tmp_path, limits=("energy=0.001mJ",), only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
     assert tuned.best
-    assert tuned.missed
+    assert tuned.broken_constraints
 
 
 # What was not tried
 
 
-def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, Untried]:
+def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, SkippedCandidate]:
     plan = Plan.from_words({"model": RESNET.spec, **asked})
     return {each.name: each for each in skipped(space(able, RESNET, words, **asked), search_selection(**words), plan)}
 
 
 def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     names = left_out(LAPTOP, only=["fp32"])
-    assert [(names[each].why, names[each].hint) for each in ("fp16", "bf16")] == [("", "--only")] * 2
+    assert [(names[each].reason, names[each].hint) for each in ("fp16", "bf16")] == [("", "--only")] * 2
     assert names["onnxruntime:cuda"].hint == "pip install onnxruntime-gpu"
     assert "fp32" not in names
     assert "fake" not in names
     on_gpu = left_out(GPU_HOST)
     assert on_gpu["torchscript:trace"].hint == "--device cpu"
-    assert left_out(LAPTOP)["onnxruntime:cpu fp16"].why
-    whole = {name for name, each in left_out(LAPTOP).items() if not each.why}
+    assert left_out(LAPTOP)["onnxruntime:cpu fp16"].reason
+    whole = {name for name, each in left_out(LAPTOP).items() if not each.reason}
     assert not whole, "what takes no such model is nothing to try"
     assert left_out(LAPTOP, {"backend": "onnxruntime:cpu"}).keys() >= {"pytorch", "openvino"}
     assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
@@ -252,15 +252,18 @@ def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
 
 def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:
     tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
-    assert not tuned.over
+    assert not tuned.complete
     assert "Not tried: fake:steady (time was over)" in shown(tuned)
     assert tuned.best
     assert tuned.best.precision == "fp32", "the others are as fast"
 
 
-def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, Tuned]) -> None:
-    late, lacking = Untried(name="pytorch", why="time was over"), Untried(name="openvino", hint="pip install openvino")
-    both = [replace(once[1], untried=each) for each in ((lacking,), (late, lacking))]
+def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, TuningReport]) -> None:
+    late, lacking = (
+        SkippedCandidate(name="pytorch", reason="time was over"),
+        SkippedCandidate(name="openvino", hint="pip install openvino"),
+    )
+    both = [replace(once[1], skipped=each) for each in ((lacking,), (late, lacking))]
     said = tunings_sentences(both)
     assert "Not tried: openvino (inferlens doctor)." in said
     assert "Not tried in some: pytorch (time was over)." in said
@@ -299,9 +302,9 @@ def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
 
 def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
     def apply(folder: Path) -> None:
-        data = json.loads((folder / TUNED).read_text())
+        data = json.loads((folder / REPORT).read_text())
         change(data)
-        (folder / TUNED).write_text(json.dumps(data))
+        (folder / REPORT).write_text(json.dumps(data))
 
     return apply
 
@@ -309,11 +312,11 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: (folder / TUNED).unlink(), "is not over"),
+        (lambda folder: (folder / REPORT).unlink(), "is not over"),
         (lambda folder: (folder / TRIALS).unlink(), "is not over"),
-        (lambda folder: (folder / TUNED).write_text("{"), "is broken"),
-        (lambda folder: (folder / TUNED).write_text("[" * 100_000), "is broken"),
-        (lambda folder: (folder / TUNED).write_text('{"schema": "inferlens.tuned/9"}'), "inferlens.tuned/9"),
+        (lambda folder: (folder / REPORT).write_text("{"), "is broken"),
+        (lambda folder: (folder / REPORT).write_text("[" * 100_000), "is broken"),
+        (lambda folder: (folder / REPORT).write_text('{"schema": "inferlens.tuned/9"}'), "inferlens.tuned/9"),
         (lambda folder: (folder / TRIALS).write_text("about\n{}\n"), "is broken"),
         (lambda folder: (folder / TRIALS).write_text("about\n"), "is not about the rounds"),
         (broken(lambda data: data["objective"].update(name="beauty")), "no measure 'beauty'"),
@@ -371,8 +374,8 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
 
 
 def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
-    tuned = load_tuned(RESNET18)
-    tried = {one.case.label: one.memory for one in facts_of(tuned)}
+    tuned = load_tuning(RESNET18)
+    tried = {one.case.label: one.memory for one in candidate_facts(tuned)}
     shown = {row.label: row.host_peak for row in finals_rows(tuned)}
     assert shown == {label: tried[label] for label in shown}
-    assert shown[facts_of(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"
+    assert shown[candidate_facts(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"

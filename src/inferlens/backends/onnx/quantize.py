@@ -33,7 +33,7 @@ from inferlens.models.work.onnx_graph import PRODUCTS, VIEWS, inferred, product_
 from inferlens.record.files import write_whole
 from inferlens.record.quantization import LayerError
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
-from inferlens.stats.samples import flat, relative_l2
+from inferlens.stats.samples import flatten, relative_l2
 
 QUANTIZED_FOLDER = "quantized"  # in the cache and in a record, and the kind of the artefact
 LARGEST_FP8 = 448.0  # of E4M3
@@ -517,7 +517,7 @@ def _insert_switches(model: Any, plain_model: Any) -> list[str]:
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
     """Return the relative L2 error over all feeds, of the worst output."""
     pairs = zip(zip(*ours, strict=True), zip(*theirs, strict=True), strict=True)
-    return max(relative_l2(flat(*own), flat(*reference)) for own, reference in pairs)
+    return max(relative_l2(flatten(*own), flatten(*reference)) for own, reference in pairs)
 
 
 # The cache of quantized files. A record keeps its quantized model, so that it can be loaded without calibration data.

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile_table import of_kernel
+from inferlens.analysis.profile_table import kernel_family
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, Runner
 from inferlens.backends.profiling.layers import NO_RUNS, LayerTimes, Runnable
 from inferlens.backends.profiling.traces import (
@@ -363,7 +363,7 @@ def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
     check_profiler()
     seconds: dict[str, float] = {}
     for event in trace_single_run(runner, feed, on_gpu=True).events:
-        family = of_kernel(event.gpu_launch.name)
+        family = kernel_family(event.gpu_launch.name)
         seconds[family] = seconds.get(family, 0.0) + event.time
     whole = sum(seconds.values())
     return {family: round(time / whole, 4) for family, time in seconds.items()} if whole else {}

@@ -167,7 +167,7 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
 def time_layers(
     runner: Any, feed: Any, runs: int, layers: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
-    """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
+    """Time ``layers`` in ``runs`` calls of ``infer``; ``take`` returns the report of the last run."""
     reports: list[Report] = []
     clocked = time_runs(runner, feed, runs, lambda: reports.append(take()))
     return clocked.layers(add_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
@@ -211,7 +211,7 @@ def recorder_class(module: Any) -> Any:
     """Return the class of profilers that keep reports; it must be a subclass of the module's ``IProfiler``."""
 
     class _Recorder(module.IProfiler):  # type: ignore[misc]
-        """Keeps the reports of one run, until they are taken."""
+        """Keep the reports of one run until they are taken."""
 
         def __init__(self) -> None:
             module.IProfiler.__init__(self)

@@ -159,7 +159,7 @@ def _log_class(module: Any) -> Any:
             self.errors: list[str] = []
 
         def log(self, severity: Any, message: str) -> None:
-            """Called from TensorRT's threads, which an exception would take down; so nothing here raises."""
+            """Log a message from a thread of TensorRT's, which an exception would end; so nothing here raises."""
             try:
                 number = int(severity)
                 if number < len(SEVERITIES):

@@ -207,7 +207,7 @@ def _output_allocator_class(module: Any) -> Any:
     """Return the class of outputs whose shape depends on the data, a subclass of the module's allocator."""
 
     class _Growing(module.IOutputAllocator):  # type: ignore[misc]
-        """Memory that TensorRT asks for while it runs, kept from call to call and never made smaller."""
+        """Memory that TensorRT requests while it runs, kept between calls and never shrunk."""
 
         def __init__(self, dtype: Any) -> None:
             module.IOutputAllocator.__init__(self)
@@ -225,7 +225,7 @@ def _output_allocator_class(module: Any) -> Any:
             self._shape = tuple(shape)
 
         def tensor(self) -> Any:
-            """The output of the last call."""
+            """Return the output of the last call."""
             return self._memory.view(self._dtype)[: math.prod(self._shape)].reshape(self._shape)
 
         def _room(self, size: int) -> int:

@@ -176,7 +176,7 @@ class TracingCompiler:
         return layers
 
     def _layer(self, name: str, extern: bool, own: list[Any], computed: set[Any]) -> Layer:
-        """Return the layer of one call; nodes in ``done`` were computed by earlier calls."""
+        """Return the layer of one call; nodes in ``computed`` belong to earlier calls."""
         own = [node for node in own if node.op != "get_attr"] or own  # constants may only change their memory order
         parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
         paths = (module_path(part, self._paths) for part in parts)
@@ -221,7 +221,7 @@ def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[An
 
     Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; nothing
     after a product is computed before it. A kernel that computes nothing works on the last listed node: it changes the
-    memory order of weights or outcome, or computes it again. Nodes in ``done`` were computed before.
+    memory order of weights or outcome, or computes it again. Nodes in ``computed`` belong to earlier calls.
     """
     whole = [item for node in origins for item in with_accumulator(node)] if extern else origins
     products = [node for node in whole if is_product(node) and node not in computed]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.findings import COST, FASTER
-from inferlens.analysis.modules import ancestor, path_of
+from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import (
-    By,
     GpuAccount,
+    KernelGrouping,
     KernelRow,
     KernelTable,
     LayerRow,
@@ -23,8 +23,8 @@ from inferlens.analysis.profile_table import (
     kernel_table,
     kernels_alone,
     layer_table,
+    profile_runs,
     profiling_cost,
-    runs_of,
     short_name,
     short_names,
     waits_for_host,
@@ -327,8 +327,8 @@ def module_names(paths: Sequence[str]) -> str:
     """Return module paths with a common prefix once: ``layer1.0.conv1 + bn1``; of many, the number."""
     if not any(paths):
         return THE_MODEL if paths else ABSENT
-    above = ancestor([path_of(path)[:-1] for path in paths])
-    names = [display_name(".".join(path_of(path)[len(above) :])) if path else THE_MODEL for path in paths]
+    above = ancestor([module_path(path)[:-1] for path in paths])
+    names = [display_name(".".join(module_path(path)[len(above) :])) if path else THE_MODEL for path in paths]
     if len(names) > MOST_MODULES:
         return f"{len(names):,} in {display_name('.'.join(above))}" if above else plural(len(names), "module")
     return " + ".join([display_name(".".join((*above, names[0]))), *names[1:]])
@@ -368,7 +368,7 @@ def includes_waiting(profile: Profile) -> bool:
 
 def scaling_notes(profile: Profile, unprofiled: Sequence[float]) -> list[str]:
     """Return a note if profiling lengthened calls much."""
-    runs = runs_of(profile)
+    runs = profile_runs(profile)
     cost = None if isinstance(runs, str) or kernels_alone(profile) else profiling_cost(runs, unprofiled).cost
     if cost is None or FASTER < cost < COST:
         return []
@@ -402,11 +402,11 @@ def precision_line(case: ProfiledCase) -> str:
     Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
     """
     profile, precision = case.profile, case.profile.case.precision
-    runs = runs_of(profile, None, case.unprofiled)
+    runs = profile_runs(profile, None, case.unprofiled)
     result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
     if result is None or isinstance(runs, str):
         return ""
-    base = runs if profile.layers else runs.of_kernels()
+    base = runs if profile.layers else runs.with_kernel_shares()
     parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
     parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
     shares = [base.share(base.layers[place]) or 0.0 for place in result.stayed]
@@ -438,9 +438,9 @@ LINES = 17  # of the rows of several cases together, so that all of it fits on a
 NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
 PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
-_LEAST_TRACED = 0.9  # of the kernels' time: less is said
+_LEAST_TRACED = 0.9  # of the kernels' time: a note gives smaller shares
 _SMALL = 0.05  # of the time, for the row that takes most to be named
-_UNKNOWN = 0.005  # of the kernels' time: less is not said not to be known
+_UNKNOWN = 0.005  # of the kernels' time: smaller shares are omitted
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable
@@ -518,7 +518,12 @@ PART_FIELDS = {
 
 
 def parts_document(
-    level: Level, cases: Sequence[ProfiledCase], *, sort: str = "time", top: int | None = None, by: By = "name"
+    level: Level,
+    cases: Sequence[ProfiledCase],
+    *,
+    sort: str = "time",
+    top: int | None = None,
+    by: KernelGrouping = "name",
 ) -> Document:
     """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
 
@@ -604,7 +609,9 @@ def _unit(cases: Sequence[ShownCase[PartTable]], level: Level) -> str:
     return "µs" if level == "kernel" else unit_of(case.case.profile for case in cases)
 
 
-def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
+def part_tables(
+    level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name"
+) -> list[ShownCase[PartTable]]:
     """Return the ranked rows of each case."""
     check_choice(f"order of {level}s", sort, PART_SORTS[level])
 
@@ -634,13 +641,13 @@ def _backend_name(row: LayerRow) -> str:
 def row_names(rows: Sequence[ProfileRow]) -> list[str]:
     """Return distinct names; a module with children is called itself."""
     short = short_names(row.name for row in rows if isinstance(row, KernelRow))
-    paths = [path_of(path) for row in rows for path in row.modules]
+    paths = [module_path(path) for row in rows for path in row.modules]
     above = {path[:length] for path in paths for length in range(len(path))}
 
     def name(row: ProfileRow) -> str:
         if row.name in short:
             return display_name(short[row.name])
-        single = len(row.modules) == 1 and path_of(row.modules[0]) in above
+        single = len(row.modules) == 1 and module_path(row.modules[0]) in above
         return f"{row_name(row)} itself" if single else row_name(row)
 
     return [name(row) for row in rows]

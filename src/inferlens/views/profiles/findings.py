@@ -24,7 +24,7 @@ from inferlens.views.table import Column, Document, Line, Table, plain
 
 SCHEMA = "inferlens.findings/1"
 MIN_RIVALS = 2  # other backends: then another one is no new idea
-LINES, ROOM, WIDTH = 16, 84, 100  # that findings and notes fill, characters of each, and of a screen
+LINES, ROOM, WIDTH = 16, 84, 100  # lines of findings and notes, their characters, and columns of a screen
 COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 

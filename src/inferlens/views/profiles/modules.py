@@ -16,15 +16,15 @@ from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
+from inferlens.analysis.modules import FUSION_RULES, MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.analysis.profile_table import (
     Reconciliation,
     Runs,
     RunTimes,
     gpu_busy,
     kernels_alone,
+    profile_runs,
     reconciliation,
-    runs_of,
     waits_for_host,
 )
 from inferlens.errors import check_choice
@@ -136,7 +136,9 @@ def module_columns(group: Sequence[ProfiledCase], level: Level | None, reference
         cases.setdefault(candidate.profile.case.digest, {})[candidate.profile.level] = candidate
     possible = [_possible_columns(profiles) for profiles in cases.values()]
     traced = [
-        (of := item.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for item in possible if item
+        (of := item.get("kernel")) and of.runs.unattributed_share(of.case.profile) <= MOST_UNKNOWN
+        for item in possible
+        if item
     ]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
@@ -160,35 +162,35 @@ def _possible_columns(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, Mod
     columns: dict[Level, ModuleColumn] = {}
     unknown = 2.0
     for level, case in sorted(profiles.items()):  # kernels first
-        profile, runs = case.profile, runs_of(case.profile, None, case.unprofiled)
+        profile, runs = case.profile, profile_runs(case.profile, None, case.unprofiled)
         if isinstance(runs, str):
             continue
         if level == "layer":
             columns[level] = ModuleColumn(case, runs)
         if kernels_alone(profile):
-            share = max(runs.unknown(profile), MOST_UNKNOWN)
+            share = max(runs.unattributed_share(profile), MOST_UNKNOWN)
             if share < unknown:
-                unknown, columns["kernel"] = share, ModuleColumn(case, runs.of_kernels())
+                unknown, columns["kernel"] = share, ModuleColumn(case, runs.with_kernel_shares())
     return columns
 
 
 def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
     level = next(item for item in (*order, *LEVELS) if item in profiles)
     wanted = level if level in order else order[0]
-    return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
+    return MissingColumn(profiles[level], wanted, str(profile_runs(profiles[level].profile, wanted)))
 
 
 SCHEMA = "inferlens.modules/1"
-LINES, WIDTH = 16, 100  # that fit on a screen beside the headings; its columns
+LINES, WIDTH = 16, 100  # lines below the headings of a screen, and its columns
 FEW_ROWS = 4  # of a tree: with so few, modules that hold nearly all of the time are left out
-MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and columns at all, unless more are asked for
+MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
 MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 MAIN_SHARE, SIMILAR = (
     2 / 3,
     1.25,
-)  # of the time, for what is in a module to be looked at; modules that differ less are alike
+)  # share of the time above which children are compared; ratio of similar modules
 LARGEST_SHARE = " has the largest share"
 _KIND_NAMES = {
     "not attributed": "in no module",
@@ -219,7 +221,7 @@ def modules_document(
     """
     if level is not None:
         check_choice("level of modules", level, LEVELS)
-    check_choice("rule for fused layers", fused, RULES)
+    check_choice("rule for fused layers", fused, FUSION_RULES)
     check_profile_reference([case for group in groups for case in group], reference)
     column_sets = [module_columns(group, level, reference) for group in groups]
 
@@ -447,7 +449,7 @@ def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[st
         yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
     if len({(column.case.profile.timed, column.of_kernels) for column in columns}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for column, name in named if column.runs.unknown(column.case.profile) > MOST_UNKNOWN]:
+    if lost := [name for column, name in named if column.runs.unattributed_share(column.case.profile) > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
@@ -519,7 +521,7 @@ def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
                 "in_modules": column.in_modules, "scale": column.scale,
                 "marked": marked, "busy": column.busy, "reconciliation": column.account,
             }
-            for column, marked in zip(tree.columns, table.marked if table else (), strict=True)
+            for column, marked in zip(tree.columns, table.comparable if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())

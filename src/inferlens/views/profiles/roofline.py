@@ -17,8 +17,9 @@ from msgspec import structs
 
 from inferlens.analysis import profile_table as families
 from inferlens.analysis.profile_table import short_name
-from inferlens.analysis.roofline import Floor, Roofline, RowsBy, roofline
+from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import InferlensError, check_choice
+from inferlens.record.display import fields_by_key
 from inferlens.record.store import LoadedProfiles
 from inferlens.stats.samples import LEAST_FOR_P95
 from inferlens.units import (
@@ -69,7 +70,7 @@ from inferlens.views.profiles import (
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
-ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that a screen has room for, unless more are asked for
+ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that fit on a screen by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
 ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
@@ -105,7 +106,9 @@ def _row_kind(rows: RepeatedRows) -> str:
     if kind != "kernel":
         return plain(kind) or ABSENT
     return (
-        "attention" if ATTENTION.search(name) else SHORT_KINDS.get(family := families.of_kernel(name), family) or ABSENT
+        "attention"
+        if ATTENTION.search(name)
+        else SHORT_KINDS.get(family := families.kernel_family(name), family) or ABSENT
     )
 
 
@@ -122,11 +125,10 @@ COLUMNS = (
     Column("total.place", "#", keep=11, wide=True),
 )
 CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
-TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
 def case_rooflines(
-    loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
+    loaded: LoadedProfiles, by: RowKind = "layer", depth: int | None = None, sort: str = "won"
 ) -> list[ShownCase[Roofline]]:
     """Return the floors of the latest profile of each case and level, or the reason for none.
 
@@ -292,10 +294,10 @@ def answer(roofline: Roofline, unit: str = "ms") -> str:
             f"{write(roofline.least)} {unit} here, and takes {call}."
         )
     if roofline.bound == "host":
-        works = "" if roofline.works is None else f" (the GPU works {write(roofline.works)} {unit} of it)"
+        works = "" if roofline.gpu_time is None else f" (the GPU works {write(roofline.gpu_time)} {unit} of it)"
         return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
     if roofline.bound:
-        far = ratio(roofline.known / roofline.floor)
+        far = ratio(roofline.floored_time / roofline.floor)
         return (
             f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
         )
@@ -325,7 +327,7 @@ def notes(shown_case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
 def _data(shown_case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = shown_case.case.profile.work
     return {
-        **{name: getattr(roofline, name) for name in TOTALS},
+        **{key: value for key, value in fields_by_key(roofline).items() if key != "rows"},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
         "sentences": [answer(roofline)], "notes": notes(shown_case, roofline),
     }  # fmt: skip
@@ -350,8 +352,8 @@ def _lines(shown_case: ShownCase[Roofline], roofline: Roofline) -> Iterator[list
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
-NAMED_POINTS = 5  # points with most to be won that have their name beside them
-TOP = 20  # boxes of a case, where no other number is asked for
+NAMED_POINTS = 5  # the points with the largest gains have labels
+TOP = 20  # boxes of a case by default
 LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
 BOXES = "Boxes: the middle half of the runs, with a line at the median; whiskers: the 5th to the 95th percentile."
 ROOF = "The roof is the device's best: what is far below it could be faster. Points are as large as their time."
@@ -365,7 +367,7 @@ def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = 
     any.
     """
     cases = [replace(case, top=top or TOP) for case in cases]
-    return _panels(cases, format, _box_chart, lambda table: any(table.runs.was_timed), "No layer has a time.")
+    return _panels(cases, format, _box_chart, lambda table: any(table.runs.timed), "No layer has a time.")
 
 
 def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
@@ -407,7 +409,7 @@ def case_picture(name: str, shown_case: ShownCase[PartTable] | ShownCase[Rooflin
     table, shown = shown_case.table, cast("ShownCase[Any]", shown_case)
     if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
         yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline_chart, theme))
-    elif not isinstance(table, (str, Roofline)) and table.runs.was_timed:
+    elif not isinstance(table, (str, Roofline)) and table.runs.timed:
         yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _box_chart, theme))
 
 

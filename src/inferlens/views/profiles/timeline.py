@@ -21,8 +21,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.analysis.modules import Path as ModulePath
-from inferlens.analysis.modules import ancestor, path_of
-from inferlens.analysis.profile_table import are_times, runs_of
+from inferlens.analysis.modules import ancestor, module_path
+from inferlens.analysis.profile_table import are_times, profile_runs
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
@@ -112,7 +112,7 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
     """Return rows of runs, modules, and layers or kernels; or the reason for none."""
-    runs, result, parts = runs_of(profile), profile.found, profile.parts
+    runs, result, parts = profile_runs(profile), profile.found, profile.parts
     if isinstance(runs, str) or result is None:
         return str(runs)
     available = [result.begun, *(part.begins for part in parts if part.begins)]
@@ -128,7 +128,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
-    paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
+    paths = {index: ancestor([*map(module_path, parts[index].modules)]) for index in timed if parts[index].modules}
     if paths:
         laid_out = any(not parts[index].begins for index in timed)
         note = f"from their {profile.level}s" + f", {IN_ORDER}" * laid_out

@@ -66,7 +66,7 @@ def render(
     if format not in DATA_FORMATS:
         screen = Screen(lines, width)
         shown = document.fit(screen, tables=bool(columns)) if format == "table" else document.blocks()
-        every_column = wide or format == "html"  # a page hides what is wide until it is asked for
+        every_column = wide or format == "html"  # pages show wide columns on request
         blocks = shown if every_column and not columns else select_columns(shown, columns)
         if wide or columns:
             blocks = [block if isinstance(block, str) else replace(block, all_columns=True) for block in blocks]

@@ -26,7 +26,7 @@ from inferlens.views.table import Block, Column, Document, Line, Picture, Report
 
 FILES = Path(__file__).parent / "page"
 _LONGEST, _SENTENCE, _SHORT = 300, 3000, 13  # characters of a text, of a sentence, of names that never run on
-_ROWS = 300  # of a table, until all are asked for: as page.js has it
+_ROWS = 300  # visible rows of a table, as in page.js
 _PLAIN = "!()*,-./:;=?@_~+$|"  # in an address, as they are
 _HEAD = re.compile(r"^(|[^A-Z]*?: )([A-Z]{4,}(?: [A-Z]{4,})*)(?: · )?")
 _JOINT = re.compile(r"(?<=\w):(?=\w)")  # where a name may be broken: torch_compile:default

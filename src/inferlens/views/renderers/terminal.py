@@ -19,7 +19,7 @@ from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table,
 LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
-_MAX_RETRIES = 5  # times that names which look the same are told apart
+_MAX_RETRIES = 5  # attempts to make shortened names distinct
 _COMMAND = re.compile(r"(?:^|[:?] )(inferlens [^()]*)$")
 _WORD = re.compile(r"(?:'[^']*'|[^\s'])+")  # of a command: what is quoted is one
 _MIN_NAMES = 24  # of names, and of cells that fold
@@ -277,4 +277,4 @@ def _draw_bars(table: Table, width: int, selected: bool) -> Table:
     ]
     shown = [replace(table.columns[place], wide=False, fold=False) for place in places]
     columns = [Column("", "", numeric=False, max_width=LONGEST), *shown]
-    return replace(table, columns=columns, lines=lines, fold=False)  # a bar beside each line of names
+    return replace(table, columns=columns, lines=lines, fold=False)

@@ -19,8 +19,8 @@ from inferlens.views.profiles import group_profiles, modules
 from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.renderers import render
 from tests import commands
-from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, unprofiled
-from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
+from tests.analysis.crafted_profiles import ON_GPU, kernel, launched, layer, layered, unprofiled
+from tests.analysis.profiles import NASTY, eager, failed, fused, nasty, saved
 from tests.commands import inferlens
 from tests.views.samples import CPU_MACHINE, case, record
 
@@ -200,6 +200,6 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Try: " in shown, "findings stand above the table"
     assert len(done.stdout.splitlines()) <= 24
     assert max(map(len, done.stdout.splitlines())) <= 100
-    by_case = {item.case.name: item.found for item in judge_cases(load_profiles([tmp_path / "results"]))}
+    by_case = {item.case.name: item.findings for item in judge_cases(load_profiles([tmp_path / "results"]))}
     assert "batch-norm-not-folded" in {finding.code for finding in by_case["pytorch fp32"]}
     assert "batch-norm-not-folded" not in {finding.code for finding in by_case["onnxruntime:cpu fp32"]}

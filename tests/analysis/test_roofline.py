@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.modules import flops_of, module_table, rule_of
-from inferlens.analysis.profile_table import runs_of
+from inferlens.analysis.modules import fusion_rule, module_flops, module_table
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
-from inferlens.analysis.work import work_of as units_of
+from inferlens.analysis.work import assign_work as units_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
 from inferlens.record.work import OperatorWork, Work
-from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
-from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profile.samples import failed, unprofiled
+from tests.analysis.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
+from tests.analysis.kernel_profiles import kernel, made, of_kernels
+from tests.analysis.profiles import failed, unprofiled
 from tests.views.samples import case
 
 
@@ -43,7 +43,7 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert head.floor == pytest.approx(7e-3)  # weights, what it reads and what the model returns
     assert [row.won for row in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
     assert [floor.name for floor in of.ranked] == ["conv", "relu", "head", "norm"]
-    assert (of.floor, of.won, of.known) == (pytest.approx(35.5e-3), pytest.approx(7.5e-3), pytest.approx(43e-3))
+    assert (of.floor, of.won, of.floored_time) == (pytest.approx(35.5e-3), pytest.approx(7.5e-3), pytest.approx(43e-3))
     assert of.time == pytest.approx(43.2e-3)
     assert of.outside == pytest.approx(0.2e-3)
 
@@ -214,7 +214,7 @@ def test_work_of_which_no_layer_is_known_is_said() -> None:
     assert (reorder.flops, reorder.floor, reorder.won, reorder.distance) == (None, None, None, None)
     assert of.ranked[-1] is reorder
     assert of.unplaced == ("head",)
-    assert of.known == pytest.approx(30e-3)
+    assert of.floored_time == pytest.approx(30e-3)
 
 
 def test_by_module_fused_layers_are_divided_by_flops() -> None:
@@ -264,20 +264,20 @@ def test_why_there_are_no_floors() -> None:
 
 
 def test_a_fused_layer_is_split_by_flops() -> None:
-    flops = flops_of(CHAIN)
-    split = rule_of("split", flops)
+    flops = module_flops(CHAIN)
+    split = fusion_rule("split", flops)
     assert split([("conv",), ("norm",), ("relu",)]) == {("conv",): 1.0}
     assert split([("conv",), ("head",)]) == {("conv",): pytest.approx(20 / 21), ("head",): pytest.approx(1 / 21)}
     assert split([("norm",), ("relu",)]) == {("norm",): 0.5, ("relu",): 0.5}
     assert split([("x",), ("y",)]) == {("x",): 0.5, ("y",): 0.5}
-    assert rule_of("whole", flops)([("conv",), ("norm",)]) == {(): 1.0}
+    assert fusion_rule("whole", flops)([("conv",), ("norm",)]) == {(): 1.0}
 
 
 def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share in (((plain, knowing), 3e-3), ((plain,), 1.5e-3)):
-        runs = [(profile, runs_of(profile)) for profile in profiles]
+        runs = [(profile, profile_runs(profile)) for profile in profiles]
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
         (conv,) = [row for row in table.rows if row.path == ("conv",)]
         assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]

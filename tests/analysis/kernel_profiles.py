@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
-from tests.analysis.profile.samples import NASTY, profile, times
+from tests.analysis.profiles import NASTY, profile, times
 from tests.backends.profiling import samples as kernel_samples
 from tests.views.samples import case
 

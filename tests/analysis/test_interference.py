@@ -1,12 +1,27 @@
+"""How busy other programs kept the machine: the numbers of records, and the sentence that is said of a run."""
+
 from __future__ import annotations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from inferlens.analysis.interference import interference_warnings, mark_samples
-from inferlens.record.machine import MachineLog
-from tests.analysis.interference.logs import cpu_log, during, gpu_log
+from inferlens.analysis.interference import (
+    MOST_RELATIVE,
+    SENSOR_ERROR,
+    UPDATE,
+    MachineLoad,
+    cpu_energy_per_item,
+    energy_per_item,
+    interference_warnings,
+    mark_samples,
+    mean_load,
+    record_load,
+)
+from inferlens.record.machine import MachineLog, Marks
+from tests.analysis.machine_logs import cpu_log, during, gpu_log
+from tests.views.samples import on_busy_machine, record
 
 BEGINS = [i / 100 for i in range(100, 900)]  # 800 samples from 1 s to 9 s
 LATENCIES = [0.009] * len(BEGINS)
@@ -135,3 +150,107 @@ def test_holes_in_the_log_hide_nothing() -> None:
     busy = during(4.0, 4.0, 2.0, 1.0)
     loads = cpu_log(2, busy=busy, others=lambda time: None if time == 3.5 else (1.0 if time == 4.0 else 0.0))
     assert [(span.begin, span.end) for span in mark_samples(BEGINS, LATENCIES, loads).spans] == [(3.0, 4.0)]
+
+
+AS_IT_WAS = "This is the answer for the machine as busy as it was."
+
+
+def test_a_record_of_a_busy_machine_says_what_other_programs_used() -> None:
+    load = record_load(on_busy_machine(record()))
+    assert (load.busy, load.other_cpus, load.cpus) == (True, 1.0, 2)
+    assert load.sentence == f"Other programs used 1.0 of 2 CPUs. {AS_IT_WAS}"
+
+
+def test_numbers_are_means_over_time_and_a_quiet_machine_has_no_sentence() -> None:
+    half = record_load(replace(record(), machine=cpu_log(4, others=during(0.0, 5.0, 2.0, 0.0), busy=4.0, steal=1.0)))
+    assert (half.busy, half.other_cpus, half.cpus, half.steal, half.sentence) == (False, 1.0, 4, 0.2, "")
+    assert record_load(record()) == MachineLoad()
+
+
+def test_what_was_left_out_does_not_make_a_machine_busy() -> None:
+    marks = Marks(count=9, disturbed=(1, 2), discarded=(1, 2), touched={"cpu busy": 2})
+    assert not record_load(replace(on_busy_machine(record()), marks=marks)).busy
+
+
+def test_heat_is_no_other_program() -> None:
+    marks = Marks(count=9, disturbed=(1, 2), touched={"throttled": 2})
+    assert not record_load(replace(on_busy_machine(record()), marks=marks)).busy
+
+
+def test_another_process_on_the_gpu_is_told_by_its_share_of_the_time() -> None:
+    marks = Marks(count=9, disturbed=tuple(range(9)), touched={"foreign process": 9})
+    log = gpu_log(processes={"foreign": 1, "foreign_utilisation": 0.35})
+    load = record_load(replace(record(), marks=marks, machine=log))
+    assert load.sentence == f"Other programs used 35 % of the GPU's time. {AS_IT_WAS}"
+    unknown = replace(load, gpu_share=None)
+    assert unknown.sentence == f"Other programs disturbed the machine. {AS_IT_WAS}"
+
+
+@pytest.mark.parametrize(("loud", "quiet", "busy"), [(1, 1, True), (1, 2, False), (0, 1, False), (0, 0, False)])
+def test_a_run_is_busy_if_half_of_what_was_watched_is(loud: int, quiet: int, busy: bool) -> None:
+    loads = [MachineLoad(busy=True, other_cpus=1.2, cpus=2)] * loud + [MachineLoad(other_cpus=0.2, cpus=2)] * quiet
+    machine_load = mean_load([*loads, MachineLoad()])
+    assert machine_load.busy is busy
+    if loads:
+        assert machine_load.other_cpus == pytest.approx((1.2 * loud + 0.2 * quiet) / (loud + quiet), abs=1e-3)
+
+
+def test_energy_of_the_counter() -> None:
+    log = gpu_log(energy=lambda time: 300 * time)
+    energy = energy_per_item(log, 2.0, 8.0, 600)
+    assert energy.joules == pytest.approx(3.0)
+    assert energy.low is not None
+    assert energy.high is not None
+    assert energy.high - 3.0 == pytest.approx(3.0 - energy.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR_ERROR))
+    assert energy.basis.startswith("NVML: counter")
+    assert (energy.seconds, energy.items, energy.reason) == (6.0, 600, "")
+
+
+@pytest.mark.parametrize("late", [0.0, 0.03, 0.07, 0.0999])
+def test_a_counter_that_is_updated_late_is_within_the_bounds(late: float) -> None:
+    """The counter jumps every 100 ms, and what it shows is up to 100 ms old."""
+    log = gpu_log(energy=lambda time: 300 * ((time - late) // UPDATE) * UPDATE)
+    energy = energy_per_item(log, 2.03, 4.04, 201)
+    assert (energy.low or 9.0) <= 3.0 <= (energy.high or 0.0)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "items", "words"),
+    [
+        (2.0, 2.9, 90, "too few"),
+        (2.0, 8.0, 0, "too few"),
+        (8.0, 14.0, 600, "did not cover"),
+        (-5.0, 5.0, 600, "did not cover"),
+        (20.0, 30.0, 600, "too few"),
+    ],
+)
+def test_no_value_is_made_up(begin: float, end: float, items: int, words: str) -> None:
+    energy = energy_per_item(gpu_log(energy=lambda time: 300 * time), begin, end, items)
+    assert (energy.joules, energy.low, energy.high) == (None, None, None)
+    assert words in energy.reason
+
+
+def test_what_has_no_counter_or_a_strange_one_has_no_value() -> None:
+    log = gpu_log(energy=lambda time: 300 * time if time < 5 else 300 * time - 1500)
+    assert "went back" in energy_per_item(log, 2.0, 8.0, 600).reason
+    assert energy_per_item(MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5).reason == "no driver"
+    assert cpu_energy_per_item(MachineLog(interval=0.1), 0, 5, 5).reason == "the CPUs were not watched"
+    assert "no counter" in energy_per_item(gpu_log(), 2.0, 8.0, 600).reason
+
+
+def test_energy_of_the_cpus() -> None:
+    energy = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
+    assert energy.joules == pytest.approx(4.0)
+    assert energy.high is not None
+    assert energy.high / 4.0 - 1 < SENSOR_ERROR + 0.001 < MOST_RELATIVE
+
+
+def test_what_others_used_is_not_called_ours() -> None:
+    shared = gpu_log(energy=lambda time: 300 * time, processes={"foreign_utilisation": during(4.0, 5.0, 0.5, 0.0)})
+    assert "another process" in energy_per_item(shared, 2.0, 8.0, 600).reason
+    assert energy_per_item(shared, 6.0, 9.0, 300).joules == pytest.approx(3.0)
+    busy = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
+    assert "other processes" in cpu_energy_per_item(busy, 2.0, 8.0, 600).reason
+
+
+# Machine logs written by hand: ten samples a second of the GPU, two of processes and CPUs, from 0 s on.

@@ -4,10 +4,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.modules import ModuleTable, ancestor, module_table, path_of
-from inferlens.analysis.profile_table import Runs, runs_of
+from inferlens.analysis.modules import ModuleTable, ancestor, module_path, module_table
+from inferlens.analysis.profile_table import Runs, profile_runs
 from inferlens.record.work import ModuleWork, Work
-from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
+from tests.analysis.profiles import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
 
 ALL = (eager(), fused(), other())
@@ -16,7 +16,7 @@ ALL = (eager(), fused(), other())
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
     for item in profiles:
-        runs = runs_of(item)
+        runs = profile_runs(item)
         assert isinstance(runs, Runs)
         pairs.append((item, runs))
     return module_table(pairs, **options)
@@ -127,9 +127,9 @@ def test_columns_that_cannot_be_compared_have_no_marks():
     unknown = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 1e-3)])
     gpu = profile(case("fake"), [layer("a", 1e-3, "a")], timed="GPU")
     assert row(table(slow, fast), "a").cells[1].fastest
-    assert table(slow, fast, right=[True, False]).marked == (True, False)
-    assert table(slow, unknown).marked == (True, False)
-    assert table(slow, gpu).marked == (False, False)
+    assert table(slow, fast, right=[True, False]).comparable == (True, False)
+    assert table(slow, unknown).comparable == (True, False)
+    assert table(slow, gpu).comparable == (False, False)
     for item in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
         assert not any(cell.fastest or cell.slower for cell in row(item, "a").cells)
 
@@ -163,10 +163,10 @@ def test_rows_of_odd_modules_and_their_order():
 
 
 def test_paths():
-    assert path_of("") == ()
-    assert path_of("a.0.b") == ("a", "0", "b")
-    assert path_of("a..b") == ("a", "", "b")
-    assert len(path_of("." * 5000)) == 64
+    assert module_path("") == ()
+    assert module_path("a.0.b") == ("a", "0", "b")
+    assert module_path("a..b") == ("a", "", "b")
+    assert len(module_path("." * 5000)) == 64
     assert ancestor([("a", "b", "c"), ("a", "b"), ("a", "b", "d")]) == ("a", "b")
     assert ancestor([("a",), ("b",)]) == ancestor([(), ("b",)]) == ()
     assert ancestor([("ab",), ("ac",)]) == ()

@@ -25,7 +25,7 @@ from tests.stats.series import autoregressive
 from tests.views.samples import UNCHECKED, WRONG, case, failure, in_turns, record
 
 ROOT = Path(inferlens.__file__).parent
-PAGE = (Path(__file__).parents[3] / "docs" / "warnings.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "warnings.md").read_text(encoding="utf-8")
 AT = np.arange(300) / 300
 FIXED = Budget(iterations=300)
 

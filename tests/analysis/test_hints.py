@@ -12,8 +12,8 @@ from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence
-from tests.analysis.findings.crafted import ON_GPU, ceilings, kernel, launched, layer, layered, of_rule, the, work
-from tests.analysis.findings.test_rules import FC1, PAIR, SLOW, TO_NHWC, convolution
+from tests.analysis.crafted_profiles import ON_GPU, ceilings, kernel, launched, layer, layered, of_rule, the, work
+from tests.analysis.test_findings import FC1, PAIR, SLOW, TO_NHWC, convolution
 from tests.views.samples import case
 
 WANTED: list[tuple[str, Option]] = [

@@ -18,7 +18,7 @@ from inferlens.record.layer_profile import Layers, Profile, decode, encode
 from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
 from inferlens.views.profiles.timeline import render_timeline
-from tests.analysis.profile.samples import profile
+from tests.analysis.profiles import profile
 from tests.backends.profiling.samples import Fused, model, prepared, profiled, seconds
 from tests.views.profiled import data
 from tests.views.samples import case

@@ -12,14 +12,14 @@ from inferlens.analysis.graph import (
     READABLE,
     TOO_MANY_EDGES,
     Graph,
-    graph_of,
-    precision_of,
-    source_of,
+    build_graph,
+    layer_precision,
+    profile_source,
 )
 from inferlens.record.layer_profile import Layer
 from inferlens.trace.precision import precision_in
-from tests.analysis.profile.graphs import long, reads, residual, source
-from tests.analysis.profile.samples import NASTY, eager, failed
+from tests.analysis.graphs import long, reads, residual, source
+from tests.analysis.profiles import NASTY, eager, failed
 from tests.views.samples import case
 
 
@@ -28,7 +28,7 @@ def arrows(graph: Graph) -> set[tuple[str, str]]:
 
 
 def test_edges_follow_the_names_of_tensors():
-    graph = graph_of(residual())
+    graph = build_graph(residual())
     assert arrows(graph) == {
         ("x", "stem"), ("stem", "a0"), ("stem", "b0"), ("a0", "b0"), ("b0", "moved"), ("moved", "a1"), ("a1", "b1"),
         ("b0", "b1"), ("b1", "y"), ("y", "y"),
@@ -38,36 +38,36 @@ def test_edges_follow_the_names_of_tensors():
 
 
 def test_without_names_it_is_a_chain_and_says_so():
-    made = source_of(eager(), "pytorch")
+    made = profile_source(eager(), "pytorch")
     assert not isinstance(made, str)
-    graph = graph_of(made, depth=9)
+    graph = build_graph(made, depth=9)
     assert ORDER_ONLY in graph.notes
     assert {(edge.head - edge.tail, edge.known) for edge in graph.edges} == {(1, False)}
-    assert source_of(failed(case("pytorch"), "It broke."), "x") == "It broke."
+    assert profile_source(failed(case("pytorch"), "It broke."), "x") == "It broke."
 
 
 def test_a_layer_that_names_nothing_follows_the_one_before():
-    graph = graph_of(source(reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b")))
+    graph = build_graph(source(reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b")))
     assert [(edge.tail, edge.head) for edge in graph.edges if not edge.known] == [(0, 1)]
 
 
 def test_tensors_that_are_written_late_or_twice():
-    cycle = graph_of(source(reads("x b", "a"), reads("a", "b"), reads("b", "b")))
+    cycle = build_graph(source(reads("x b", "a"), reads("a", "b"), reads("b", "b")))
     assert {("a", "b"), ("b", "a")} <= arrows(cycle)
     assert all(edge.tail != edge.head for edge in cycle.edges)
     joined = [reads("x", "joined", name="left"), reads("x", "joined", name="right"), reads("joined", "y")]
-    assert {("left", "y"), ("right", "y")} <= arrows(graph_of(source(*joined)))
+    assert {("left", "y"), ("right", "y")} <= arrows(build_graph(source(*joined)))
 
 
 def test_hostile_names_do_not_multiply_without_end():
     layers = [reads("same", "same", name=f"l{index}") for index in range(3_000)]
     begin = time.perf_counter()
-    assert TOO_MANY_EDGES in graph_of(source(*layers, inputs=())).notes
+    assert TOO_MANY_EDGES in build_graph(source(*layers, inputs=())).notes
     assert time.perf_counter() - begin < 5
 
 
 def test_folding_by_depth_keeps_time_and_outer_tensors():
-    graph = graph_of(residual(), depth=1)
+    graph = build_graph(residual(), depth=1)
     assert [node.name for node in graph.nodes] == ["stem", "blocks", "y", "x", "y"]
     blocks = graph.nodes[1]
     assert (blocks.role, blocks.places) == ("folded", (2, 3, 4, 5, 6))
@@ -75,27 +75,27 @@ def test_folding_by_depth_keeps_time_and_outer_tensors():
     assert {tensor.name for tensor in blocks.inputs} == {"stem", "w"}
     assert [tensor.name for tensor in blocks.outputs] == ["b1"]
     assert "--depth 2 unfolds more" in graph.notes[-1]
-    two = [node.name for node in graph_of(residual(), depth=2).nodes[:5]]
+    two = [node.name for node in build_graph(residual(), depth=2).nodes[:5]]
     assert two == ["stem", "blocks.0", "moved", "blocks.1", "y"]
-    assert len(graph_of(residual(), depth=99).nodes) == 9
+    assert len(build_graph(residual(), depth=99).nodes) == 9
 
 
 def test_a_module_called_twice_is_two_nodes_and_no_cycle():
     layers = [reads("x", "a", "one"), reads("a", "b", "one"), reads("b", "c", "two"), reads("c", "d", "two"),
               reads("d", "e", "one"), reads("e", "f", "one")]  # fmt: skip
-    graph = graph_of(source(*layers), depth=1)
+    graph = build_graph(source(*layers), depth=1)
     assert [node.name for node in graph.nodes[:3]] == ["one", "two", "one"]
     assert {(edge.tail, edge.head) for edge in graph.edges} == {(3, 0), (0, 1), (1, 2), (2, 4)}
 
 
 def test_regions_are_modules_with_more_than_one_node():
-    (blocks,) = graph_of(residual()).regions
+    (blocks,) = build_graph(residual()).regions
     assert (blocks.label, blocks.nodes, blocks.seconds) == ("blocks", (1, 2, 3, 4, 5), pytest.approx(5e-3))
     assert [(inner.label, inner.nodes) for inner in blocks.inner] == [("0", (1, 2)), ("1", (4, 5))]
     deep = source(reads("x", "a", "model.encoder.layers.0.a"), reads("a", "b", "model.encoder.layers.0.b"))
-    (region,) = graph_of(deep).regions
+    (region,) = build_graph(deep).regions
     assert (region.label, region.inner) == ("model.encoder.layers.0", ())
-    assert not graph_of(residual(), regions="none").regions
+    assert not build_graph(residual(), regions="none").regions
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -103,11 +103,11 @@ def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
     times = [1e-5] * (MOST + 500)
     times[250] = 1.0
     graph_source = source(*long(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
-    graph = graph_of(graph_source)
+    graph = build_graph(graph_source)
     assert len([node for node in graph.nodes if node.places]) <= READABLE
     assert sum(len(node.places) for node in graph.nodes) == len(times)
     assert "2,500 layers are drawn as" in graph.notes[-1]
-    whole = graph_of(graph_source, depth=99)
+    whole = build_graph(graph_source, depth=99)
     assert len([node for node in whole.nodes if node.places]) == MOST
     assert [node.places for node in whole.nodes if node.seconds and node.seconds >= 1.0] == [(251,)]
 
@@ -123,4 +123,4 @@ def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
 def test_precisions_by_whatever_name(text, word):
     """A backend knows better than the type of a tensor."""
     assert precision_in(text) == word
-    assert precision_of(reads("a", "b", details={"precision": text})) == (word or "fp32")
+    assert layer_precision(reads("a", "b", details={"precision": text})) == (word or "fp32")

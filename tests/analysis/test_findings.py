@@ -13,14 +13,15 @@ import pytest
 import inferlens
 from inferlens.analysis.evidence import make_finding, rule
 from inferlens.analysis.findings import PROFILE_RULES, evidence_of, findings, gain, missing_evidence
-from inferlens.analysis.profile_table import of_kernel
+from inferlens.analysis.profile_table import kernel_family
 from inferlens.analysis.trace_findings import TRACE_RULES
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
 from inferlens.record.record import Environment, Gpu, Record, Warning
 from inferlens.record.work import ModuleWork, Work
-from tests.analysis.findings.crafted import (
+from tests.analysis import profiles as samples
+from tests.analysis.crafted_profiles import (
     MS,
     ON_GPU,
     RUNS,
@@ -35,10 +36,9 @@ from tests.analysis.findings.crafted import (
     unprofiled,
     work,
 )  # fmt: skip
-from tests.analysis.profile import samples
 from tests.views.samples import case
 
-PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
+PAGE = Path(__file__).parents[2] / "docs" / "findings.md"
 TENSOR = "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_execute_segment_k_off"
 PLAIN = "ampere_sgemm_32x128_tn"
 FP32 = case(device="cuda")
@@ -249,7 +249,7 @@ def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
         "triton_tem_fused_convolution_4": "convolution",
         "cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0": "",
     }
-    assert {name: of_kernel(name) for name in families} == families
+    assert {name: kernel_family(name) for name in families} == families
 
 
 def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.work import Ceilings, ModuleWork, OperatorWork, Work
-from tests.analysis.profile.samples import NASTY, layer, profile
+from tests.analysis.profiles import NASTY, layer, profile
 from tests.views.samples import case
 
 RATE, BANDWIDTH = 1e9, 1e9  # a million FLOPs or bytes take a millisecond

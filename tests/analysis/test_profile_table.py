@@ -1,0 +1,300 @@
+"""Kernels as rows, and the account of the GPU's time, from real traces and from kernels whose times are known."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from inferlens.analysis.modules import module_table
+from inferlens.analysis.profile_table import (
+    KernelTable,
+    LayerTable,
+    ProfileTable,
+    kernel_table,
+    layer_table,
+    profile_runs,
+    short_name,
+    short_names,
+)
+from inferlens.record.layer_profile import Kernel
+from inferlens.trace import tensor_cores
+from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced
+from tests.analysis.profiles import RUNS, eager, failed, fused, layer, profile, times
+from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
+from tests.views.samples import case
+
+
+def table(of, unprofiled=()) -> LayerTable:
+    found = layer_table(of, unprofiled)
+    assert isinstance(found, ProfileTable)
+    return found
+
+
+def of_times(*layers: tuple[float, ...], whole: tuple[float, ...]):
+    made = profile(case(), [layer(str(i), None, times=item) for i, item in enumerate(layers)])
+    assert made.layers is not None
+    return msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, whole=whole))
+
+
+def test_a_row_says_what_the_layer_is_and_how_its_time_spreads():
+    made = profile(case(), [layer("a", 2e-3, "m.a", calls=3), layer("b", 1e-3)])
+    row = table(made).rows[0]
+    assert (row.place, row.name, row.kind, row.modules, row.calls) == (1, "a", "Conv", ("m.a",), 3)
+    taken = made.layers.layers[0].times
+    assert row.times.mean == pytest.approx(np.mean(taken))
+    assert row.times.median == pytest.approx(np.median(taken))
+    assert row.times.p95 == pytest.approx(np.quantile(taken, 0.95))
+    assert row.times.median_low < row.times.median < row.times.median_high
+    assert row.inputs[0].shape == (1, 64, 56, 56)
+
+
+def test_the_median_of_the_sum_is_no_sum_of_medians():
+    """Three layers that take turns being slow: each one's median is 1, and every run's sum is 12."""
+    slow = [tuple(10.0 if run % 3 == turn else 1.0 for run in range(12)) for turn in range(3)]
+    reconciliation = table(of_times(*slow, whole=(13.0,) * 12)).reconciliation
+    assert sum(row.times.median for row in table(of_times(*slow, whole=(13.0,) * 12)).rows) == 3.0
+    assert reconciliation.layers.median == 12.0
+    assert reconciliation.outside.median == 1.0
+    assert reconciliation.outside.share == pytest.approx(1 / 13)
+
+
+@pytest.mark.parametrize("runs", [1, 2, 3, 4, 9, 40])
+def test_typical_times_and_shares_add_up_to_the_whole(runs):
+    parts = [times(1e-3, runs, seed) for seed in range(4)]
+    whole = tuple(float(sum(item)) + 1e-4 for item in zip(*parts, strict=True))
+    found = table(of_times(*parts, whole=whole))
+    account = found.reconciliation
+    assert sum(row.times.typical for row in found.rows) == pytest.approx(account.layers.typical)
+    assert account.layers.typical + account.outside.typical == pytest.approx(account.whole.typical)
+    assert sum(row.times.share for row in found.rows) + account.outside.share == pytest.approx(1)
+    assert account.runs == runs
+    assert (account.whole.p95 is None) == (runs < 20)
+    assert (account.whole.median_low is None) == (runs < 10)
+
+
+def test_a_few_disturbed_runs_do_not_change_shares():
+    calm = of_times((1.0,) * 40, (3.0,) * 40, whole=(4.0,) * 40)
+    hit = of_times((1.0,) * 35 + (100.0,) * 5, (3.0,) * 40, whole=(4.0,) * 35 + (103.0,) * 5)
+    assert [row.times.share for row in table(hit).rows] == [row.times.share for row in table(calm).rows] == [0.25, 0.75]
+
+
+def test_what_profiling_cost():
+    made = of_times((1.0,) * 40, whole=tuple(2.4 + 0.001 * (run % 5) for run in range(40)))
+    calls = tuple(2.0 + 0.001 * (run % 7) for run in range(200))
+    account = table(made, calls).reconciliation
+    assert account.unprofiled == pytest.approx(2.003)
+    assert account.cost == pytest.approx(2.402 / 2.003)
+    assert account.cost_low <= account.cost <= account.cost_high
+    assert table(made).reconciliation.cost is None
+    assert table(made, calls[:3]).reconciliation.cost_low is None
+
+
+def test_rows_without_a_time_and_the_sum_of_some_rows():
+    assert table(fused()).rows[-1].times is None
+    assert table(fused()).reconciliation.untimed == 1
+    found = table(eager())
+    assert found.sum_of(found.rows).median == pytest.approx(found.reconciliation.layers.median)
+    assert found.sum_of([]).typical == 0.0
+    assert table(of_times((3.0,) * 12, (3.0,) * 12, whole=(4.0,) * 12)).reconciliation.overlaps
+    assert not found.reconciliation.overlaps
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (failed(case(), "No memory."), "No memory."),
+        (of_times((1.0,) * 3, whole=(2.0,) * 4), "not as many times"),
+        (of_times((1.0,) * 3, whole=()), "no runs"),
+        (of_times((-1.0,) * 3, whole=(2.0,) * 3), "negative"),
+        (of_times((1.0,) * 3, whole=(float("nan"),) * 3), "not finite"),
+        (of_times((1e308,) * 3, whole=(1.0,) * 3), "more than a day"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(made, why):
+    found = layer_table(made)
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_no_layers_and_no_time_are_no_error():
+    account = table(of_times(whole=(1.0,) * RUNS)).reconciliation
+    assert account.layers.median == 0.0
+    assert account.outside.share == 1.0
+    assert table(of_times((0.0,) * 5, whole=(0.0,) * 5)).rows[0].times.share is None
+
+
+def kernels_of(profile, **options) -> KernelTable:
+    found = kernel_table(profile, **options)
+    assert isinstance(found, ProfileTable), found
+    return found
+
+
+@pytest.mark.parametrize("name", [EAGER, GRAPH, ENGINE])
+@pytest.mark.parametrize("by", ["name", "launch"])
+def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
+    found = kernels_of(traced(name), by=by)
+    account = found.reconciliation
+    total = sum(row.times.typical for row in found.rows)
+    assert total == pytest.approx(account.kernels.typical)
+    assert found.sum_of(found.rows).typical == pytest.approx(total)
+    assert total + account.overlap.typical == pytest.approx(account.busy.typical)
+    assert account.busy.typical + account.idle.typical == pytest.approx(account.whole.typical)
+    assert sum(row.of_busy for row in found.rows) == pytest.approx(total / account.busy.typical)
+    assert sum(row.calls for row in found.rows) == account.calls
+    assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)
+
+
+def test_a_row_for_each_name_or_each_launch():
+    by_name, by_launch = kernels_of(traced()), kernels_of(traced(), by="launch")
+    assert (len(by_name.rows), len(by_launch.rows)) == (14, 162)
+    (layout,) = [row for row in by_name.rows if "nchwToNhwcKernel" in row.name]
+    assert (layout.calls, len(layout.modules), layout.shapes) == (35, 19, 11)
+    assert layout.grid in {row.grid for row in by_launch.rows if row.name == layout.name}
+    assert all(row.shapes == 1 and len(row.modules) == 1 for row in by_launch.rows)
+
+
+def test_the_account_of_a_real_trace():
+    account = kernels_of(traced(), unprofiled=[2e-3] * 20).reconciliation
+    assert (account.calls, account.launches, account.attributed) == (162, 162, 1.0)
+    assert account.with_tensor_cores + account.without_tensor_cores == pytest.approx(1)
+    assert 0.2 < account.with_tensor_cores < 0.5
+    assert account.cost == pytest.approx(3.74, abs=0.01)
+    engine = kernels_of(traced(ENGINE)).reconciliation
+    assert engine.with_tensor_cores == 0
+    assert engine.without_tensor_cores < 0.05, "names of generated kernels do not tell"
+    assert engine.attributed == 0
+
+
+def test_of_several_shapes_the_one_that_takes_most_is_shown():
+    few = kernel("k", 1e-4, grid=(1, 1, 1), block=(32,), occupancy=0.1)
+    many = kernel("k", 3e-4, grid=(9, 1, 1), block=(64,), occupancy=0.5)
+    (row,) = kernels_of(of_kernels("pytorch", made(few, many, few))).rows
+    assert (row.calls, row.shapes, row.grid, row.block, row.occupancy) == (3, 2, (9, 1, 1), (64,), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"busy": (1.0,)}, "busy"),
+        ({"busy": (float("nan"),) * 40}, "busy"),
+        ({"kernels": (Kernel(name="k", times=(1.0, 2.0)),)}, "not as many times"),
+        ({"kernels": (Kernel(name="k", times=(-1.0,) * 40),)}, "negative"),
+    ],
+)
+def test_times_that_cannot_be_right_are_refused(broken, reason):
+    assert reason in kernel_table(of_kernels("pytorch", replace(made(kernel("k", 1e-3)), **broken)))
+
+
+def test_profiles_of_another_level_say_so():
+    assert "--level kernel" in kernel_table(eager())
+    assert "--level layer" in layer_table(traced())
+    assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
+
+
+def test_modules_from_kernels():
+    of = traced()
+    found = module_table([(of, profile_runs(of).with_kernel_shares())])
+    times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
+    rows = kernels_of(of, by="launch").rows
+    for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
+        own = [row for row in rows if row.modules[0] == module or row.modules[0].startswith(f"{module}.")]
+        assert times[module].typical == pytest.approx(sum(row.times.typical for row in own))
+    assert found.rows[0].cells[0].times.typical == pytest.approx(kernels_of(of).reconciliation.kernels.typical)
+    assert found.rows[0].cells[0].times.share == 1
+    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
+    assert found.rows[-1].cells[0].times.share == 0
+
+
+def test_how_much_is_of_no_known_module():
+    half = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
+    assert profile_runs(half).unattributed_share(half) == pytest.approx(0.75, rel=0.01)
+    assert profile_runs(traced()).unattributed_share(traced()) == 0
+    nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
+    assert profile_runs(nothing).unattributed_share(nothing) == 1
+
+
+# What names of real kernels tell.
+
+CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
+XMMA = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_warpgroupsize1x1x1_g1_execute"
+RELU = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::(anonymous namespace)::launch_clamp_scalar("
+    "at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#7}, std::array<char*, 2ul> >"
+    "(int, std::array<char*, 2ul>)"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "uses"),
+    [
+        (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", True),
+        (XMMA, True),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16_f16f32_f32_g1_tensor16x8x16_aligna2", True),
+        ("nvjet_sm90_hsh_8x64_64x16_2x1_v_bz_bias_TNN", True),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", True),
+        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True),
+        (RELU, False),
+        ("void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int)", False),
+        ("ampere_sgemm_32x32_sliced1x4_nn", False),
+        ("cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0", False),
+        ("triton_poi_fused_add_relu_10", False),
+        ("cudnn_generated_fort_native_sm90_convFwd_pointwise_knob_39_128x16x32_12_1_0", None),
+        ("__myl_MulAddAddReluMean_0x91de73a98167c9009d7272de15e75ec0", None),
+        ("triton_per_fused_mean_21", None),
+        ("my_own_kernel", None),
+        ("", None),
+    ],
+)
+def test_tensor_cores(name: str, uses: bool | None) -> None:
+    assert tensor_cores.uses_tensor_cores(name) is uses
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        (RELU, "vectorized_elementwise_kernel<launch_clamp_scalar>"),
+        (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", CUTLASS),
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<__half, float, true>(int)", "nchwToNhwcKernel<…>"),
+        (
+            "void at::native::batch_norm_transform_input_kernel<c10::Half, float>(int)",
+            "batch_norm_transform_input_kernel<…>",
+        ),
+        ("__myl_MoveConc_0xc1455be378008feffc8e73982aa134dd", "__myl_MoveConc"),
+        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
+        (XMMA, XMMA),
+        ("", ""),
+        ("<<<", "<<<"),
+    ],
+)
+def test_short_names(name: str, short: str) -> None:
+    assert short_name(name) == short
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["void lib::f<int, 64>(int)", "void lib::f<int, 128>(int)"], ["f<…> #1", "f<…> #2"]),
+        (["void a::f(int)", "void b::f(int)"], ["f #1", "f #2"]),
+        (["gemm", "relu"], ["gemm", "relu"]),
+    ],
+)
+def test_different_kernels_have_different_names(names: list[str], expected: list[str]) -> None:
+    assert [short_names(names)[name] for name in names] == expected
+
+
+def test_hostile_names_are_shortened_at_once_and_stay_apart() -> None:
+    names = [
+        "<" * 50_000, "a<" * 20_000, "::" * 20_000, "(anonymous namespace)::" * 5_000, "x" * 100_000, "_a" * 50_000,
+        f"a<{'b,' * 50_000}>", f"a<{'b,' * 50_000}c>",
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    short = short_names(names)
+    used = {tensor_cores.uses_tensor_cores(name) for name in names}
+    assert time.perf_counter() - begin < 10, "a table of them comes at once, a quadratic rule would take minutes"
+    assert all(short.values())
+    assert len(set(short.values())) == len(names)
+    assert used == {None}

@@ -1,0 +1,112 @@
+"""What measured candidates tell about others."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from inferlens.stats.search_model import Observation, Point, predict, setting_effects
+
+A, B = Point("a"), Point("b")
+
+
+def of(family: str, *settings: str) -> Point:
+    return Point(family, frozenset(settings))
+
+
+def test_rounds_are_no_difference_between_candidates() -> None:
+    seen = [Observation(A, 0.0, 1), Observation(B, 0.2, 1), Observation(A, 0.5, 2), Observation(B, 0.7, 2)]
+    belief = predict(seen, [A, B])
+    assert belief.mean[1] - belief.mean[0] == pytest.approx(0.2, abs=0.01)
+    assert math.sqrt(belief.difference_variance(0, 1)) < 0.04
+
+
+def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely() -> None:
+    seen = [Observation(A, 0.0, 1), Observation(of("a", "x"), -0.1, 1), Observation(B, 0.3, 1)]
+    belief = predict(seen, [A, of("a", "x"), B, of("b", "x"), of("b", "y")])
+    mine, other, unknown = (belief.mean[place] - belief.mean[base] for place, base in ((1, 0), (3, 2), (4, 2)))
+    assert mine < other < unknown
+    assert unknown == pytest.approx(0, abs=1e-3)
+    assert belief.difference_variance(2, 3) > belief.difference_variance(0, 1)
+
+
+def test_most_is_gained_by_what_is_faster_or_not_known() -> None:
+    logs = ((A, 0.0, 1), (B, 0.5, 1), (of("a", "x"), 0.1, 1), (A, 0.01, 2), (B, 0.51, 2))
+    seen = [Observation(*log) for log in logs]
+    belief = predict(seen, [A, B, of("a", "x"), of("a", "y"), of("a", "x", "y")])
+    gain = belief.gain(0)
+    assert gain[0] == pytest.approx(0, abs=1e-6)
+    assert gain[3] == max(gain) > gain[4] > gain[1] >= 0
+    chance = belief.chance(0)
+    assert chance[3] == pytest.approx(0.5, abs=0.1)
+    assert chance[1] < 0.01
+
+
+def test_what_will_be_measured_is_known_better_afterwards() -> None:
+    seen = [Observation(A, 0.0, 1), Observation(B, 0.5, 1)]
+    belief = predict(seen, [A, of("a", "x"), of("a", "x", "y")])
+    after = belief.after_measuring(1)
+    assert np.all(np.diag(after.covariance) <= np.diag(belief.covariance) + 1e-12)
+    assert after.gain(0)[1] < belief.gain(0)[1]
+
+
+# What settings are said to do, of planted ones: no more than is known, and nothing of what does nothing.
+
+EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
+
+
+def rounds(draw: random.Random, count: int, noise: float) -> list[Observation]:
+    """The default and three candidates in each round; another family beside them."""
+    seen = []
+    for number in range(count):
+        wave = draw.gauss(0, 0.1)
+        some = [Point("f", frozenset(name for name in EFFECTS if draw.random() < 0.5)) for _ in range(3)]
+        for point in (Point("f"), Point("other"), *some):
+            log = wave + sum(EFFECTS[name] for name in point.settings) + draw.gauss(0, noise)
+            seen.append(Observation(point, log, number))
+    return seen
+
+
+@pytest.mark.parametrize("count", [2, 4, 12])
+def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count: int) -> None:
+    draw, called, known = random.Random(count), 0, 0
+    for _ in range(400):
+        seen = rounds(draw, count, noise=0.05)
+        found = setting_effects(seen, Point("f", frozenset(EFFECTS)))
+        told = [item for name, item in found.items() if item and not EFFECTS[name]]
+        if told:  # the one that a search would keep
+            _, low, high = max(told)
+            known += 1
+            called += low > 1 or high < 1
+    assert known > 100
+    assert called <= 0.05 * known
+
+
+def test_more_rounds_tell_more() -> None:
+    draw, widths = random.Random(1), []
+    for count in (3, 12, 48):
+        told = setting_effects(rounds(draw, count, noise=0.05), Point("f", frozenset(["a"])))["a"]
+        assert told
+        speedup, low, high = told
+        assert low <= speedup <= high
+        assert low <= math.exp(0.3) <= high
+        widths.append(high / low)
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_what_rounds_do_not_tell_is_not_said() -> None:
+    both, point = Point("f", frozenset("ab")), Point("f", frozenset("c"))
+    few = [Observation(Point("f"), 0.0, 1), Observation(both, -0.2, 1)]
+    assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
+    more = [
+        Observation(observed.point, observed.log + 0.01 * number, number) for number in (1, 2, 3) for observed in few
+    ]
+    assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
+    assert setting_effects(more, point) == {"a": None, "b": None, "c": None}, "never measured"
+    alone = [Observation(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
+    told = setting_effects([*more, *alone], both)
+    assert [round(item[0], 3) for item in told.values() if item] == [round(math.exp(0.1), 3)] * 2
+    assert setting_effects([*more, *alone], Point("f")) == told, "nor does the winner have to have them"
