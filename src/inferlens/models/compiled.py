@@ -31,8 +31,8 @@ class Provenance(Struct, frozen=True, kw_only=True):
     """The origin and the requirements of a compiled model.
 
     Attributes:
-        kind: what the file is, such as ``TensorRT plan``.
-        file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
+        kind: the kind of the file, such as ``TensorRT plan``.
+        file_sha256: hash of the file itself, which detects a file that was cut short.
         case, model, format: the case it was built for, the loaded model, and the model's original format.
         onnx_sha256: hash of the ONNX graph it was built from, if there was one.
         flavour, version: the library that built it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
@@ -217,11 +217,8 @@ class EngineFile(Compiled):
     prefix = "engine"
     format = "engine"
     kinds = (FileType.ENGINE,)
-    more_kinds = (
-        FileType.EMPTY,
-        FileType.DATA,
-        FileType.UNKNOWN,
-    )  # :func:`read_engine_header` reports the problem
+    # :func:`read_engine_header` reports the problem of these.
+    more_kinds = (FileType.EMPTY, FileType.DATA, FileType.UNKNOWN)
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 

@@ -76,7 +76,7 @@ class Factory(Source):
 class Hub(Source):
     """``hub:REPO:NAME``: an entry point of a PyTorch hub repository, a local folder or one in the hub's cache.
 
-    Running its code is what the user asks for by naming it.
+    By naming it the user agrees to run its code.
     """
 
     prefix = "hub"
@@ -99,7 +99,7 @@ class Hub(Source):
 
 
 class Live(Source):
-    """A module of the parent process."""
+    """Modules of the parent process."""
 
     prefix = "live"
 

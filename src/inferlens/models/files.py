@@ -371,15 +371,15 @@ def torch_file_precision(path: Path) -> str:
                 if entry.file_size > LARGEST:
                     continue
                 if entry.filename.endswith("/model_weights_config.json"):
-                    return _of_exported(archive.read(entry))
+                    return _exported_precision(archive.read(entry))
                 if entry.filename.endswith("/data.pkl"):
-                    return _of_script(archive.read(entry))
+                    return _script_precision(archive.read(entry))
     except Exception:  # opening the file reports the error
         return "fp32"
     return "fp32"
 
 
-def _of_exported(config: bytes) -> str:
+def _exported_precision(config: bytes) -> str:
     sizes: Counter[str] = Counter()
     for entry in msgspec.json.decode(config)["config"].values():
         meta = entry["tensor_meta"]
@@ -388,7 +388,7 @@ def _of_exported(config: bytes) -> str:
     return sizes.most_common(1)[0][0] if sizes else "fp32"
 
 
-def _of_script(data: bytes) -> str:
+def _script_precision(data: bytes) -> str:
     named = {str(argument) for opcode, argument, _ in pickletools.genops(data) if opcode.name == "GLOBAL"}
     precisions = {STORAGES[name] for name in named if name in STORAGES}
     return precisions.pop() if len(precisions) == 1 else "fp32"

@@ -40,8 +40,8 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
         """Call the module by name."""
         return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
 
-    known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
-    body = {**known_by, "forward": forward, "takes_names": True}
+    identity = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
+    body = {**identity, "forward": forward, "takes_names": True}
     wrapper: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
     wrapper.__dict__.update(module.__dict__)
     return wrapper
@@ -136,9 +136,9 @@ def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: M
     if requested and own and _failure(opened, opened.inputs, model_info):
         return  # the requested inputs are not the cause
     shapes = ", ".join(map(str, specs))
-    whose = "" if requested else "its own example, "
+    origin = "" if requested else "its own example, "
     raise InferlensError(
-        f"{model_info.argument or model_info.spec} does not take {whose}{shapes}: {reason(error)}.",
+        f"{model_info.argument or model_info.spec} does not take {origin}{shapes}: {reason(error)}.",
         expected=f"inputs such as its own, {own}" if requested and own else "the shape and type that its forward takes",
     ) from error
 
@@ -254,9 +254,9 @@ def _arguments(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def needed_arguments(module: torch.nn.Module) -> list[str]:
     """Return the names of the arguments of ``forward`` that have no default."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     arguments = _arguments(module).values()
-    return [one.name for one in arguments if one.default is one.empty and one.kind not in several]
+    return [one.name for one in arguments if one.default is one.empty and one.kind not in variadic]
 
 
 def argument_names(module: torch.nn.Module, count: int) -> list[str]:

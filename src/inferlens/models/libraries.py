@@ -80,9 +80,7 @@ class Torchvision(Source):
         models = _torchvision().models
         transforms, size = models.get_model_weights(name).DEFAULT.transforms, spec.shape[-1]
         transform = transforms()
-        if hasattr(transform, "crop_size") and transform.crop_size != [
-            size
-        ]:  # the model is fed with images of another size
+        if hasattr(transform, "crop_size") and transform.crop_size != [size]:  # the inputs have another size
             transform = transforms(
                 crop_size=size, resize_size=round(size * transform.resize_size[0] / transform.crop_size[0])
             )

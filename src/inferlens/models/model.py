@@ -56,13 +56,13 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
 
     Attributes:
         spec, name: the full name, such as ``torchvision:resnet18``, and the short one, used for the folder and titles.
-        format: what the model will be once loaded; decides which backends can take it.
+        format: the format after loading, which decides which backends can take it.
         batch: batch size of its own inputs, if it is available without loading it.
         precision: the precision that it is in, and runs in by default.
-        origin: the case it was compiled from, if it has a provenance: its inputs are those of both models,
-            its precision that of what it was compiled from; and the format of that.
+        origin: the case it was compiled from, if it has a provenance. Both models get its inputs, and
+            its precision is that of the original model. ``origin_format`` is the format of the original model.
         danger: a sentence on code that runs when the file is opened; empty if there is none.
-        problem: why the file cannot run with what is installed here.
+        problem: why the file cannot run with the installed libraries.
         unfit: requested inputs and batches that the file does not take, and why.
         inputs: the sets of inputs of a plan that gives sizes by name; empty before they are computed.
         convolutional: whether it has 2-D convolutions; false before that is computed.
@@ -108,7 +108,7 @@ class Model:
         example: real input arrays, by input name, of the user's example or data; else they are drawn from a seed.
         weights: where its weights came from, such as ``random, seed 0``.
         weights_sha256: hash over all parameters and buffers, or of the file.
-        source: what else identifies it, such as the version of the library or the hash of the file.
+        source: other words that identify it, such as the version of the library or the hash of the file.
     """
 
     spec: str
@@ -135,7 +135,7 @@ Sizes = tuple[tuple[int, int | None], ...]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """The way to open a model.
+    """A request to open a model.
 
     Attributes:
         weights: name or file of weights; ``None`` is random.
@@ -168,7 +168,7 @@ class OpenedModel:
         named_weights: whether it has the weights of the requested name.
         parameters, weights_sha256: where there is no module to ask.
         weights: where its weights came from, if they are not random.
-        source: what identifies it, such as the library's version or the file's hash.
+        source: words that identify it, such as the library's version or the file's hash.
     """
 
     format: Format

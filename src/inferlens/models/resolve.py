@@ -166,7 +166,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
     data = _calibration(case, inputs)
-    of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
+    file_hash = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
         name=name,
@@ -179,7 +179,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         weights=weights,
         source=opened.source,
         parameters=opened.parameters if module is None else parameter_count(module),
-        weights_sha256=of_file if module is None else fingerprint(module),
+        weights_sha256=file_hash if module is None else fingerprint(module),
     )
 
 
@@ -330,7 +330,7 @@ def _user_frame(error: BaseException) -> str:
 
 
 def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
-    """Load the requested weights, if they are in a file, and return their origin; empty if it is open."""
+    """Load the requested weights, if they are in a file. Return their origin; empty for random weights."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and opened.module is not None and Path(case.weights).suffix:

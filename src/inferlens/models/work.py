@@ -217,9 +217,9 @@ class ByteCounter:
         else:
             reader.weights += size
         if write:
-            maker, theirs = self._writer(write, level)
+            maker, writer = self._writer(write, level)
             reader.sources[maker] += size
-            theirs.outputs += write.read[level].add(portion)
+            writer.outputs += write.read[level].add(portion)
 
     def _writer(self, write: Write, level: int) -> tuple[str | int, WorkSum]:
         """Return the module (level 0) or the operator (level 1) of a write: its path or place, and its sums."""
@@ -473,9 +473,8 @@ class ModuleCounter:
         self.bytes_ = bytes_
         self._element = element
         self._open: list[ModuleCall] = []
-        self._live_tensors: list[
-            Any
-        ] = []  # a storage that was freed would give its address, which is its name, to another
+        # A freed storage would pass its address, which is its key here, to another one.
+        self._live_tensors: list[Any] = []
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
         """Count one call of ``module`` and return its result. A module with several paths gets the first."""
@@ -536,9 +535,11 @@ class ModuleCounter:
         count = operator_flops(operator, arguments, named, result)
         self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, reads, writes)
 
-    def _some(self, of: TensorAccess, size: int) -> TensorAccess:
+    def _some(self, access: TensorAccess, size: int) -> TensorAccess:
         """Return an access to ``size`` bytes of a tensor, at unknown places."""
-        return TensorAccess(of.storage, (of.part, len(self._live_tensors)), min(size, of.bytes), of.whole)
+        return TensorAccess(
+            access.storage, (access.part, len(self._live_tensors)), min(size, access.bytes), access.whole
+        )
 
     def access(self, tensor: Any) -> TensorAccess:
         """Return the access to a tensor. Elements that are repeated along a dimension count once."""

@@ -40,13 +40,13 @@ class BuildReport(Struct, frozen=True, kw_only=True):
     """An engine that was built and written to ``path``, and how far repeated builds differ.
 
     Attributes:
-        flavour, version: what built it, such as ``TensorRT for RTX``.
-        gpu, compute_capability: what it was built on; empty if there was no GPU.
+        flavour, version: the library that built it, such as ``TensorRT for RTX``.
+        gpu, compute_capability: the GPU that it was built on; empty if there was none.
         targets: compute capabilities it was built for, where they were named.
         seconds: time the builder took; that of the first time if ``cached``, that is, had been built before.
         builds: all new builds; those that share their timings follow the others.
         differences, shared_differences: layers that differ among the builds that share nothing, or their timings.
-        findings: how far the builds differ, in sentences; empty for a single build.
+        findings: sentences on the differences between the builds; empty for a single build.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Operator(Struct, frozen=True):
 
     Attributes:
         module: path of the ``nn.Module`` it came from; empty is the model itself, ``None`` is unknown.
-        why: why it runs in PyTorch, ``detail`` in words; empty where TensorRT runs it.
+        why: why it runs in PyTorch, with ``detail`` in words; empty where TensorRT runs it.
     """
 
     name: str
@@ -90,9 +90,9 @@ class Operator(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """Operators that run together: one engine, or what PyTorch runs between engines.
+    """Operators that run together: one engine, or the operators that PyTorch runs between engines.
 
-    ``graph`` is which graph it belongs to, from 0, where the model was compiled into several.
+    ``graph`` is the number of its graph, from 0, where the model was compiled into several.
     """
 
     runs_in: Side
@@ -184,8 +184,8 @@ def partition_of(segments: Sequence[Segment], **facts: Any) -> Partition:
     engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
     choices, interruptions = tuple(facts.get("choices", ())), tuple(facts.get("interruptions", ()))
     # Among the choices with an engine, take the fewest segments, and then the most operators in TensorRT.
-    able = [choice for choice in choices if choice.engines]
-    fewest = min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
+    with_engines = [choice for choice in choices if choice.engines]
+    fewest = min(with_engines, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
     counted_fields = {
         "operators": sum(len(segment.operators) for segment in segments),
         "in_tensorrt": sum(engines),
@@ -312,7 +312,7 @@ class Quantization(Struct, frozen=True, kw_only=True):
 
     Attributes:
         path: the file; empty if no attempt kept the limit, so that none was written.
-        best: what was written, or, if nothing was, the attempt that came nearest to the limit.
+        best: the written file, or, if no file was written, the attempt that came nearest to the limit.
         samples: of the calibration data, that outputs were compared on.
         size_before, size: bytes of the graph in fp32, and of what was written.
         layers: those that were quantized, the worst first, where that was requested or needed.

@@ -258,7 +258,7 @@ def _markup(text: bytes) -> FileKind:
 # Patterns of the beginning of JSON files. A pattern is a key or a form that the writer always puts there.
 
 _SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
-_FORMS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
+_PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
     (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
     (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
     (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
@@ -281,8 +281,8 @@ def _json(text: bytes) -> FileKind:
         return FileKind(FileType.TRACE)
     if text[:1] == b"[" and _EVENT.search(text):
         return FileKind(FileType.ONNX_PROFILE if _ONNX_EVENT.match(text) else FileType.TRACE)
-    for kind, form in _FORMS:
-        if form.search(text):
+    for kind, pattern in _PATTERNS:
+        if pattern.search(text):
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
         return FileKind(FileType.EXECUTION_TRACE)
@@ -450,8 +450,8 @@ def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
     if name == "STACK_GLOBAL":
         return f"{arguments[0]} {arguments[1]}"
     if name == "BUILD":
-        of_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
-        return MODULE if of_module else arguments[0]
+        is_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
+        return MODULE if is_module else arguments[0]
     if name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
         called = str(arguments[0])
         if called in _DICTS:

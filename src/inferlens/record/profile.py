@@ -37,7 +37,7 @@ class TimedPart(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: as the backend names it, or the profiler, demangled.
-        kind: what it does, in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
+        kind: its kind in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
         modules: paths of the modules that it came from, in the order of execution; several where modules were fused,
             none if unknown. The model itself is the empty path.
         times: seconds per run, in order: of all its calls in that run, and of itself alone, without layers that it
@@ -58,8 +58,8 @@ class Layer(TimedPart, frozen=True, kw_only=True):
 
     Attributes:
         operators: the ATen or ONNX operators that it came from, by name.
-        precision: what it computes in, such as ``int8`` or ``fp32``; empty if unknown.
-        details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
+        precision: the type it computes in, such as ``int8`` or ``fp32``; empty if unknown.
+        details: other facts from the backend, such as tactic, kernel, filter, stride, weights.
     """
 
     operators: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class ProfiledRuns(Struct, frozen=True, kw_only=True):
 
     Attributes:
         whole: seconds per run on the host, from the call to its outputs being ready.
-        clock: what timed the layers or kernels.
+        clock: the clock that timed the layers or kernels.
         absent: the missing values, and why they are missing.
         begun: start of every run, in seconds since the first of them began; empty if unknown.
         started: UTC time at which the first run began, ISO 8601; empty if unknown.
@@ -151,8 +151,8 @@ class Profile(Struct, frozen=True, kw_only=True):
         record: id of the record of the same case that was timed unprofiled, in the same command.
         status: how it ended; ``reason`` says why if not ``ok``.
         layers, kernels: of the level of that name; ``None`` if it did not get that far.
-        work: what the model does in one call, whatever runs it; ``None`` where that is not counted.
-        ceilings: what the device reaches at best; ``None`` where that was not measured.
+        work: the work of the model in one call on any backend; ``None`` where it was not counted.
+        ceilings: the measured limits of the device; ``None`` where they were not measured.
     """
 
     schema: str = SCHEMA
@@ -271,7 +271,7 @@ class Work(Struct, frozen=True, kw_only=True):
         operators: all calls of operators, in the order of execution; none in profiles of earlier versions.
         uncovered: operators without a formula for FLOPs, with their numbers of calls; not those whose bytes are
             their work.
-        note: how it was counted, or why it was not.
+        note: the way it was counted, or the reason why it was not.
     """
 
     modules: tuple[ModuleWork, ...] = ()
@@ -285,10 +285,10 @@ class Ceilings(Struct, frozen=True, kw_only=True):
 
     Attributes:
         bandwidth: bytes per second that a copy within its memory reads and writes together.
-        cached: the same of a copy that stays in its caches; 0 where that was not measured.
+        cached: the same of a copy that stays in its caches; 0 where it was not measured.
         cache: bytes of its last cache; 0 if unknown.
         rates: floating-point operations per second of matrix products and convolutions, by precision (``tf32`` too).
-        basis: what was measured with which library.
+        basis: the measured operation and its library.
         absent: why a precision has no rate.
         disturbed: the reason why they may be too low; such ceilings are not kept for later.
     """

@@ -122,7 +122,7 @@ class Accuracy(Struct, frozen=True, kw_only=True):
             the name of the user's function.
         values: one per sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
             single number, where the user's function gives no more.
-        reference: what the reference is; empty where there is none in fp32.
+        reference: the name of the reference; empty where there is none in fp32.
         reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
         top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
         commonest: of ``top-1``, the share of samples that have the commonest label.
@@ -146,7 +146,7 @@ class Memory(Struct, frozen=True, kw_only=True):
     Attributes:
         device_peak: of the device, read from outside the process, on the same basis for every backend.
         library_peak: of the device, by the backend's own account; not comparable between backends.
-        parts: what the backend tells of its device memory by name, such as ``weights``.
+        parts: parts of the device memory by the backend's account, such as ``weights``.
     """
 
     host_peak: int | None = None
@@ -244,10 +244,10 @@ class Record(Struct, frozen=True, kw_only=True):
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.
         accuracy: of the first of the run's processes of this case, where it was requested.
-        facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
-        repeat: which of the run's processes of this case it was, counted from 0.
+        facts: the backend's report of the run, such as the providers of an ONNX graph's nodes.
+        repeat: the number of the run's process of this case, from 0.
         repeats: the planned number of processes of this case; 0 in records without it.
-        machine: what the machine did in the steady state, watched from outside the process.
+        machine: the machine in the steady state, watched from outside the process.
         marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
             throughput were.
         energy, cpu_energy: joules for one item, of the GPU's board and of the CPUs, while latencies were taken.

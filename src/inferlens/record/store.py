@@ -151,9 +151,9 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     for file, record in loaded.items():
         first.setdefault(record.id, (record, file.parent))
     if not profiled:
-        of_profiles = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
-        benched = {record.case.model for name, (record, _) in first.items() if name not in of_profiles}
-        for name in of_profiles:
+        profiled_ids = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
+        benched = {record.case.model for name, (record, _) in first.items() if name not in profiled_ids}
+        for name in profiled_ids:
             if first[name][0].case.model in benched:
                 del first[name]
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
@@ -362,9 +362,9 @@ def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
         if profiles.setdefault(profile.id, profile) is not profile:
             continue
         for path in (file.with_name(RECORD + end) for end in PACKED):
-            of = read_one(path, read_record, problems) if path.exists() else None
-            if of and (of.id, of.case) == (profile.record, profile.case):
-                records[profile.id] = of
+            record = read_one(path, read_record, problems) if path.exists() else None
+            if record and (record.id, record.case) == (profile.record, profile.case):
+                records[profile.id] = record
     return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
 
 
@@ -596,7 +596,7 @@ def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iter
                 raise InferlensError("It is a link, or no file.")
             data = read_unpacked(file)
             record = decode(data)
-            wrong = [artefact.path for artefact in record.artefacts if not _is_beside(artefact.path)]
+            wrong = [artefact.path for artefact in record.artefacts if not _stays_in_folder(artefact.path)]
             if wrong:
                 raise InferlensError(f"It names a file outside its folder: '{wrong[0]}'.")
         except (OSError, InferlensError) as error:
@@ -641,7 +641,7 @@ def _is_plain(file: Path) -> bool:
     return stat.S_ISREG(file.lstat().st_mode)
 
 
-def _is_beside(path: str) -> bool:
+def _stays_in_folder(path: str) -> bool:
     """Return whether the path of an artefact stays in its record's folder."""
     pure = PurePath(path)
     return not pure.is_absolute() and ".." not in pure.parts

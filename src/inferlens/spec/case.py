@@ -235,7 +235,7 @@ class Axis(NamedTuple):
 
 
 class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """One thing to measure.
+    """A model, its inputs, and the way to run it: the unit of measurement.
 
     Attributes:
         model: resolved name, such as ``torchvision:resnet18``.
@@ -246,11 +246,10 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         options: the requested backend options; others have the backend's defaults.
         inputs: the requested inputs; empty for the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.
-        calibration: data that inputs come from, and the ranges of what is quantized; ``random`` draws them from
-            ``seed``, as with none, so that they mean nothing.
+        calibration: data for the inputs and for calibrating quantized tensors. ``random`` draws both from ``seed``,
+            so that the outputs have no meaning.
         keep: layers that are not quantized, as :mod:`inferlens.spec.case` writes them.
-        io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
-            copies in and out as part of the call.
+        io: the memory of a call's inputs and outputs: ``device``, or ``host``, with copies as part of the call.
         cold: whether the device's cache is flushed before every latency sample.
         rotate: whether inputs rotate through a set that is larger than the device's cache.
         depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
@@ -406,8 +405,8 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         seconds: ``None``: until the 95 % interval of the median is ``half_width`` of it to either side.
         max_time: ``None``: :data:`MAX_TIME`, but for series whose end is given by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
-        level: how sure answers are to be.
-        within: the seconds that were given for the rounds in which cases meet.
+        level: the confidence of answers.
+        within: the time limit in seconds of the rounds that compare cases.
     """
 
     mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"

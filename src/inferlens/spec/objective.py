@@ -34,10 +34,10 @@ class Measure(NamedTuple):
 
     Attributes:
         unit: of its values: seconds, bytes, joules for one item, items per second; empty for a share.
-        show, read: a value as text, and the limit that a text says.
+        show, read: functions that format a value, and that read a limit from a text.
         form: a limit as a person writes it.
         aim: whether it can be an objective; all can be limited.
-        needs: what of a plan it needs; empty for most.
+        needs: the option of a plan that it needs; empty for most.
     """
 
     name: str

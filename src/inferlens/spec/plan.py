@@ -53,9 +53,9 @@ class Where(Struct, frozen=True, kw_only=True):
     """The place where a plan runs.
 
     Attributes:
-        launcher: what starts its cases, by the name of its entry point.
-        address: what that one is to connect to, in its own words.
-        on: what cases are measured on, such as ``cuda:0`` here, or ``H200:2`` elsewhere; empty: what is usual.
+        launcher: the name of the entry point of the launcher that starts its cases.
+        address: the address that the launcher connects to.
+        on: the devices that measure cases, such as ``cuda:0`` here, or ``H200:2`` elsewhere; empty: the default.
         runtime_env: file (TOML) of the environment to create on other machines; empty: the existing one.
     """
 
@@ -423,9 +423,11 @@ def _check_sense(budget: Budget, values: Mapping[str, Any]) -> None:
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
         )
     one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if values.get(name)]
-    of_latency = [*one_at_a_time, *(name for name in ends if name != "seconds")]
-    if budget.mode == "throughput" and of_latency:
-        raise InferlensError(f"{of_latency[0]} needs timed single calls, and there are none.", hint="--mode latency")
+    latency_options = [*one_at_a_time, *(name for name in ends if name != "seconds")]
+    if budget.mode == "throughput" and latency_options:
+        raise InferlensError(
+            f"{latency_options[0]} needs timed single calls, and there are none.", hint="--mode latency"
+        )
     if "depth" in values and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
@@ -623,12 +625,16 @@ def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[
 
     The order of ``cases`` has no effect.
     """
-    able = fitting(cases, named) if named else list(cases)
+    candidates = fitting(cases, named) if named else list(cases)
 
     def place(case: Case, device: str) -> tuple[Any, ...]:
         return case.label != named, *plainness(case, device, usual), len(case.label), case.label
 
-    return {device: min(able, key=partial(place, device=device)) for device in {case.device for case in cases} if able}
+    return {
+        device: min(candidates, key=partial(place, device=device))
+        for device in {case.device for case in cases}
+        if candidates
+    }
 
 
 def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
