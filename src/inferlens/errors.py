@@ -94,9 +94,11 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mapping[str, str] | None = None) -> str:
-    """Those of ``known`` most like ``name`` as ``"did you mean a or b?"``, each once, or an empty string.
+    """Return the names in ``choices`` that are most like ``name``: ``"did you mean a or b?"``, or an empty string.
 
-    ``spelled``: how those are written that are not written as they are called.
+    Args:
+        limit: the largest number of names.
+        spelled: the text to show for a choice, if it is not the choice itself.
     """
     near = [
         (spelled or {}).get(close_match, close_match)

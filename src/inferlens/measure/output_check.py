@@ -162,9 +162,11 @@ def worse(first: Agreement, last: Agreement) -> Agreement:
 
 
 def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
-    """Whether the drop in accuracy says what a quantized case's outputs are worth, and no tolerance does.
+    """Return whether a quantized case is judged by its drop in accuracy, and not by a tolerance.
 
-    ``data`` names what the case is yet to be evaluated on, where nothing is ``known``.
+    Args:
+        accuracy: the accuracy of the case; ``None`` before it was evaluated.
+        data: the name of the data that the case will be evaluated on; empty if there is none.
     """
     return case.precision in QUANTIZED and (measured_drop(accuracy) is not None if accuracy else bool(data))
 
@@ -243,7 +245,11 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:
-    """Return the samples, or the user's function, that ``asked`` names. Raises InferlensError if it does not fit."""
+    """Return the labeled samples, or the user's function, that ``data`` names.
+
+    Raises:
+        InferlensError: The data are random, cannot be read, or do not fit the inputs of the model.
+    """
     if data == samples.RANDOM:
         raise InferlensError(
             "--accuracy needs labeled data: random inputs have no labels.",

@@ -71,11 +71,22 @@ def latency(
     metric: Metric = "latency",
     turn: Turn | None = None,
 ) -> tuple[Measurement, ...]:
-    """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them.
+    """Time single calls of ``runner`` until ``rule`` has enough samples, and return the samples in seconds.
 
-    With another process that has its ``turn`` after each chunk: until that has enough, too, but for calls that are
-    longer than a chunk is meant to be, for which the other would only wait. The rule is told of time without that
+    Calls are timed in chunks of about ``turn.chunk_seconds``. A process that shares the machine gives it away after
+    each chunk. It goes on taking samples until the other process has enough, too. If one of its calls is longer than
+    a chunk, it only waits instead, because its calls would delay the other process. The rule does not count the time
     spent waiting.
+
+    Args:
+        feeds: the inputs of each call, without end.
+        progress: called with a number from 0 to 1 after every ``turn.chunks_a_report`` chunks.
+        metric: the metric of the latencies.
+        turn: the turns on a shared machine; ``None`` if the process has the machine for itself.
+
+    Returns:
+        The latencies with the times at which they began. Then the enqueue times, the GPU times and the times of
+        stages, if the clock measures them.
     """
     clock, turn = runner.clock, turn or Turn()
     waited = turn.waited

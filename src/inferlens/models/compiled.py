@@ -217,7 +217,7 @@ class EngineFile(Compiled):
     prefix = "engine"
     format = "engine"
     kinds = (FileType.ENGINE,)
-    # :func:`read_engine_header` reports the problem of these.
+    # :meth:`problem` reports what is wrong with these, in a row of the table.
     more_kinds = (FileType.EMPTY, FileType.DATA, FileType.UNKNOWN)
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"

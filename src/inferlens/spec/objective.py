@@ -1,7 +1,7 @@
 """Objectives and constraints of a tuning: measures of a case, and the words that select them.
 
 An objective is a measure: ``latency.p99``. A constraint is a measure and its limit: ``p99=5ms``, ``error=1e-2``. What a
-record has of a measure is computed in ``analysis.objective``.
+record has of a measure is computed in ``analysis.measures``.
 """
 
 from __future__ import annotations
