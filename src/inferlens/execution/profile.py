@@ -46,7 +46,7 @@ from inferlens.record.profile import Ceilings, Kernels, Layers, Level, Profile, 
 from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Status, Warning
 from inferlens.record.store import LOG, claim_folder, safe_name, save_profile
 from inferlens.spec.case import Case, environment_of
-from inferlens.spec.plan import Plan, known
+from inferlens.spec.plan import Plan, checked_texts
 from inferlens.stats.samples import median
 from inferlens.trace.analysis import Intervals
 from inferlens.trace.model import Category, Ints, Trace
@@ -105,7 +105,7 @@ def makers(path: Path) -> dict[str, tuple[str, ...]]:
 
 def levels_of(value: Any) -> tuple[Level, ...]:
     """Return the levels that words name. Modules are no level of their own: layers are traced to them."""
-    words = known("level", value, (*LEVELS, *ALSO))
+    words = checked_texts("level", value, (*LEVELS, *ALSO))
     return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))  # type: ignore[arg-type]
 
 

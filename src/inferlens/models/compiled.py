@@ -1,6 +1,6 @@
-"""What a compiled model was made from, by and for: a :class:`Provenance`, a JSON file beside the model's own.
+"""The origin of a compiled model: a :class:`Provenance`, a JSON file in the same folder.
 
-It is read first: opening an engine that was made for another GPU or library can take the process down.
+It is read first, because opening an engine for another GPU or library can crash the process.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ SCHEMA = "inferlens.provenance/1"
 
 
 class Provenance(Struct, frozen=True, kw_only=True):
-    """Where a compiled model came from and what it needs.
+    """The origin and the requirements of a compiled model.
 
     Attributes:
-        kind: what the file is, such as ``TensorRT plan``.
-        file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
-        case, model, format: what it was made for, the model as it was loaded, and what that was before.
+        kind: the kind of the file, such as ``TensorRT plan``.
+        file_sha256: hash of the file itself, which detects a file that was cut short.
+        case, model, format: the case it was built for, the loaded model, and the model's original format.
         onnx_sha256: hash of the ONNX graph it was built from, if there was one.
-        flavour, version: the library that made it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
-        gpu, compute_capability: the GPU it was made on, such as ``9.0``; empty if there was none.
-        targets: compute capabilities it was made for, if other than that GPU's.
+        flavour, version: the library that built it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
+        gpu, compute_capability: the GPU it was built on, such as ``9.0``; empty if there was none.
+        targets: compute capabilities it was built for, if other than that GPU's.
         options: every option, defaults too.
         inputs, outputs: of the compiled model, in order, with their ranges of sizes.
-        profiles: shapes (min, opt, max) by input name, one for each optimization profile.
+        profiles: shapes (min, opt, max) by input name, one per optimization profile.
     """
 
     schema: str = SCHEMA
@@ -65,7 +65,10 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
 
 def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
-    """The provenance of a file or its content, just made from ``model`` for ``case``; ``more`` are further fields."""
+    """Return the provenance of a new file or its content, built from ``model`` for ``case``.
+
+    ``more`` are further fields.
+    """
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
         created=created, kind=kind, file_sha256=sha256(file), case=case, model=model.facts, format=model.format,
@@ -74,24 +77,27 @@ def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **mo
 
 
 def provenance_path(path: Path) -> Path:
-    """Where the provenance of the model at ``path`` is kept."""
+    """Return the path of the provenance of the model at ``path``."""
     return path.with_name(f"{path.name}.json")
 
 
 def write_provenance(path: Path, provenance: Provenance) -> None:
-    """Writes the provenance of the model at ``path`` beside it, whole or not at all."""
+    """Write the provenance of the model at ``path`` into the same folder, whole or not at all."""
     write_whole(provenance_path(path), msgspec.json.format(msgspec.json.encode(provenance), indent=1) + b"\n")
 
 
 def copy_with_provenance(model: Path, path: Path) -> None:
-    """Copies a compiled model to ``path``, and its provenance, if it has one, beside it."""
+    """Copy a compiled model to ``path``, with its provenance, if it has one."""
     shutil.copyfile(model, path)
     if provenance_path(model).is_file():
         shutil.copyfile(provenance_path(model), provenance_path(path))
 
 
 def built_option(spec: str, name: str) -> Any:
-    """The value of an option that a compiled model such as ``engine:model.engine`` was made with, if known."""
+    """Return the value of an option that a compiled model such as ``engine:model.engine`` was built with.
+
+    Return ``None`` if the model has no provenance or no such option.
+    """
     try:
         return msgspec.json.decode(
             provenance_path(Path(spec.partition(":")[2])).read_bytes(), type=Provenance
@@ -101,10 +107,10 @@ def built_option(spec: str, name: str) -> Any:
 
 
 def read_provenance(path: Path, content: bytes | None = None) -> Provenance | None:
-    """The provenance of the model at ``path``; ``None`` if there is none beside it.
+    """Return the provenance of the model at ``path``; ``None`` if there is none.
 
-    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once. Raises
-    InferlensError if what lies there is none, or the model's file is not the one that was made.
+    ``content`` is the content of the model's file, if it was read already: whole files are read and hashed once. Raises
+    InferlensError if the file is no provenance, or belongs to another content of the model's file.
     """
     file = provenance_path(path)
     if not file.is_file():
@@ -132,17 +138,17 @@ AGAIN = "build it again here: inferlens export MODEL --to FILE"
 
 
 class Header(Struct, frozen=True):
-    """What an engine says of itself: the variant that built it, and its version, if that is told."""
+    """The header of an engine: the variant that built it, and its version, if the header has one."""
 
     variant: str
     version: str
 
 
 def read_engine_header(path: Path) -> Header:
-    """The header of the engine in a file.
+    """Return the header of the engine in a file.
 
-    Engines of TensorRT do not tell their size: of those, only a file shorter than a header is known to be cut short.
-    Raises Unsupported if it is no engine, or is cut short.
+    Engines of TensorRT do not contain their size. Of these, only a file shorter than a header is recognized as cut
+    short. Raises Unsupported if it is no engine, or is cut short.
     """
     with path.open("rb") as file:
         data, size = file.read(SIZE), path.stat().st_size
@@ -150,9 +156,9 @@ def read_engine_header(path: Path) -> Header:
     if variant is None:
         what = "is empty" if not size else f"is not a TensorRT engine ({size} bytes)"
         raise Unsupported(f"{path} {what}.", hint=AGAIN)
-    told = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else None
-    if size < SIZE or told not in (None, size):
-        raise Unsupported(f"{path} is damaged: it has {size} of {told or 'more'} bytes.", hint=AGAIN)
+    size_in_header = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else None
+    if size < SIZE or size_in_header not in (None, size):
+        raise Unsupported(f"{path} is damaged: it has {size} of {size_in_header or 'more'} bytes.", hint=AGAIN)
     version = "" if data[:4] == b"ptrt" else ".".join(str(part) for part in data[24:28])
     return Header(variant, version)
 
@@ -162,45 +168,45 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
-    more_kinds: ClassVar[tuple[FileType, ...]]  # that it opens where its suffix or prefix says so
+    more_kinds: ClassVar[tuple[FileType, ...]]  # opened if suffix or prefix fit
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def find(self, name: str) -> ModelInfo:
         path, _ = find_file(name, *self.kinds, *self.more_kinds)
-        made = read_provenance(path)
-        first = made.inputs[0].shape if made and made.inputs else ()
+        provenance = read_provenance(path)
+        first = provenance.inputs[0].shape if provenance and provenance.inputs else ()
         return ModelInfo(
             spec=f"{self.prefix}:{path}",
             name=path.stem,
             format=self.format,
             batch=first[0] if first else None,
-            precision=made.case.precision if made else "fp32",
-            origin=_origin(made) if made else None,
-            origin_format=made.format if made else None,
+            precision=provenance.case.precision if provenance else "fp32",
+            origin=_origin(provenance) if provenance else None,
+            origin_format=provenance.format if provenance else None,
             danger=self.danger.format(path=path),
-            problem=self.problem(path, made),
+            problem=self.problem(path, provenance),
         )
 
-    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002 - of some kinds none is known
-        """Why the file cannot run here, as far as its beginning tells without a GPU."""
+    def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002 - some kinds have no problems
+        """Return why the file cannot run here, as far as its beginning shows without a GPU."""
         return None
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         path, _ = find_file(name, *self.kinds, *self.more_kinds)
         if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
-        made = read_provenance(path)
-        source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
-        if made is None:
+        provenance = read_provenance(path)
+        source = f"{self.title}, sha256 {provenance.file_sha256 if provenance else sha256(path)}"
+        if provenance is None:
             return OpenedModel(format=self.format, path=path, weights=f"in {path.name}", source=source)
         return OpenedModel(
             format=self.format,
             path=path,
-            inputs=made.inputs,
-            sizes={spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in made.inputs},
-            weights=made.model.weights,
-            weights_sha256=made.model.weights_sha256,
-            parameters=made.model.parameters,
+            inputs=provenance.inputs,
+            sizes={spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in provenance.inputs},
+            weights=provenance.model.weights,
+            weights_sha256=provenance.model.weights_sha256,
+            parameters=provenance.model.parameters,
             source=source,
         )
 
@@ -211,18 +217,15 @@ class EngineFile(Compiled):
     prefix = "engine"
     format = "engine"
     kinds = (FileType.ENGINE,)
-    more_kinds = (
-        FileType.EMPTY,
-        FileType.DATA,
-        FileType.UNKNOWN,
-    )  # :meth:`problem` says what is wrong, in a row of the table
+    # :meth:`problem` reports what is wrong with these, in a row of the table.
+    more_kinds = (FileType.EMPTY, FileType.DATA, FileType.UNKNOWN)
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:
-        """It is no engine, or is cut short."""
+        """Return a problem if it is no engine, or is cut short."""
         try:
-            if provenance is None:  # otherwise its hash told that it is whole
+            if provenance is None:  # otherwise its hash was checked
                 read_engine_header(path)
         except Unsupported as error:
             return Problem.of(error)
@@ -246,7 +249,7 @@ class TorchTensorRtFile(Compiled):
 
 
 class OpenVinoFile(Compiled):
-    """Graphs as OpenVINO keeps them (``.xml``), with their weights beside them (``.bin``)."""
+    """Graphs of OpenVINO (``.xml``), with their weights in a second file (``.bin``)."""
 
     prefix = "openvino"
     format: ClassVar[Format] = "openvino"
@@ -256,15 +259,18 @@ class OpenVinoFile(Compiled):
     title = "OpenVINO IR"
 
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002
-        """Its weights are not there."""
+        """Return a problem if the weights are missing."""
         weights = path.with_suffix(".bin")
         return None if weights.is_file() else Problem(f"{weights}, which holds the weights of {path.name}, is missing.")
 
 
 def _origin(provenance: Provenance) -> Case:
-    """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
+    """Return the case that it was built from.
+
+    An ONNX file has its own precision: a builder may have lowered it.
+    """
     precision = provenance.case.precision
     if provenance.format == "onnx":
-        with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
+        with suppress(InferlensError):  # without the file there is nothing to compare with
             precision = OnnxFile().find(provenance.case.model.partition(":")[2]).precision
     return msgspec.structs.replace(provenance.case, precision=precision, inputs=provenance.inputs)

@@ -1,4 +1,4 @@
-"""Models that the user's own code makes: factories, entry points of hub repositories, and live modules.
+"""Models from the user's own code: factories, entry points of hub repositories, and live modules.
 
 A live module is written to a file by the parent process and opened from it in the worker; the file is our own and
 lives as long as the run. cloudpickle takes classes of ``__main__`` and of notebooks along.
@@ -65,18 +65,18 @@ class Factory(Source):
                     expected="a function or class in it that makes an nn.Module",
                     hint=suggestion(attribute, dir(module)),
                 )
-            made: Any = getattr(module, attribute)()
+            result: Any = getattr(module, attribute)()
         except (ImportError, AttributeError) as error:
             file = code_file(path)
             raise _shadowed(error, file.parent if file else Path.cwd()) or error from error
-        built, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        built, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         return with_example(_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 
 
 class Hub(Source):
     """``hub:REPO:NAME``: an entry point of a PyTorch hub repository, a local folder or one in the hub's cache.
 
-    Running its code is what the user asks for by naming it.
+    By naming it the user agrees to run its code.
     """
 
     prefix = "hub"
@@ -90,16 +90,16 @@ class Hub(Source):
         import torch
 
         folder, entry = _repository(name)
-        known = _hubconf(folder)
-        check_choice("entry point", entry, (item for item in known if callable(known[item]) and item[0] != "_"))
-        arguments = _without_weights(known[entry])
+        entries = _hubconf(folder)
+        check_choice("entry point", entry, (item for item in entries if callable(entries[item]) and item[0] != "_"))
+        arguments = _without_weights(entries[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         source = f"hub folder {folder.name}"
         return OpenedModel(format="module", module=_module(module, name), fresh=bool(arguments), source=source)
 
 
 class Live(Source):
-    """The module that the parent process has in hand."""
+    """Modules of the parent process."""
 
     prefix = "live"
 
@@ -116,7 +116,7 @@ class Live(Source):
 
         assert request.live
         here = os.getcwd()
-        sys.path.insert(0, here)  # where the program that has the module may have found its code, before libraries
+        sys.path.insert(0, here)  # the program may import its code from here, before libraries
         try:
             module, example = cloudpickle.loads(request.live.read_bytes())
         finally:
@@ -127,7 +127,7 @@ class Live(Source):
 
 
 def save(module: Any, example: Any, path: Path) -> ModelInfo:
-    """Writes a live module and its example inputs to ``path``. Raises InferlensError if they cannot be."""
+    """Write a live module and its example inputs to ``path``. Raises InferlensError if that fails."""
     torch, cloudpickle = library("torch", extra="torch"), library("cloudpickle", extra="torch")
     if not isinstance(module, torch.nn.Module):
         raise InferlensError(f"A model cannot be a {type(module).__name__}.", expected="a name, a file or an nn.Module")
@@ -151,12 +151,11 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
 
 
 def enter(checkout: Path) -> None:
-    """Makes a folder the one that this process works in and imports from, in place of the former.
+    """Change the folder that this process works in and imports from.
 
-    It comes after the standard library and before installed packages, of which it may hold another version.
-
-    Where packages lie in a folder ``src``, from there too. Processes that are started from here do the same. Raises
-    InferlensError if there is no such folder.
+    The folder comes after the standard library and before installed packages, which may include another version of it.
+    A subfolder ``src`` is used for imports, too. Child processes do the same. Raises InferlensError if there is no such
+    folder.
     """
     folder = checkout.resolve()
     if not folder.is_dir():
@@ -177,7 +176,7 @@ def library_paths() -> set[str]:
 
 
 def place(spec: str) -> Path | None:
-    """Where the code or the file of a model lies that is named in full; ``None`` if a library has it."""
+    """Return the path of the code or the file of a model by its full name; ``None`` if a library has it."""
     prefix, _, name = spec.partition(":")
     if prefix == Factory.prefix:
         module = name.partition(":")[0]
@@ -188,7 +187,7 @@ def place(spec: str) -> Path | None:
 
 
 def _near(module: str, factory: str) -> str:
-    """What may be meant: a source or a module here of nearly that name."""
+    """Return a source or a local module with a similar name."""
     here = [path.stem for path in Path.cwd().glob("*.py")]
     return "".join(f"{close_match}:{factory}" for close_match in get_close_matches(module, (*SOURCES, *here), 1))
 
@@ -286,7 +285,7 @@ def _import_neighbors_from(folder: Path) -> None:
 
 
 def _shadowed(error: ImportError | AttributeError, folder: Path) -> InferlensError | None:
-    """Return what an error means if the code wanted its neighbor, and another module has the same name."""
+    """Return the error for a module that hides a neighbor of the user's code under the same name, or ``None``."""
     name = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
     name = (name or "").partition(".")[0]
     near, first = next((path for path in (folder / f"{name}.py", folder / name) if name and path.exists()), None), None
@@ -309,7 +308,7 @@ def _module(module: Any, name: str) -> Any:
 
 
 def _repository(name: str) -> tuple[Path, str]:
-    """Folder and entry point of ``REPO:NAME``."""
+    """Return folder and entry point of ``REPO:NAME``."""
     repository, _, entry = name.rpartition(":")
     if not repository or not entry:
         raise InferlensError(f"'hub:{name}' names no model of a repository.", expected="hub:REPO:NAME")
@@ -327,7 +326,7 @@ def _repository(name: str) -> tuple[Path, str]:
 
 
 def _without_weights(entry: Any) -> dict[str, Any]:
-    """Arguments that keep the entry point from fetching weights, as far as it takes such arguments."""
+    """Return arguments that keep the entry point from fetching weights, if it takes such arguments."""
     parameters = inspect.signature(entry).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     if "weights" in parameters:

@@ -1,6 +1,6 @@
 """Model files: TorchScript (``.pt``), exported programs (``.pt2``) and, with trust, pickled modules.
 
-What a file is, is told by its content. Nothing that can run code is unpickled unless the user trusts the file.
+The content of a file determines its kind. Nothing that can run code is unpickled unless the user trusts the file.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ EXPRESSION = (
 
 
 def code_in(path: Path) -> str:
-    """What in the file could run code when it is opened; empty if nothing can.
+    """Return the part of the file that could run code when it is opened; empty if there is none.
 
     Raises Exception if the file is no archive, or a part of it that should be JSON is not.
     """
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if len({name.lower() for name in names}) != len(names):
-            return "two parts of one name"  # PyTorch might read the one that was not looked at
+            return "two parts of one name"  # PyTorch might read the unchecked one
         for name in names:
             if any(part in name.lower() for part in UNSAFE_PARTS):
                 return name
             if name.lower().endswith(".json") or "/models/" in f"/{name.lower()}":
-                found = next(_code(json.loads(archive.read(name)), ""), "")
-                if found:
-                    return f"'{found[:60]}' in {name}"
+                code = next(_code(json.loads(archive.read(name)), ""), "")
+                if code:
+                    return f"'{code[:60]}' in {name}"
     return ""
 
 
 def _code(value: Any, key: str) -> Iterator[str]:
-    """Every text in ``value`` that is not of a plain form; ``key`` is the field it stands in."""
+    """Yield every text in ``value`` that is not of a plain form; ``key`` is its field."""
     if isinstance(value, dict):
         if key == "metadata" and _is_free_text(value):
             return
@@ -90,18 +90,18 @@ def _is_plain(text: str, key: str) -> bool:
         return is_arithmetic(text)
     if key in TREES:
         return IMPORTING.search(text) is None
-    if key == "guards_code":  # would be run by `module()`, which is told not to
+    if key == "guards_code":  # `module()` would run it, unless check_guards is false
         return True
     return PLAIN.fullmatch(text) is not None and not (key == "path_name" and text.startswith(UNSAFE_PAYLOADS))
 
 
 def _is_free_text(metadata: dict[str, Any]) -> bool:
-    """Whether this is what a node says of its origin: stack traces and module paths, which nothing evaluates."""
+    """Return whether this is the origin of a node: stack traces and module paths, which nothing evaluates."""
     return all(isinstance(part, str) for part in metadata.values()) and not {"expr_str", *TREES} & metadata.keys()
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whether ``text`` is numbers and symbols with operators and functions of sizes, such as ``Max(1, s0//2)``."""
+    """Return whether ``text`` consists of numbers, symbols, operators and functions such as ``Max(1, s0//2)``."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -160,7 +160,7 @@ class TorchFile(Source):
 
 
 def _danger(path: Path, kind: FileType) -> str:
-    """What in a file can run code when it is opened, as far as its parts tell; one sentence, or nothing."""
+    """Return a sentence on code that runs when a file is opened; empty if its parts show none."""
     if FORMATS[kind] == "module":
         return f"{path} is a pickle, which can run code when it is opened. Weights go with a model's name (--weights)."
     if kind is not FileType.EXPORTED:
@@ -192,7 +192,7 @@ def find_file(name: str, *kinds: FileType) -> tuple[Path, FileType]:
 
 @contextmanager
 def broken_file(path: Path) -> Iterator[None]:
-    """Whatever a library raises while it reads a file becomes one message about the file."""
+    """Turn any error of a library that reads a file into one message about the file."""
     try:
         yield
     except (InferlensError, MemoryError):
@@ -203,7 +203,7 @@ def broken_file(path: Path) -> Iterator[None]:
 
 @contextmanager
 def only_weights(forced: bool) -> Iterator[None]:
-    """While it lasts, ``torch.load`` unpickles tensors alone, also where a library asks it to do more."""
+    """Make ``torch.load`` unpickle only tensors, also where a library asks it to do more."""
     variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = {name: value for name, value in os.environ.items() if name == variable}
     os.environ |= {variable: "1"} if forced else {}
@@ -278,9 +278,9 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[
     values = pytree.tree_leaves(program.example_inputs)
     if len(values) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", hint="export it again with example inputs")
-    given = dict(zip(names, values, strict=True))
-    tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
-    constants = {name: value for name, value in given.items() if name not in tensors}
+    arguments = dict(zip(names, values, strict=True))
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    constants = {name: value for name, value in arguments.items() if name not in tensors}
     for name, value in constants.items():
         if not isinstance(value, (bool, int, float, str, type(None))):
             raise InferlensError(
@@ -325,7 +325,7 @@ def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> No
 def _with_input_names(
     specs: tuple[TensorSpec, ...], tensor_specs: tuple[TensorSpec, ...], path: Path
 ) -> tuple[TensorSpec, ...]:
-    """A program's inputs with the names that were noted, and the ranges of their values."""
+    """Return a program's inputs with the names from the note, and the ranges of their values."""
     if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in tensor_specs]:
         raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
     return tuple(
@@ -335,13 +335,16 @@ def _with_input_names(
 
 
 def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int | None]:
-    """The least and the most that a size may be; PyTorch writes 2 as the least of what may be 0 or 1 too."""
+    """Return the least and the most that a size may be.
+
+    PyTorch writes 2 as the least of a size that may also be 0 or 1.
+    """
     if isinstance(size, int):
         return size, size
-    found = program.range_constraints.get(size.node.expr)
-    if found is None:
+    bounds = program.range_constraints.get(size.node.expr)
+    if bounds is None:
         return 1, None
-    least, most = (int(end) if end.is_Integer else None for end in (found.lower, found.upper))
+    least, most = (int(end) if end.is_Integer else None for end in (bounds.lower, bounds.upper))
     return least if least is not None and least > 2 else 1, most
 
 
@@ -351,29 +354,32 @@ def _pickled(path: Path) -> OpenedModel:
     module, key = unwrapped_module(torch.load(path, map_location="cpu", weights_only=False))
     if module is None:
         raise InferlensError(f"{path} holds no module.", expected="a module, or one under 'model' or the like")
-    if key:  # what trains keeps halves to save space
+    if key:  # checkpoints of training are in half precision to save space
         module = module.float()
     where = f"in {path.name}" + f" ('{key}')" * bool(key)
     return with_example(module, None, weights=where, source=f"pickled module, sha256 {sha256(path)}")
 
 
 def torch_file_precision(path: Path) -> str:
-    """The type of most weights of an exported program, or of all of a TorchScript archive; fp32 where that is none."""
+    """Return the precision of most weights of an exported program, or of all of a TorchScript archive.
+
+    Return fp32 where there is no such precision.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if entry.file_size > LARGEST:
                     continue
                 if entry.filename.endswith("/model_weights_config.json"):
-                    return _of_exported(archive.read(entry))
+                    return _exported_precision(archive.read(entry))
                 if entry.filename.endswith("/data.pkl"):
-                    return _of_script(archive.read(entry))
-    except Exception:  # a broken file is told when it is opened
+                    return _script_precision(archive.read(entry))
+    except Exception:  # opening the file reports the error
         return "fp32"
     return "fp32"
 
 
-def _of_exported(config: bytes) -> str:
+def _exported_precision(config: bytes) -> str:
     sizes: Counter[str] = Counter()
     for entry in msgspec.json.decode(config)["config"].values():
         meta = entry["tensor_meta"]
@@ -382,10 +388,10 @@ def _of_exported(config: bytes) -> str:
     return sizes.most_common(1)[0][0] if sizes else "fp32"
 
 
-def _of_script(data: bytes) -> str:
+def _script_precision(data: bytes) -> str:
     named = {str(argument) for opcode, argument, _ in pickletools.genops(data) if opcode.name == "GLOBAL"}
-    found = {STORAGES[name] for name in named if name in STORAGES}
-    return found.pop() if len(found) == 1 else "fp32"
+    precisions = {STORAGES[name] for name in named if name in STORAGES}
+    return precisions.pop() if len(precisions) == 1 else "fp32"
 
 
 class _Note(Struct, frozen=True, forbid_unknown_fields=True):
@@ -400,16 +406,19 @@ class _Note(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def input_note(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
-    """Extra files for PyTorch to write: the note of ``specs``, whose floats are of the type ``floats`` in the file.
+    """Return extra files for PyTorch to write: the note of ``specs``, with floats of the type ``floats``.
 
-    None for inputs that would be refused when they are read, such as names that hold line ends.
+    Return none for inputs that would be refused when they are read, such as names with line ends.
     """
     specs = tuple(msgspec.structs.replace(spec, dtype=floats) if "float" in spec.dtype else spec for spec in specs)
     return {NOTE: msgspec.json.encode(_Note(specs)).decode()} if _can_be_fed(specs) else {}
 
 
 def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
-    """The inputs that the archive tells of; none if it has no note. Who wrote it is not known: it is only data."""
+    """Return the inputs in the note of the archive; none without a note.
+
+    The note is data of an unknown author, so it is checked.
+    """
     with zipfile.ZipFile(path) as archive:
         notes = [entry for entry in archive.infolist() if PLACE.search(entry.filename)]
         if not notes:
@@ -424,7 +433,7 @@ def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
 
 
 def _can_be_fed(specs: tuple[TensorSpec, ...]) -> bool:
-    """What the types of the fields do not say of inputs."""
+    """Return whether inputs are valid beyond the types of their fields."""
     names = {spec.name for spec in specs}
     return (
         0 < len(names) == len(specs)
@@ -482,7 +491,7 @@ class OnnxFile(Source):
 
 
 def onnx_graph(path: Path) -> Any:
-    """The graph of an ONNX file, weights in other files left there.
+    """Return the graph of an ONNX file, without weights in other files.
 
     Raises:
         MissingLibrary: if the package onnx is not there.
@@ -500,13 +509,13 @@ def onnx_graph(path: Path) -> Any:
 
 
 def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
-    """The inputs of the graph, and what sizes they may have.
+    """Return the inputs of the graph, and the sizes that they may have.
 
-    The first size is 1 where it is free, which some files write as -1; others that are free, or not even told of, are
-    0, which asks for ``--input``.
+    The first size is 1 where it is free, which some files write as -1. Other sizes that are free or missing are 0, and
+    the user has to set them with ``--input``.
     """
     weights = {tensor.name for tensor in model.graph.initializer}
-    found: list[tuple[TensorSpec, Sizes | None]] = []
+    inputs: list[tuple[TensorSpec, Sizes | None]] = []
     for value in model.graph.input:
         if value.name in weights:
             continue
@@ -520,19 +529,19 @@ def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
         sizes = tuple((size or 1, size or None) for size in shape) if tensor.HasField("shape") else None
         names = tuple(size.dim_param for size in tensor.shape.dim)
         shape[:1] = [size or 1 for size in shape[:1]]
-        found.append((TensorSpec(value.name, tuple(shape), dtype, names=names), sizes))
-    if not found:
+        inputs.append((TensorSpec(value.name, tuple(shape), dtype, names=names), sizes))
+    if not inputs:
         raise InferlensError(f"The graph of {path} takes no inputs, so there is nothing to measure it with.")
-    return found
+    return inputs
 
 
 def onnx_types(path: Path) -> dict[str, str]:
-    """The types of a file's inputs, by name."""
+    """Return the types of a file's inputs, by name."""
     return {spec.name: spec.dtype for spec, _ in _inputs(onnx_graph(path), path)}
 
 
 def weight_files(path: Path, model: Any) -> list[Path]:
-    """The files beside ``path`` that hold its larger weights."""
+    """Return the files in the folder of ``path`` that hold its larger weights."""
     ends: dict[str, int] = {}
     for tensor in model.graph.initializer:
         where = {entry.key: entry.value for entry in tensor.external_data}
@@ -541,7 +550,7 @@ def weight_files(path: Path, model: Any) -> list[Path]:
             ends[where["location"]] = max(end, ends.get(where["location"], 0))
     for name, end in ends.items():
         file = path.parent / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:  # by name: a cache of models is made of links
+        if Path(name).is_absolute() or ".." in Path(name).parts:  # by name: a cache of models consists of links
             raise InferlensError(f"{path} refers to weights in {name}.", expected="weights in the folder of the graph")
         if not file.is_file() or file.stat().st_size < end:
             problem = "is cut short" if file.is_file() else "is missing"
@@ -554,12 +563,12 @@ def weight_files(path: Path, model: Any) -> list[Path]:
 
 
 def onnx_file_precision(path: Path) -> str:
-    """As :func:`graph_precision`, of a file."""
+    """Return the precision of a file's graph, as :func:`graph_precision`."""
     return graph_precision(onnx_graph(path))
 
 
 def graph_precision(model: Any) -> str:
-    """What the graph is quantized to, or the type of most of its weights, or of its inputs; fp32 without floats."""
+    """Return the quantized type of the graph, or the type of most weights, or of its inputs; else fp32."""
     quantized = _quantized_to(model.graph)
     if quantized:
         return quantized
@@ -574,7 +583,7 @@ def graph_precision(model: Any) -> str:
 
 
 def _quantized_to(graph: Any) -> str:
-    """The type in most of the graph's nodes that quantize; empty if there are none."""
+    """Return the type in most of the graph's nodes that quantize; empty if there are none."""
     kinds = {weight.name: weight.data_type for weight in graph.initializer}
     kinds |= {
         node.output[0]: attribute.t.data_type
@@ -583,13 +592,13 @@ def _quantized_to(graph: Any) -> str:
         for attribute in node.attribute
         if attribute.name == "value"
     }
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in graph.node:
         if node.op_type in QUANTIZED_OPERATORS:
-            found["int8"] += 1
+            counts["int8"] += 1
         elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             # Without a zero point QuantizeLinear makes uint8, unless an attribute names the type.
             named = [attribute.i for attribute in node.attribute if attribute.name == "output_dtype"]
             kind = kinds.get(node.input[2] if len(node.input) > 2 and node.input[2] else node.input[0])
-            found[QUANTIZED_TYPES.get(kind or next(iter(named), 0) or 2, "int8")] += 1
-    return found.most_common(1)[0][0] if found else ""
+            counts[QUANTIZED_TYPES.get(kind or next(iter(named), 0) or 2, "int8")] += 1
+    return counts.most_common(1)[0][0] if counts else ""

@@ -1,4 +1,4 @@
-"""The tensors that go into a model, from a seed or from the user's example, and those in what it returns."""
+"""The input tensors of a model, from a seed or from the user's example, and the tensors in its outputs."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 
 
 def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
-    """``module`` called with positional arguments, in the order of ``names``.
+    """Return ``module`` with positional arguments, in the order of ``names``.
 
-    It has the same parameters and submodules under the same paths, so that profiles and weights know them as the
-    model's author does; ``module`` itself stays as it is. Where that cannot be, it is the submodule ``inner`` of
-    what this gives. Outputs with named fields (Transformers) come as a tuple of their tensors, so that tracers and
-    exporters take them.
+    The result has the same parameters and submodules under the same paths, so that profiles and weights use the names
+    of the model's author. ``module`` itself does not change. Where that is impossible, it is the submodule ``inner`` of
+    the result. Outputs with named fields (Transformers) become a tuple of their tensors, so that tracers and exporters
+    accept them.
     """
     if not _is_all_in_its_class(module):
         return _calling(module, tuple(names))
     kind = type(module)
 
     def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
-        """One call."""
+        """Call the module by name."""
         return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
 
-    known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
-    body = {**known_by, "forward": forward, "takes_names": True}
-    made: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
-    made.__dict__.update(module.__dict__)
-    return made
+    identity = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
+    body = {**identity, "forward": forward, "takes_names": True}
+    wrapper: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
+    wrapper.__dict__.update(module.__dict__)
+    return wrapper
 
 
 def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
-    """A module that calls ``inner`` with arguments of these ``names``."""
+    """Return a module that calls ``inner`` with arguments of these ``names``."""
     from torch import fx
 
     graph = fx.Graph()
     outputs = graph.call_module("inner", kwargs={name: graph.placeholder(name) for name in names})
     graph.output(graph.call_function(_plain, (outputs,)))
-    made = fx.GraphModule({"inner": inner}, graph)
-    made.training = inner.training
-    return made
+    wrapper = fx.GraphModule({"inner": inner}, graph)
+    wrapper.training = inner.training
+    return wrapper
 
 
 def _is_all_in_its_class(module: torch.nn.Module) -> bool:
-    """Whether calls and copies of ``module`` are what its class and its attributes make them, and nothing else is."""
+    """Return whether the class and the attributes of ``module`` alone define its calls and copies."""
     import torch
 
     kind = type(module)
@@ -74,7 +74,7 @@ def _is_all_in_its_class(module: torch.nn.Module) -> bool:
 
 
 def _plain(outputs: Any) -> Any:
-    """Outputs with named fields as a tuple of their tensors; others as they are."""
+    """Return outputs with named fields as a tuple of their tensors, and others unchanged."""
     import torch
 
     if hasattr(outputs, "to_tuple"):
@@ -87,10 +87,10 @@ RANGES = {"uint8": (0, 256), "int8": (-128, 128)}  # whole; of other integers 0 
 
 
 def make_inputs(model: Model, seed: int) -> dict[str, Array]:
-    """One array per input, in the order of the arguments.
+    """Return one array per input, in the order of the arguments.
 
-    The user's example is taken as it is, repeated or cut along the batch where another batch is asked for; all else is
-    drawn as :func:`draw` says.
+    The user's example is used unchanged, or repeated or cut along the batch for another batch size. All other inputs
+    are drawn by :func:`draw`.
     """
     drawn = draw(model.inputs, seed)
     for spec in model.inputs:
@@ -100,7 +100,7 @@ def make_inputs(model: Model, seed: int) -> dict[str, Array]:
 
 
 def draw(specs: tuple[TensorSpec, ...], seed: int) -> dict[str, Array]:
-    """Arrays by input name: floats standard normal (never zeros), integers uniform in their range.
+    """Return arrays by input name: floats standard normal (never zeros), integers uniform in their range.
 
     ``float16`` and ``bfloat16`` come as ``float32``: the backend casts them. Integers without a range are 0 or 1, those
     of one byte any value.
@@ -121,12 +121,12 @@ def _array(spec: TensorSpec, random: np.random.Generator) -> Array:
 
 
 def kind_of(spec: TensorSpec) -> str:
-    """The type that an input is fed with: runners make half precision of it."""
+    """Return the type of the arrays for an input. Runners convert them to half precision."""
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
 def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo, *, requested: bool) -> None:
-    """Calls a module once, at batch 1 if it takes that, to see whether it takes ``specs``.
+    """Call a module once, at batch 1 if it takes that, to check that it takes ``specs``.
 
     Raises InferlensError if it does not, and does not fail with its own inputs as well.
     """
@@ -134,11 +134,11 @@ def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: M
         return
     own = ", ".join(map(str, opened.inputs))
     if requested and own and _failure(opened, opened.inputs, model_info):
-        return  # the inputs that were asked for are not to blame
-    given = ", ".join(map(str, specs))
-    whose = "" if requested else "its own example, "
+        return  # the requested inputs are not the cause
+    shapes = ", ".join(map(str, specs))
+    origin = "" if requested else "its own example, "
     raise InferlensError(
-        f"{model_info.argument or model_info.spec} does not take {whose}{given}: {reason(error)}.",
+        f"{model_info.argument or model_info.spec} does not take {origin}{shapes}: {reason(error)}.",
         expected=f"inputs such as its own, {own}" if requested and own else "the shape and type that its forward takes",
     ) from error
 
@@ -162,7 +162,7 @@ def own_type(opened: OpenedModel, precision: str = "") -> torch.dtype:
 
 
 def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
-    """What a call raises at the smallest batch and at the one asked for, if that may be for what it was fed with."""
+    """Return the error of calls at the smallest and the requested batch, if the inputs may be the cause."""
     import torch
 
     assert opened.module is not None
@@ -189,7 +189,7 @@ def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: Mod
 
 
 def with_example(module: torch.nn.Module, example: Any, *, weights: str, source: str) -> OpenedModel:
-    """``module`` as it is, with its inputs described by ``example``; inputs unknown if that is ``None``."""
+    """Return ``module`` unchanged, with the inputs of ``example``; without inputs if that is ``None``."""
     by_name = named_tensors(module, example)
     if isinstance(example, dict):
         module = by_position(module, list(by_name))
@@ -204,7 +204,7 @@ def with_example(module: torch.nn.Module, example: Any, *, weights: str, source:
 
 
 def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tensor]:
-    """The tensors of ``example`` by input name, in the order of the arguments; empty for ``None``.
+    """Return the tensors of ``example`` by input name, in the order of the arguments; empty for ``None``.
 
     Raises InferlensError if the example is of another form.
     """
@@ -246,7 +246,7 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
 
 
 def _arguments(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the arguments of ``forward`` by name; none where they are not known."""
+    """Return the arguments of ``forward`` by name; none where it has no signature."""
     with suppress(TypeError, ValueError):
         return inspect.signature(module.forward).parameters
     return {}
@@ -254,27 +254,27 @@ def _arguments(module: torch.nn.Module) -> Mapping[str, inspect.Parameter]:
 
 def needed_arguments(module: torch.nn.Module) -> list[str]:
     """Return the names of the arguments of ``forward`` that have no default."""
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     arguments = _arguments(module).values()
-    return [one.name for one in arguments if one.default is one.empty and one.kind not in several]
+    return [one.name for one in arguments if one.default is one.empty and one.kind not in variadic]
 
 
 def argument_names(module: torch.nn.Module, count: int) -> list[str]:
-    """Names of the first ``count`` arguments of ``forward``, made up where it has no names for them."""
+    """Return names of the first ``count`` arguments of ``forward``; generated ones where it has no names."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [name for name, argument in _arguments(module).items() if argument.kind in kinds]
     return names[:count] if len(names) >= count else [f"input{index}" for index in range(count)]
 
 
 def format_of(module: torch.nn.Module) -> Format:
-    """``torchscript`` for a compiled module, else ``module``."""
+    """Return ``torchscript`` for a compiled module, else ``module``."""
     import torch
 
     return "torchscript" if isinstance(module, torch.jit.ScriptModule) else "module"
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """Shape and type of a tensor; integers keep the range their values had."""
+    """Return shape and type of a tensor. Integers keep the range of their values."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     whole = "int" in dtype and tensor.numel()
     bounds = (int(tensor.min()), int(tensor.max()) + 1) if whole else ()
@@ -282,7 +282,7 @@ def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """A tensor's values on the host; types that numpy lacks as float32."""
+    """Return a tensor's values on the host; types that numpy lacks as float32."""
     import torch
 
     array: Array = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy(force=True)
@@ -290,17 +290,17 @@ def array_of(tensor: torch.Tensor) -> Array:
 
 
 def on_host(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays in the place of tensors, over their memory if that is the host's and NumPy has their type."""
+    """Return arrays in place of tensors, without a copy if possible."""
     arrays = dict(values)
     for name, value in values.items():
         if hasattr(value, "detach"):
-            known = value.float() if str(value.dtype) == "torch.bfloat16" else value
-            arrays[name] = known.numpy(force=True)
+            host_value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            arrays[name] = host_value.numpy(force=True)
     return arrays
 
 
 def flatten(outputs: Any) -> list[torch.Tensor]:
-    """Every tensor in ``outputs``, depth first; numbers as tensors, ``None`` and texts skipped."""
+    """Return every tensor in ``outputs``, depth first; numbers as tensors, ``None`` and texts skipped."""
     import torch
 
     if isinstance(outputs, torch.Tensor):
@@ -319,12 +319,12 @@ def flatten(outputs: Any) -> list[torch.Tensor]:
 
 
 def one_or_all(outputs: list[Any]) -> Any:
-    """The only output, or all of them."""
+    """Return the only output, or all of them."""
     return outputs[0] if len(outputs) == 1 else outputs
 
 
 def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:
-    """Whether the shapes of each input fit together, and something could be fed to it."""
+    """Return whether the shapes of every input are consistent and not empty."""
     return all(
         len({len(spec.shape), *map(len, spec.profile)}) == 1
         and all(0 < low <= best <= high for low, best, high in zip(*spec.profile, strict=True))

@@ -1,4 +1,4 @@
-"""Models of libraries by name, ours among them. Nothing is fetched: weights by name are those already here."""
+"""Models of libraries by name, ours among them. Nothing is fetched: named weights must be on this machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULTS = {
 def _torchvision() -> Any:
     """Return torchvision, imported without ``torch._dynamo``.
 
-    It wants one function of that, for ``roi_align``. Importing it takes two seconds of each process.
+    It wants one function of that, for ``roi_align``. Importing it takes two seconds in every process.
     """
     name = "torch._dynamo.utils"
     if "torchvision" in sys.modules or name in sys.modules or not importlib.util.find_spec("torch"):
@@ -79,10 +79,12 @@ class Torchvision(Source):
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
         models = _torchvision().models
         transforms, size = models.get_model_weights(name).DEFAULT.transforms, spec.shape[-1]
-        made = transforms()
-        if hasattr(made, "crop_size") and made.crop_size != [size]:  # the model is fed with images of another size
-            made = transforms(crop_size=size, resize_size=round(size * made.resize_size[0] / made.crop_size[0]))
-        return lambda image: np.asarray(made(image))
+        transform = transforms()
+        if hasattr(transform, "crop_size") and transform.crop_size != [size]:  # the inputs have another size
+            transform = transforms(
+                crop_size=size, resize_size=round(size * transform.resize_size[0] / transform.crop_size[0])
+            )
+        return lambda image: np.asarray(transform(image))
 
 
 class Timm(Source):
@@ -105,8 +107,8 @@ class Timm(Source):
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
         timm = library("timm", extra="models")
         trained = timm.get_pretrained_cfg(name).to_dict()  # the size of its images, and how they are cut and normalized
-        known = timm.data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=trained)
-        transform = timm.data.create_transform(**known)
+        config = timm.data.resolve_data_config({"input_size": spec.shape[1:]}, pretrained_cfg=trained)
+        transform = timm.data.create_transform(**config)
         return lambda image: np.asarray(transform(image))
 
 
@@ -150,10 +152,10 @@ class Transformers(Source):
         return OpenedModel(format="module", module=module, inputs=inputs, fresh=True, source=source)
 
     def _config(self, name: str) -> Any:
-        """The configuration; caches off, so that a model can be traced and exported."""
+        """Return the configuration, without caches, so that a model can be traced and exported."""
         configs, name = _transformers().AutoConfig, DEFAULTS.get(name, name)
-        known = name in self.names()
-        config = configs.for_model(name) if known else configs.from_pretrained(name, local_files_only=True)
+        is_type = name in self.names()
+        config = configs.for_model(name) if is_type else configs.from_pretrained(name, local_files_only=True)
         if hasattr(config, "use_cache"):
             config.use_cache = False
         return config
@@ -199,7 +201,7 @@ def _refuse_names(request: LoadRequest, library: str) -> None:
 
 
 def _cached(torchvision: Any, name: str, wanted: str) -> Any:
-    """The weights of that name, if torch's hub folder has their file."""
+    """Return the weights of that name, if torch's hub folder has their file."""
     import torch
 
     model_weights = torchvision.models.get_model_weights(name)
@@ -238,7 +240,7 @@ def _transformers() -> Any:
 
 
 def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
-    """Inputs of a model of Transformers by what its main input is called."""
+    """Return the inputs of a model of Transformers by the name of its main input."""
     specs: list[TensorSpec] = []
     main = module.main_input_name
     text, vision = getattr(config, "text_config", config), getattr(config, "vision_config", config)

@@ -1,4 +1,4 @@
-"""A :class:`Model`, which a backend is given to prepare, and :class:`ModelInfo`, what a name turned out to mean."""
+"""A :class:`Model`, which a backend prepares, and :class:`ModelInfo`, the meaning of a model's name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Format = Literal["module", "torchscript", "exported", "onnx", "openvino", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
-InputsAtBatch = tuple[tuple[TensorSpec, ...], int | None]  # what a case says of its inputs
+InputsAtBatch = tuple[tuple[TensorSpec, ...], int | None]  # the inputs and the batch of a case
 
 
 TRUST = "--trust, if you trust its author"
 
 
 class Problem(Struct, frozen=True):
-    """What stands against a model: an error, as data."""
+    """A reason why a model cannot be used: an error, as data."""
 
     what: str
     expected: str = ""
@@ -40,33 +40,32 @@ class Problem(Struct, frozen=True):
 
     @staticmethod
     def of(error: InferlensError) -> Problem:
-        """An error, as data."""
+        """Return an error as data."""
         return Problem(error.what, error.expected, error.hint)
 
     def error(self) -> InferlensError:
-        """The error."""
         return InferlensError(self.what, expected=self.expected, hint=self.hint)
 
     def refusal(self) -> Unsupported:
-        """The error, where a case cannot run."""
+        """Return the error of a case that cannot run."""
         return Unsupported(self.what, expected=self.expected, hint=self.hint)
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """What a model's name was found to mean, before anything heavy is loaded.
+    """The meaning of a model's name, before anything heavy is loaded.
 
     Attributes:
         spec, name: the full name, such as ``torchvision:resnet18``, and the short one, used for the folder and titles.
-        format: what the model will be once loaded; decides which backends can take it.
-        batch: batch size of its own inputs, if known without loading it.
-        precision: what it is in and runs in, if nothing else is asked for.
-        origin: what it was compiled from and for, where that is known: its inputs are those that both are fed with,
-            its precision that of what it was compiled from; and the format of that.
-        danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
-        problem: why the file cannot run with what is installed here.
-        unfit: inputs and batches that were asked for and the file does not take, and why.
-        inputs: the sets of inputs that a plan asks for, with sizes by name; empty until it was asked.
-        convolutional: whether it has 2-D convolutions, as far as that was asked.
+        format: the format after loading, which decides which backends can take it.
+        batch: batch size of its own inputs, if it is available without loading it.
+        precision: the precision that it is in, and runs in by default.
+        origin: the case it was compiled from, if it has a provenance. Both models get its inputs, and
+            its precision is that of the original model. ``origin_format`` is the format of the original model.
+        danger: a sentence on code that runs when the file is opened; empty if there is none.
+        problem: why the file cannot run with the installed libraries.
+        unfit: requested inputs and batches that the file does not take, and why.
+        inputs: the sets of inputs of a plan that gives sizes by name; empty before they are computed.
+        convolutional: whether it has 2-D convolutions; false before that is computed.
     """
 
     spec: str
@@ -84,15 +83,15 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     convolutional: bool = False
 
     def refusal(self, feed: InputsAtBatch) -> Unsupported | None:
-        """Why it cannot run with these inputs, whatever the backend; ``None`` if nothing is known against it."""
+        """Return why it cannot run with these inputs on any backend; ``None`` if there is no reason."""
         problem = self.problem or dict(self.unfit).get(feed)
         return problem.refusal() if problem else None
 
     def check(self, trusted: bool, required: bool = True) -> None:
-        """Raises InferlensError for a file that would run code nobody asked for, or cannot run and is ``alone``."""
+        """Raise InferlensError for a file that would run code without trust, or a ``required`` one that cannot run."""
         if self.danger and not trusted:
             raise InferlensError(self.danger, hint=TRUST)
-        if self.problem and required:  # beside others it is a row
+        if self.problem and required:  # with other models, the problem is shown in a row
             raise self.problem.refusal()
 
 
@@ -109,7 +108,7 @@ class Model:
         example: real input arrays, by input name, of the user's example or data; else they are drawn from a seed.
         weights: where its weights came from, such as ``random, seed 0``.
         weights_sha256: hash over all parameters and buffers, or of the file.
-        source: what else identifies it, such as the version of the library or the hash of the file.
+        source: other words that identify it, such as the version of the library or the hash of the file.
     """
 
     spec: str
@@ -127,7 +126,7 @@ class Model:
 
     @property
     def facts(self) -> ModelFacts:
-        """What records and files say of the model."""
+        """Return the facts on the model for records and files."""
         return ModelFacts(**{name: getattr(self, name) for name in ModelFacts.__struct_fields__})
 
 
@@ -136,7 +135,7 @@ Sizes = tuple[tuple[int, int | None], ...]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """How a model is to be opened.
+    """A request to open a model.
 
     Attributes:
         weights: name or file of weights; ``None`` is random.
@@ -150,23 +149,26 @@ class LoadRequest:
 
     @property
     def named_weights(self) -> str | None:
-        """Weights asked for by name; those in a file are loaded into the module afterwards, whatever the source."""
+        """Return the requested weights if they are a name.
+
+        Weights in a file are loaded into the module afterwards, whatever the source.
+        """
         return None if self.weights is None or Path(self.weights).suffix else self.weights
 
 
 @dataclass(frozen=True)
 class OpenedModel:
-    """What a source gives: a module or a file, and what it knows of the inputs.
+    """The result of opening a model: a module or a file, and what the source knows of the inputs.
 
     Attributes:
         inputs: the model's own inputs; empty if it does not know them.
-        sizes: the least and the most of each size of an input, by its name; the most is ``None`` where there is none,
+        sizes: the least and the most of the sizes of an input, by its name; the most is ``None`` where there is none,
             all are where any shape will do. What has no name here is not checked.
-        fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
-        named_weights: whether it has the weights that were asked for by name.
+        fresh: whether its weights are the constructor's random ones, to be drawn again or replaced by a file's.
+        named_weights: whether it has the weights of the requested name.
         parameters, weights_sha256: where there is no module to ask.
         weights: where its weights came from, if they are not random.
-        source: what identifies it, such as the library's version or the file's hash.
+        source: words that identify it, such as the library's version or the file's hash.
     """
 
     format: Format
@@ -184,24 +186,27 @@ class OpenedModel:
 
 
 class Source(ABC):
-    """One kind of place that models come from; ``prefix`` is written before the colon."""
+    """A kind of place that models come from; ``prefix`` is written before the colon."""
 
     prefix: ClassVar[str]
-    runs_code: ClassVar[bool] = False  # whether a name alone makes it import and call what is written there
-    vouched: ClassVar[bool] = False  # whether all its models are known to load, and to take their own inputs
+    runs_code: ClassVar[bool] = False  # whether a name makes it import and call user code
+    vouched: ClassVar[bool] = False  # whether all its models load and take their own inputs
     format: ClassVar[Format] = "module"
-    kinds: ClassVar[tuple[FileType, ...]] = ()  # of the files that it opens, whatever their names
+    kinds: ClassVar[tuple[FileType, ...]] = ()  # kinds of files that it opens
 
     def names(self) -> Sequence[str]:
-        """Every name it knows; empty if they cannot be listed. May raise MissingLibrary."""
+        """Return all names; empty if they cannot be listed. May raise MissingLibrary."""
         return ()
 
     @abstractmethod
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
-        """The model called ``name``. Raises InferlensError if it cannot be opened."""
+        """Return the model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        """What makes an array of an image of PIL's, as the model wants it. Raises InferlensError if it is not known."""
+        """Return the function that makes an array of an image of PIL's, as the model needs it.
+
+        Raises InferlensError if there is none.
+        """
         raise InferlensError(
             f"How {self.prefix}:{name} wants images to be prepared for '{spec.name}' is not known.",
             expected="a model of torchvision or timm",
@@ -209,7 +214,7 @@ class Source(ABC):
         )
 
     def find(self, name: str) -> ModelInfo:
-        """What ``name`` means here. Raises InferlensError if it means nothing; near misses are suggested."""
+        """Return the meaning of ``name``. Raises InferlensError for an unknown name, with near misses."""
         names = self.names()
         if name not in names:
             raise InferlensError(

@@ -1,6 +1,6 @@
-"""From a name to a model: :func:`find` says what a name means, :func:`load` opens it for a case.
+"""Names of models: :func:`find` resolves a name, :func:`load` opens the model for a case.
 
-:func:`check` opens it as every case will, to say beforehand what would stop them all.
+:func:`check` opens it as every case will, to report early what would stop all of them.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from inferlens.spec.plan import Plan
 if TYPE_CHECKING:
     import torch
 
-# A bare name is looked up in the sources that list their names, in this order.
+# The sources that list their names are searched for a bare name in this order.
 SOURCES: tuple[Source, ...] = (
     Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), EngineFile(),
     TorchTensorRtFile(), OpenVinoFile(), Live(), FakeSource(),
 )  # fmt: skip
 BY_PREFIX = {source.prefix: source for source in SOURCES}
 BY_KIND = {kind: source.prefix for source in SOURCES for kind in source.kinds}
-# Of files that are not there, or whose content does not say enough.
+# Sources of missing files, and of files with ambiguous content.
 BY_SUFFIX = {
     ".onnx": OnnxFile.prefix, **dict.fromkeys(SUFFIXES, TorchFile.prefix),
     **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile, OpenVinoFile) for suffix in kind.suffixes},
@@ -66,9 +66,9 @@ BY_SUFFIX = {
 
 
 def find(name: str) -> ModelInfo:
-    """What ``name`` means: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
+    """Resolve ``name``: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
 
-    Raises InferlensError if it means nothing; near misses are suggested.
+    Raises InferlensError for an unknown name, with near misses.
     """
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
@@ -95,7 +95,7 @@ def _file_source(path: Path) -> str:
 
 
 def _find_bare_name(name: str) -> ModelInfo:
-    known: list[str] = []
+    all_names: list[str] = []
     missing: MissingLibrary | None = None
     for source in SOURCES:
         try:
@@ -105,7 +105,7 @@ def _find_bare_name(name: str) -> ModelInfo:
             continue
         if name in names:
             return source.find(name)
-        known += names
+        all_names += names
     path = Path(name)
     is_path = bool(path.suffix) or len(path.parts) > 1
     near = paths_like(path) if is_path else ""
@@ -116,18 +116,18 @@ def _find_bare_name(name: str) -> ModelInfo:
     raise InferlensError(
         f"There is {'neither a file nor a' if is_path else 'no'} model '{name}'.",
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
-        hint=near or suggestion(name, known) or ("" if is_path else "torchvision:resnet18"),
+        hint=near or suggestion(name, all_names) or ("" if is_path else "torchvision:resnet18"),
     )
 
 
 def runs_code(spec: str) -> bool:
-    """Whether loading the model of this full name runs code that is none of a library's."""
+    """Return whether loading the model of this full name runs code that does not belong to a library."""
     source = BY_PREFIX.get(spec.partition(":")[0])
     return source is not None and source.runs_code
 
 
 def files_of(spec: str) -> list[Path]:
-    """The file of a model of this full name, and those that hold its weights; none of a model that is in no file."""
+    """Return the file of a model of this full name, and the files of its weights; none for a model without a file."""
     prefix, _, name = spec.partition(":")
     path = Path(name)
     if prefix not in ("onnx", "file", "openvino") or not path.is_file():
@@ -138,7 +138,10 @@ def files_of(spec: str) -> list[Path]:
 
 
 def check_place(spec: str, checkout: str) -> None:
-    """Refuses a model whose code or file is not in the checkout, which is the working directory by now."""
+    """Raise InferlensError for a model whose code or file is not in the checkout.
+
+    The checkout must be the working directory.
+    """
     place, here = factories.place(spec), Path.cwd()
     if place is None or not place.resolve().is_relative_to(here):
         where = f"comes from {place}" if place else "comes with a library"
@@ -149,21 +152,21 @@ def check_place(spec: str, checkout: str) -> None:
 
 
 def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
-    """Opens the model of ``case``, with its weights, its inputs and its batch size.
+    """Open the model of ``case``, with its weights, its inputs and its batch size.
 
     Args:
         case: ``case.model`` is a full name, as in :attr:`ModelInfo.spec`.
         trust: whether pickles that can run code may be opened.
         live: where the parent process left a live module.
 
-    Raises InferlensError if the model, its weights or the inputs asked for do not fit together.
+    Raises InferlensError if the model, its weights or the requested inputs do not fit together.
     """
     opened = _open(case, trust, live)
     module, name = opened.module, case.model.partition(":")[2]
     weights = _weights(opened, case, trust)
     inputs = _inputs(opened, case)
     data = _calibration(case, inputs)
-    of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
+    file_hash = opened.weights_sha256 or opened.source.rpartition(" ")[2]
     return Model(
         spec=case.model,
         name=name,
@@ -176,30 +179,32 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         weights=weights,
         source=opened.source,
         parameters=opened.parameters if module is None else parameter_count(module),
-        weights_sha256=of_file if module is None else fingerprint(module),
+        weights_sha256=file_hash if module is None else fingerprint(module),
     )
 
 
 def inputs_are_drawn(case: Case) -> bool:
-    """Whether a case's inputs are known to be drawn from its seed, and are neither data nor the model's example."""
+    """Return whether a case's inputs are always drawn from its seed, and are neither data nor an example."""
     if case.calibration not in ("", RANDOM):
         return False
     return bool(case.inputs) or BY_PREFIX[case.model.partition(":")[0]].vouched
 
 
 def _calibration(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
-    """The data that a case names."""
     return None if case.calibration in ("", RANDOM) else load_samples(case.calibration, case, inputs)
 
 
 def load_samples(data: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
-    """The data that ``asked`` names, for the inputs of a case's model. Raises InferlensError if it does not fit."""
+    """Return the samples in ``data`` for the inputs of a case's model.
+
+    Raises InferlensError if they do not fit.
+    """
     prefix, _, name = case.model.partition(":")
     return read_samples(data, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
 
 
 def exported_model(case: Case, facts: ModelFacts) -> Model:
-    """The model of ``case`` without its module, for what runs a file that it was exported to; see ``facts``."""
+    """Return the model of ``case`` without its module, for backends that run its exported file."""
     return Model(spec=case.model, format="module", **msgspec.structs.asdict(facts))
 
 
@@ -219,7 +224,7 @@ def _open(case: Case, trust: bool, live: Path | None) -> OpenedModel:
 
 
 def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelInfo:
-    """Return what is known of a model, with the inputs that ``plan`` asks for, and which of them the model refuses.
+    """Return the information on a model, with the inputs of ``plan`` and the inputs that the model refuses.
 
     Raises InferlensError if the model cannot be loaded, or does not take the weights or the inputs.
     """
@@ -238,7 +243,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
     except MissingLibrary:
         if any(plan.dim[0]):
             raise
-        return model_info  # which backends say, too
+        return model_info  # the backends report it, too
     except Unsupported as error:
         problem = Problem.of(error)
         return msgspec.structs.replace(model_info, unfit=tuple((feed, problem) for feed in feeds(plan, model_info)))
@@ -251,7 +256,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
             f"{model_info.argument or model_info.spec} cannot be loaded: {reason(error)}{_user_frame(error)}.",
             hint="load it by itself in Python, which shows where this comes from",
         ) from error
-    if opened.module is not None:  # names of ONNX nodes are known once it is exported
+    if opened.module is not None:  # names of ONNX nodes are checked after the export
         nodes = [name for name in kept_layers(case) if name.startswith(EXPORTED)]
         check_kept(case, [*(name for name, _ in opened.module.named_modules()), *nodes])
     model_info = msgspec.structs.replace(model_info, precision=own_precision(opened) or model_info.precision)
@@ -270,7 +275,10 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
 
 
 def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
-    """Return the inputs that a plan asks for, at each batch; by default that of these inputs, or else the model's."""
+    """Return the inputs that a plan requests, at every batch.
+
+    The default batch is that of these inputs, or else the model's.
+    """
     every = []
     for inputs in model_info.inputs or plan.input:
         own = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch
@@ -279,7 +287,7 @@ def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
 
 
 def with_named_sizes(model_info: ModelInfo, plan: Plan, live: Path | None) -> ModelInfo:
-    """Return what is known of a model, with the inputs that a plan asks for where it gives sizes by name."""
+    """Return the information on a model, with the inputs of a plan that gives sizes by name."""
     if not any(plan.dim):
         return model_info
     model_info.check(plan.trust)
@@ -294,10 +302,10 @@ def _with_inputs(model_info: ModelInfo, opened: OpenedModel, plan: Plan) -> Mode
 
 
 def with_layers(model_info: ModelInfo) -> ModelInfo:
-    """Return what is known of a library's model, and whether it has 2-D convolutions; no weights are made."""
+    """Return the information on a library's model with ``convolutional``, without allocating its weights."""
     source, _, name = model_info.spec.partition(":")
     if BY_PREFIX[source].vouched:
-        with suppress(Exception):  # then it is not known
+        with suppress(Exception):  # without the library, the field keeps its default
             import torch
 
             with torch.device("meta"):
@@ -314,7 +322,7 @@ def _convolutional(module: torch.nn.Module | None) -> bool:
 
 
 def _user_frame(error: BaseException) -> str:
-    """Where in code that is neither ours nor a library's an error was raised, such as `` (mine.py, line 3)``."""
+    """Return the line of the user's code that raised an error, such as `` (mine.py, line 3)``."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(Path.cwd()) and frame.filename != __file__]
     own = [frame for frame in own if "site-packages" not in frame.filename]
@@ -322,7 +330,7 @@ def _user_frame(error: BaseException) -> str:
 
 
 def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
-    """Loads the weights that were asked for, if they are in a file; says where they are from, if that is known."""
+    """Load the requested weights, if they are in a file. Return their origin; empty for random weights."""
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and opened.module is not None and Path(case.weights).suffix:
@@ -338,9 +346,9 @@ def _given_weights(opened: OpenedModel, case: Case, trust: bool) -> str:
 
 
 def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
-    """Gives a fresh module its weights; says where they are from."""
-    if given := _given_weights(opened, case, trust):
-        return given
+    """Give a fresh module its weights, and return their origin."""
+    if source := _given_weights(opened, case, trust):
+        return source
     if opened.inputs and opened.module is not None:
         import torch
 
@@ -350,27 +358,27 @@ def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
 
 
 def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
-    """The model's own inputs, with those asked for in their place, at the batch: sizes and types that its file takes.
+    """Return the model's own inputs, replaced by the requested ones, at the batch and in the file's sizes and types.
 
-    Those not asked for follow the model's own first input, whose batch they share.
+    Inputs that were not requested follow the model's own first input, whose batch they share.
     """
     if not opened.inputs:
         return without_usual_names(opened.inputs, with_batch(case.inputs or (_guess(opened),), case.batch))
-    known, given = with_names(opened.inputs, case.inputs)
-    own, asked = ({spec.name: spec for spec in specs} for specs in (known, given))
-    for name, spec in asked.items():
+    own_specs, requested_specs = with_names(opened.inputs, case.inputs)
+    own, requested = ({spec.name: spec for spec in specs} for specs in (own_specs, requested_specs))
+    for name, spec in requested.items():
         check_choice("input", name, own)
         if spec.low is None and spec.dtype == own[name].dtype:
-            asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
-    at_batch = with_batch(tuple((own | asked).values()), case.batch)
-    others = {spec.name: spec for spec in with_batch(known, case.batch)}
-    tensor_specs = tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
+            requested[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
+    at_batch = with_batch(tuple((own | requested).values()), case.batch)
+    others = {spec.name: spec for spec in with_batch(own_specs, case.batch)}
+    tensor_specs = tuple(spec if spec.name in requested else others[spec.name] for spec in at_batch)
     if case.batch is not None and any(first := tensor_specs[0].names[:1]):
         sizes = {spec.name: (case.batch, *spec.shape[1:]) for spec in tensor_specs if spec.names[:1] == first}
         tensor_specs = tuple(
             msgspec.structs.replace(spec, shape=sizes.get(spec.name, spec.shape)) for spec in tensor_specs
         )
-    tensor_specs = share_sizes(tensor_specs, asked)
+    tensor_specs = share_sizes(tensor_specs, requested)
     if error := missing_sizes(tensor_specs):
         raise error
     for spec in tensor_specs:
@@ -379,7 +387,7 @@ def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
 
 
 def _guess(opened: OpenedModel) -> TensorSpec:
-    """An image, if the model takes one: most models whose inputs nobody tells do."""
+    """Return an image, if the model takes one. Most models without a description of their inputs do."""
     image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, list[str]()
     if opened.module is not None:
         import torch
@@ -401,7 +409,7 @@ def _guess(opened: OpenedModel) -> TensorSpec:
 
 
 def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
-    """What a file fixes of an input's sizes and type is what it runs at."""
+    """Raise an error if an input has other sizes or another type than the file fixes."""
     if spec.name not in opened.sizes:
         return
     takes, dtype = (

@@ -1,8 +1,8 @@
 """Real data to feed a model with: for calibration, for outputs that mean something, and for accuracy.
 
 It is a folder of images, prepared as the model's library says; arrays in an ``.npz`` file, by input name; a Hugging
-Face dataset saved to a folder, with a column for each input; or ``package.module:factory`` of an iterable. A sample has
-no batch dimension. It has a label where images lie in a folder for each class, where there is an array or a column
+Face dataset saved to a folder, with a column per input; or ``package.module:factory`` of an iterable. A sample has
+no batch dimension. It has a label where images lie in a folder per class, where there is an array or a column
 ``label``, and where the factory gives pairs of a sample and a whole number. ``random`` is noise: for speed alone.
 """
 
@@ -30,14 +30,14 @@ RANDOM = "random"
 LABEL = "label"
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 RANDOM_SAMPLES = 8  # noise says nothing of ranges, and more of it takes minutes at a large batch
-MOST = 512  # samples that are looked at for calibration
+MOST = 512  # samples for calibration
 FORMS = "a folder of images, an .npz file, a folder of a saved Hugging Face dataset, package.module:factory, or random"
 Prepare = Callable[[Any], Array]  # an image of PIL's, as the model wants it
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Arrays by input name, without the batch dimension, and the class it belongs to, if that is known."""
+    """Arrays by input name, without the batch dimension, and the class of the sample, if it has a label."""
 
     inputs: Mapping[str, Array]
     label: int | None = None
@@ -45,7 +45,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Samples:
-    """Data as it was asked for, in an order that is always the same.
+    """The samples of a data source, in a fixed order.
 
     ``specs``: the inputs of the model that it is for, with their batch dimension.
     """
@@ -57,7 +57,7 @@ class Samples:
 
     @cached_property
     def digest(self) -> str:
-        """Hexadecimal digits that stand for the content, or the name of what gives it."""
+        """Return hexadecimal digits that stand for the content, or the name of the function."""
         return _digest(self._files) if self._files else self.data
 
     def __iter__(self) -> Iterator[Sample]:
@@ -69,11 +69,17 @@ class Samples:
             raise InferlensError(f"There are no samples in '{self.data}'.", expected=FORMS)
 
     def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
-        """So many samples at most in batches of the model's size; what is left over is filled up with the first."""
+        """Yield ``most`` samples at most in batches of the model's size.
+
+        The last batch is filled up with its first samples.
+        """
         return (feed for feed, _ in self.batches(max(most, self.specs[0].shape[0])))
 
     def batches(self, most: int | None = None) -> Iterator[tuple[dict[str, Array], list[Sample]]]:
-        """All samples, or so many, as feeds of the model's size, and which samples each has: no more than it holds."""
+        """Yield all samples, or ``most``, as feeds of the model's size, with the samples in the feed.
+
+        The last feed may repeat samples, which are listed once.
+        """
         size = self.specs[0].shape[0]
         samples = itertools.islice(self, most)
         while chunk := list(itertools.islice(samples, size)):
@@ -82,8 +88,8 @@ class Samples:
             yield feed, chunk
 
     def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The inputs in the model's types, or a refusal of what does not fit."""
-        found = {}
+        """Return the inputs in the model's types. Raises InferlensError if they do not fit."""
+        arrays = {}
         for spec in self.specs:
             if spec.name not in inputs:
                 raise InferlensError(
@@ -97,16 +103,16 @@ class Samples:
                     f"for the input '{spec.name}'.",
                     expected="x".join(map(str, spec.shape[1:])) or "scalar",
                 )
-            found[spec.name] = array.astype(kind_of(spec), copy=False)
-            if not np.isfinite(found[spec.name]).all():
+            arrays[spec.name] = array.astype(kind_of(spec), copy=False)
+            if not np.isfinite(arrays[spec.name]).all():
                 raise InferlensError(f"A sample in '{self.data}' has values for '{spec.name}' that are not finite.")
-        return found
+        return arrays
 
 
 def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Samples:
-    """The data that ``asked`` names, for a model with these inputs.
+    """Return the samples in ``data``, for a model with these inputs.
 
-    ``prepare`` gives what makes an array of an image, or raises where the model's library does not say how. Raises
+    ``prepare`` returns the function that makes an array of an image, or raises if the model's library has none. Raises
     InferlensError if there is no such data, or it does not fit.
     """
     if not specs or not all(spec.shape for spec in specs):
@@ -127,13 +133,13 @@ def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[],
             )
         return Samples(data, specs, images, lambda: _images(path, images, specs[0], prepare))
     if is_code(data):
-        made = import_function(data)
-        return Samples(data, specs, (), lambda: _from_function(made(), specs, data))
+        function = import_function(data)
+        return Samples(data, specs, (), lambda: _from_function(function(), specs, data))
     raise InferlensError(f"There is no data '{data}'.", expected=FORMS)
 
 
 def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
-    """What a model is fed with to find the ranges of its tensors."""
+    """Yield the inputs for calibrating the ranges of a model's tensors."""
     if model.samples:
         yield from model.samples.feeds()
     else:
@@ -158,17 +164,17 @@ def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
         arrays[specs[0].name] = arrays[next(name for name in arrays if name != LABEL)]
     counts = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(counts.values())) != 1:
-        said = ", ".join(f"{name}: {count}" for name, count in counts.items())
-        raise InferlensError(f"The arrays in {path} have different numbers of samples ({said}).")
+        counts_text = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise InferlensError(f"The arrays in {path} have different numbers of samples ({counts_text}).")
     for place in range(next(iter(counts.values()))):
         inputs = {name: array[place] for name, array in arrays.items() if name != LABEL}
         yield Sample(inputs, int(arrays[LABEL][place]) if LABEL in arrays else None)
 
 
 def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Callable[[], Prepare]) -> Iterator[Sample]:
-    """Images; those that lie in folders belong to the classes of these: their numbers, or names in order."""
+    """Yield images. The folder of an image is its class: the folder's number, or the place of its name in order."""
     Image = library("PIL.Image", extra="models")
-    made = prepare()
+    transform = prepare()
     kinds = {image: image.relative_to(folder).parts[0] if image.parent != folder else "" for image in images}
     names = sorted({*kinds.values()} - {""})
     numbered = all(name.isdecimal() for name in names)
@@ -180,14 +186,14 @@ def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Cal
     for path in (one for row in itertools.zip_longest(*by_class.values()) for one in row if one):
         try:
             with Image.open(path) as image:
-                array = made(image.convert("RGB"))
+                array = transform(image.convert("RGB"))
         except (OSError, ValueError) as error:
             raise InferlensError(f"The image {path} cannot be read: {error}.") from error
         yield Sample({spec.name: array}, classes.get(kinds[path]))
 
 
 def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
-    """Rows of the Arrow files of a dataset: a column for each input, or one of encoded images."""
+    """Yield rows of the Arrow files of a dataset: a column for every input, or one of encoded images."""
     polars = library("polars", extra="frames")
     for path in files:
         for row in polars.read_ipc_stream(path).iter_rows(named=True):
@@ -201,27 +207,30 @@ def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callabl
 
 
 def is_code(data: str) -> bool:
-    """Whether it has the form ``package.module:name``."""
+    """Return whether the text has the form ``package.module:name``."""
     module, _, name = data.partition(":")
     return bool(module and name) and not Path(data).exists()
 
 
 def import_function(data: str) -> Callable[..., Any]:
-    """The function of ``package.module:name``, or one that gives what it is. Raises InferlensError if there is none."""
+    """Return the function of ``package.module:name``; for another object, a function that returns it.
+
+    Raises InferlensError if there is none.
+    """
     module, _, name = data.partition(":")
     try:
-        made = getattr(import_code(module), name)
+        target = getattr(import_code(module), name)
     except (ImportError, AttributeError) as error:
         raise InferlensError(f"'{data}' cannot be imported: {error}.", expected=FORMS) from error
-    return made if callable(made) else lambda: made
+    return target if callable(target) else lambda: target
 
 
 def _from_function(items: Iterable[Any], specs: tuple[TensorSpec, ...], data: str) -> Iterator[Sample]:
     for item in items:
-        given, label = item, None
+        values_in, label = item, None
         if isinstance(item, tuple) and len(item) == 2 and np.ndim(item[1]) == 0:
-            given, label = item[0], int(item[1])
-        values = by_name(given, specs)
+            values_in, label = item[0], int(item[1])
+        values = by_name(values_in, specs)
         if not values:
             raise InferlensError(
                 f"{data} yields values of type {type(item).__name__}.", expected="arrays, or pairs of them and a label"
@@ -230,7 +239,7 @@ def _from_function(items: Iterable[Any], specs: tuple[TensorSpec, ...], data: st
 
 
 def by_name(values: Any, specs: tuple[TensorSpec, ...]) -> Mapping[str, Any]:
-    """Arrays by input name, from these, from arrays in the order of the inputs, or from the only one."""
+    """Return arrays by input name, from a mapping, arrays in the order of the inputs, or a single array."""
     if isinstance(values, Mapping):
         return values
     arrays = values if isinstance(values, (tuple, list)) else [values]

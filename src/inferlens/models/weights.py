@@ -24,7 +24,7 @@ from inferlens.record.file_kind import FileType, file_kind, wrong_file
 if TYPE_CHECKING:
     import torch
 
-# All random numbers are uniform in [-x, x] around a centre. The values are a compromise found by measuring: with larger
+# All random numbers are uniform in [-x, x] around a centre. The values are a compromise from measurements: with larger
 # biases and less centring, tokens or pixels grow alike with depth and layers stop to show; with less of the first and
 # more of the second, a deep network turns chaotic and multiplies fp16's rounding beyond what agreement tolerates.
 CONV_BIAS = 0.5  # also what makes a convolution in front of a layer norm count, which a scale alone would not
@@ -33,9 +33,9 @@ BARE = 1.0  # parameters that are neither weights nor biases, such as position e
 NORM_WEIGHT = (1.0, 0.5)  # centre and reach
 RUNNING_MEAN = (0.0, 0.5)
 RUNNING_VAR = (1.0, 0.5)
-CENTRING = 0.5  # how much of each filter's mean is taken away, because inputs behind a ReLU have a mean, too
+CENTRING = 0.5  # share of a filter's mean to subtract, because inputs behind a ReLU have a mean
 
-# What a layer adds to its output, as root mean square. Queries and keys get more: attention that weighs all tokens
+# Size of a layer's part of its output, as root mean square. Queries and keys get more: attention that weighs all tokens
 # alike, which it does for small logits, shows nothing of them.
 CONV_OUTPUT = 1.0
 OUTPUT = 0.5
@@ -44,10 +44,10 @@ _QUERY_OR_KEY = re.compile(r"(?:^|_)(?:q|k|qk|qkv|query|key|c_attn|wq|wk|wqkv)(?
 
 
 def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: int) -> None:
-    """Gives ``module`` random weights with which every layer shows in the outputs; in place, from ``seed`` alone.
+    """Give ``module`` random weights with which every layer shows in the outputs; in place, from ``seed`` alone.
 
     Every floating-point parameter is drawn anew (scalars apart), and the statistics of every batch norm. Then
-    ``example`` goes through the module once, and the weight of each layer is scaled in the order of execution, so that
+    ``example`` goes through the module once, and the weight of every layer is scaled in the order of execution, so that
     what it adds to its output has a given size; as in LSUV (Mishkin & Matas 2015, "All you need is a good init"), but
     by powers of two, in one pass, and without the orthogonal start. A layer used twice is scaled at its first use.
 
@@ -107,9 +107,9 @@ def _draw_parameter(part: torch.nn.Module, name: str, parameter: torch.Tensor) -
 
 
 def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: float = 0.0) -> None:
-    """Fills ``tensor`` with numbers in middle ± reach; each row gets ``centring`` of its mean taken away.
+    """Fill ``tensor`` with numbers in middle ± reach, and subtract ``centring`` of the mean of every row.
 
-    Numbers in [-0.5, 0.5) first: they are multiples of 2**-24, so their sum in float64 is exact in any order.
+    Numbers in [-0.5, 0.5) come first: they are multiples of 2**-24, so their sum in float64 is exact in any order.
     """
     import torch
 
@@ -122,7 +122,7 @@ def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: f
 
 
 def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
-    """Hooks under which every layer with a weight of two or more dimensions scales it when it is first used."""
+    """Yield hooks that scale the weight of a layer at its first use, if it has two or more dimensions."""
     import torch
 
     scaled: set[int] = set()
@@ -144,25 +144,25 @@ def _scale_once(
     import torch
 
     first = output[0] if isinstance(output, tuple) else output
-    seen = id(weight) in scaled  # a tied weight, or a layer used twice
+    already_scaled = id(weight) in scaled  # a tied weight, or a layer used twice
     scaled.add(id(weight))
-    if seen or not isinstance(first, torch.Tensor) or not first.is_floating_point():
+    if already_scaled or not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return None
     first = _scaled_output(layer, weight, first, target)
     return (first, *output[1:]) if isinstance(output, tuple) else first
 
 
 def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.Tensor, target: float) -> torch.Tensor:
-    """Scales ``weight`` so that what it adds to ``output`` is near ``target``; returns the output it would have given.
+    """Scale ``weight`` so that its part of ``output`` is near ``target``; return the output after scaling.
 
     The layer is taken to be linear in its weight, which saves running it again.
     """
     bias: torch.Tensor | float = 0.0
-    given = layer._parameters.get("bias")
-    if given is not None:
+    own_bias = layer._parameters.get("bias")
+    if own_bias is not None:
         # Behind the dimension of the outputs come as many as a filter has: none of a linear layer, two of a Conv2d.
-        bias = given.view(-1, *[1] * (weight.ndim - 2))
-        if output.ndim < bias.ndim or output.shape[-bias.ndim] != given.numel():
+        bias = own_bias.view(-1, *[1] * (weight.ndim - 2))
+        if output.ndim < bias.ndim or output.shape[-bias.ndim] != own_bias.numel():
             return output  # another kind of layer, that only looks like one of these; left as drawn
     own = output - bias
     size = float(own.square().mean().sqrt())
@@ -236,7 +236,7 @@ def _read_weights(file: Path, trust: bool) -> Any:
 
 
 def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
-    """Return the tensors of all files that an index of weights names, each in the folder of the index."""
+    """Return the tensors of all files that an index of weights names. The files are in the index's folder."""
     try:
         names = sorted({*msgspec.json.decode(index.read_bytes(), type=WeightsIndex).weight_map.values()})
     except msgspec.DecodeError as error:
@@ -258,7 +258,7 @@ def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
 
 
 class WeightsIndex(msgspec.Struct):
-    """The index of Hugging Face's checkpoints in several files: the file of each tensor, by name."""
+    """The index of Hugging Face's checkpoints in several files: the file of every tensor, by name."""
 
     weight_map: dict[str, str]
 
@@ -266,9 +266,11 @@ class WeightsIndex(msgspec.Struct):
 def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return the state with tensors that the module has under several names, of which safetensors keeps one."""
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-    known = {id(tensor): state[name] for name, tensor in tensors if name in state}
+    tensors_by_id = {id(tensor): state[name] for name, tensor in tensors if name in state}
     own = module.state_dict()
-    return {name: known[id(tensor)] for name, tensor in tensors if id(tensor) in known and name in own} | state
+    return {
+        name: tensors_by_id[id(tensor)] for name, tensor in tensors if id(tensor) in tensors_by_id and name in own
+    } | state
 
 
 def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
@@ -317,9 +319,9 @@ def _has_tensors(content: Mapping[Any, Any]) -> bool:
 
 
 def _without_prefix(state: dict[str, torch.Tensor], own: list[str]) -> tuple[dict[str, torch.Tensor], str]:
-    """Return the tensors with the prefix cut off that hides most of a module's ``own`` names, and that prefix.
+    """Return the tensors without the prefix that hides most of a module's ``own`` names, and that prefix.
 
-    What has another prefix, such as a loss that Lightning keeps beside the model, is left out then.
+    Tensors with another prefix, such as a loss that Lightning keeps with the model, are left out then.
     """
     plain = state if any(COMPILED in name for name in own) else {k.replace(COMPILED, ""): v for k, v in state.items()}
     first = next((name for name in own if any(key.endswith(name) for key in plain)), "")
@@ -330,7 +332,7 @@ def _without_prefix(state: dict[str, torch.Tensor], own: list[str]) -> tuple[dic
 
 
 def fingerprint(module: torch.nn.Module) -> str:
-    """SHA-256 over name, type, shape and bytes of every parameter and persistent buffer, in their order; hexadecimal.
+    """Return SHA-256 over name, type, shape and bytes of all parameters and persistent buffers; hexadecimal.
 
     Weights that a quantized module keeps packed are no tensors of its state and are left out.
     """
@@ -355,7 +357,7 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parameter_count(module: torch.nn.Module) -> int:
-    """Number of parameters, shared ones once, buffers not counted."""
+    """Return the number of parameters, shared ones once, buffers not counted."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 

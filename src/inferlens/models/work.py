@@ -1,4 +1,4 @@
-"""What a model has to do in one call: FLOPs and bytes of every module, from shapes alone; nothing is computed.
+"""The work of a model in one call: FLOPs and bytes of every module, from shapes alone; nothing is computed.
 
 A model that cannot be counted is no failure: its :class:`~inferlens.record.profile.Work` has a note that says why.
 """
@@ -21,7 +21,7 @@ from inferlens.models.model import Model
 from inferlens.record.profile import ModuleWork, OperatorWork, Work
 from inferlens.spec.case import Case, TensorSpec
 
-# Bytes of an element of what a model holds in fp32, by the precision that it runs in.
+# Bytes of an element that the model has in fp32, by the precision of the case.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 # Formats that do not show what they compute.
 UNCOUNTED = ("torchscript", "openvino", "engine", "torch_tensorrt", "fake")
@@ -29,9 +29,9 @@ Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
 
 
 def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
-    """The work of ``model`` at the inputs and in the precision of ``case``; never raises.
+    """Return the work of ``model`` at the inputs and in the precision of ``case``; never raises.
 
-    ``makers`` gives, of an ONNX file, the paths of the modules that made each tensor, by its name.
+    ``makers`` returns, for an ONNX file, the paths of the modules that compute a tensor, by the tensor's name.
     """
     element = ELEMENT.get(case.precision, 4)
     if case.options.get("inference_precision", "case") not in ("case", "f32"):
@@ -44,7 +44,7 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         if model.module is None:
             return Work(note="there is no module to count")
         return count_module(model.module, model.inputs, element)
-    except Exception as error:  # whatever a model's own code raises; what is measured must not depend on it
+    except Exception as error:  # of a model's own code; measuring must not depend on it
         return Work(note=f"counting failed: {reason(error)}")
 
 
@@ -52,12 +52,12 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
 # view counts as the tensor below it, with its own elements only. Tensors between operators of the same call do not
 # count, and a tensor that is read twice counts once.
 
-MOST = 20_000  # operators that are kept one by one
+MOST = 20_000  # operators in the list of single operators
 
 
 @dataclass(frozen=True)
 class TensorAccess:
-    """A tensor as an operator sees it: its storage, which part of it, and how many bytes that and all of it has."""
+    """A tensor as an operator sees it: its storage, its part of the storage, and the bytes of part and whole."""
 
     storage: Hashable
     part: Hashable
@@ -66,14 +66,14 @@ class TensorAccess:
 
 
 class PartSet:
-    """The parts of one storage that were seen, each counted once."""
+    """A set of parts of one storage, with the bytes that they cover."""
 
     def __init__(self) -> None:
         self._parts: set[Hashable] = set()
         self._bytes = 0
 
     def add(self, tensor: TensorAccess) -> int:
-        """How many bytes ``tensor`` adds."""
+        """Add a part and return its additional bytes."""
         if tensor.part in self._parts:
             return 0
         self._parts.add(tensor.part)
@@ -84,7 +84,7 @@ class PartSet:
 
 @dataclass
 class WorkSum:
-    """What a module, or one call of an operator, has done so far: fields of ModuleWork and of OperatorWork."""
+    """The sums of a module, or of one call of an operator: fields of ModuleWork and of OperatorWork."""
 
     flops: float = 0.0
     weights: int = 0
@@ -96,7 +96,7 @@ class WorkSum:
 
 @dataclass
 class ModuleSum(WorkSum):
-    """What belongs to a module alone."""
+    """The sums of a module."""
 
     kind: str = ""
     calls: int = 0
@@ -105,7 +105,7 @@ class ModuleSum(WorkSum):
 
 @dataclass(eq=False)
 class ModuleCall:
-    """One call of a module, and what it has read."""
+    """One call of a module, and the parts that it read."""
 
     path: str
     read: dict[Hashable, PartSet] = field(default_factory=dict)
@@ -113,9 +113,9 @@ class ModuleCall:
 
 @dataclass(eq=False)
 class Write:
-    """What a call has written to a storage: by which operator, which part, how many bytes.
+    """A write of a call to a storage: its operator, its part, its bytes.
 
-    ``read`` is what was read of it: by other calls than that one, and by any operator.
+    ``read`` has the parts that were read afterwards: by other calls, and by any operator.
     """
 
     call: ModuleCall
@@ -126,18 +126,18 @@ class Write:
 
 
 class ByteCounter:
-    """Adds up operators as they come; what they read and is neither ``given``, an input, nor made is a weight."""
+    """A counter of operators in order. Tensors that are read and are neither inputs nor written are weights."""
 
     def __init__(self, input_storages: Iterable[Hashable]) -> None:
         self._input_storages = set(input_storages)
         self._writes: dict[Hashable, list[Write]] = {}  # the newest first
         self._modules: dict[str, ModuleSum] = {}
         self._operators: list[WorkSum] = []
-        self._names: list[tuple[str, str]] = []  # of each operator: its module's path, and its own
+        self._names: list[tuple[str, str]] = []  # of all operators: the module's path, and the operator's name
         self._uncovered: Counter[str] = Counter()
 
     def begin(self, path: str, kind: str) -> ModuleCall:
-        """A module is called."""
+        """Count a call of a module."""
         self._modules.setdefault(path, ModuleSum(kind=kind)).calls += 1
         return ModuleCall(path)
 
@@ -149,37 +149,37 @@ class ByteCounter:
         reads: Iterable[TensorAccess],
         writes: Iterable[TensorAccess],
     ) -> None:
-        """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
+        """Count an operator of the call; ``flops`` is ``None`` where there is no formula."""
         module_sum = self._modules[call.path]
         module_sum.operators[name] += 1
         module_sum.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
-        place, own, seen = len(self._operators), WorkSum(flops=flops or 0.0), dict[Hashable, PartSet]()
+        place, own, operator_reads = len(self._operators), WorkSum(flops=flops or 0.0), dict[Hashable, PartSet]()
         self._operators.append(own)
         self._names.append((call.path, name))
         for tensor in reads:
             for item, portion in self._makers(tensor):
                 if not item or item.call is not call:
                     self._count_read(module_sum, call.read, item, portion, 0)
-                self._count_read(own, seen, item, portion, 1)
+                self._count_read(own, operator_reads, item, portion, 1)
         for tensor in writes:
             before = self._writes.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
             others = (item for item in before if item.part != tensor.part)
             self._writes[tensor.storage] = [Write(call, place, tensor.part, tensor.bytes), *others]
 
     def returned(self, tensors: Iterable[TensorAccess]) -> None:
-        """The model has returned these."""
+        """Count the tensors that the model returns."""
         for tensor in tensors:
             for item, portion in self._makers(tensor):
                 if item:
                     for level in (0, 1):
-                        mine = self._writer(item, level)[1]
-                        mine.outputs += item.read[level].add(portion)
-                        mine.returned += portion.bytes
+                        work_sum = self._writer(item, level)[1]
+                        work_sum.outputs += item.read[level].add(portion)
+                        work_sum.returned += portion.bytes
 
     def work(self, note: str) -> Work:
-        """All of it."""
+        """Return all sums."""
         operators = zip(self._names, self._operators, strict=True) if len(self._operators) <= MOST else ()
         return Work(
             modules=tuple(ModuleWork(module=path, **vars(module_sum)) for path, module_sum in self._modules.items()),
@@ -189,9 +189,10 @@ class ByteCounter:
         )
 
     def _makers(self, tensor: TensorAccess) -> Iterator[tuple[Write | None, TensorAccess]]:
-        """Who made how much of a tensor; ``None``: what nobody has made, a weight or one of the model's inputs.
+        """Yield the writes that a tensor consists of, and their portions.
 
-        Of a part, who wrote just that comes first; then who wrote last: how other parts overlap is not looked at.
+        A write of ``None`` is a weight or one of the model's inputs. A write of exactly this part comes first, then the
+        last writes. Overlaps of other parts are not computed.
         """
         left = tensor.bytes
         makers = self._writes.get(tensor.storage, [])
@@ -208,20 +209,20 @@ class ByteCounter:
     def _count_read(
         self, reader: WorkSum, reads: dict[Hashable, PartSet], write: Write | None, portion: TensorAccess, level: int
     ) -> None:
-        """Adds to what a module (0) or an operator (1) has read, which has ``seen`` so much already."""
-        # What is written anew, in place, is another tensor in the same storage.
+        """Add a read to the sums of a module (level 0) or an operator (level 1) with the parts ``reads``."""
+        # A write in place creates another tensor in the same storage.
         size = reads.setdefault(write or portion.storage, PartSet()).add(portion)
         if write or portion.storage in self._input_storages:
             reader.inputs += size
         else:
             reader.weights += size
         if write:
-            maker, theirs = self._writer(write, level)
+            maker, writer = self._writer(write, level)
             reader.sources[maker] += size
-            theirs.outputs += write.read[level].add(portion)
+            writer.outputs += write.read[level].add(portion)
 
     def _writer(self, write: Write, level: int) -> tuple[str | int, WorkSum]:
-        """The module (0) or the operator (1) that has made something: its path or place, and what it has done."""
+        """Return the module (level 0) or the operator (level 1) of a write: its path or place, and its sums."""
         place = write.operator
         return (place, self._operators[place]) if level else (write.call.path, self._modules[write.call.path])
 
@@ -232,15 +233,15 @@ class ByteCounter:
 _VIEWS = """Cast DequantizeLinear Dropout Expand Flatten Identity QuantizeLinear Reshape Shape Slice Split Squeeze
 Transpose Unsqueeze"""
 VIEWS = frozenset(_VIEWS.split())
-# They read of their first tensor no more than they write.
+# These operators read no more bytes of their first tensor than they write.
 ONNX_PICKING = frozenset(("Gather", "GatherElements", "GatherND"))
 CONSTANTS = frozenset(("Constant", "ConstantOfShape"))
-# For each kind of matrix product the places of the two tensors that are multiplied.
+# The places of the two factors, by kind of matrix product.
 PRODUCTS = {
     "Conv": (0, 1), "ConvInteger": (0, 1), "QLinearConv": (0, 3), "ConvTranspose": (0, 1), "Gemm": (0, 1),
     "MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3),
 }  # fmt: skip
-# Operators of ONNX with FLOPs to speak of and no formula here. Those of other domains have none either.
+# Operators of ONNX with many FLOPs and no formula here. Operators of other domains have no formula either.
 _HEAVY = """Attention DFT DeformConv Det Einsum FlexAttention GRU GridSample If LSTM LinearAttention Loop
 NonMaxSuppression RNN RoiAlign STFT Scan"""
 ONNX_HEAVY = frozenset(_HEAVY.split())
@@ -255,34 +256,33 @@ class GraphTensor:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
         return math.prod(self.shape)
 
 
 @dataclass
 class GraphTensors:
-    """The tensors of a graph whose shapes are known, and which of them are views of which."""
+    """The tensors of a graph with complete shapes, and the tensors that they are views of."""
 
     tensors: dict[str, GraphTensor]
     roots: dict[str, str] = field(default_factory=dict)
 
     def accesses(self, *names: str) -> list[TensorAccess]:
-        """Tensors as an operator sees them, but for those whose shapes are not known."""
-        found = []
+        """Return the tensors as an operator sees them, without those of incomplete shapes."""
+        accesses = []
         for name in names:
             root = self.roots.get(name, name)
             if name in self.tensors and root in self.tensors:
                 whole = self.tensors[root].elements * self.tensors[root].size
-                found.append(
+                accesses.append(
                     TensorAccess(root, name, min(self.tensors[name].elements * self.tensors[root].size, whole), whole)
                 )
-        return found
+        return accesses
 
 
 def count_onnx(
     path: Path, inputs: tuple[TensorSpec, ...], element: int, modules: Mapping[str, tuple[str, ...]]
 ) -> Work:
-    """The work of one call of the graph in ``path``. Raises whatever ONNX raises.
+    """Return the work of one call of the graph in ``path``. Raises any error of ONNX.
 
     Args:
         inputs: their shapes are put in where the graph leaves them open.
@@ -315,25 +315,28 @@ def count_onnx(
 
 
 def node_flops(node: Any, graph: GraphTensors) -> float | None:
-    """FLOPs of one node; ``None`` where there is no formula, or a shape is not known."""
+    """Return the FLOPs of one node; ``None`` where there is no formula, or a shape is incomplete."""
     if node.op_type not in PRODUCTS:
         return None if node.op_type in ONNX_HEAVY or node.domain not in ("", "ai.onnx") else 0.0
     left, right = (graph.tensors.get(node.input[place]) for place in PRODUCTS[node.op_type])
-    made = graph.tensors.get(node.output[0])
-    if left is None or right is None or made is None or not left.shape or len(right.shape) < 1:
+    graph_tensor = graph.tensors.get(node.output[0])
+    if left is None or right is None or graph_tensor is None or not left.shape or len(right.shape) < 1:
         return None
     if "MatMul" in node.op_type:
-        return 2.0 * made.elements * left.shape[-1]
+        return 2.0 * graph_tensor.elements * left.shape[-1]
     if node.op_type == "Gemm":
         transposed = any(item.name == "transA" and item.i for item in node.attribute)
-        return 2.0 * made.elements * left.shape[0 if transposed else -1]
+        return 2.0 * graph_tensor.elements * left.shape[0 if transposed else -1]
     # Each element of the result (of a transposed convolution: of the input) takes part with one filter.
-    points = left if node.op_type == "ConvTranspose" else made
+    points = left if node.op_type == "ConvTranspose" else graph_tensor
     return 2.0 * points.elements * math.prod(right.shape[1:])
 
 
 def product_shares(loaded: Any) -> dict[str, float]:
-    """The share of each node in a graph's multiply-adds, by the first tensor that it writes; none if none is known."""
+    """Return the share of every node in the multiply-adds of a graph, by the node's first output.
+
+    Return none if no node has a count.
+    """
     graph = GraphTensors(graph_tensors(loaded, 4))
     work = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
     whole = sum(work.values())
@@ -341,7 +344,7 @@ def product_shares(loaded: Any) -> dict[str, float]:
 
 
 def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
-    """The graph with all shapes that follow from those of its inputs."""
+    """Return the graph with all shapes that follow from the shapes of its inputs."""
     import onnx
 
     loaded = onnx.load(str(path), load_external_data=False)
@@ -357,7 +360,7 @@ def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
 
 
 def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
-    """Weights, inputs, outputs and what is between them, as far as their shapes are known."""
+    """Return weights, inputs, outputs and the tensors between them, if their shapes are complete."""
     import onnx
 
     def size(kind: int) -> int:
@@ -369,50 +372,50 @@ def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
             return 0
 
     graph = loaded.graph
-    known = {item.name: GraphTensor(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
+    tensors = {item.name: GraphTensor(tuple(item.dims), size(item.data_type)) for item in graph.initializer}
     for node in graph.node:
         for attribute in node.attribute if node.op_type == "Constant" else ():
             if attribute.HasField("t"):
-                known[node.output[0]] = GraphTensor(tuple(attribute.t.dims), size(attribute.t.data_type))
+                tensors[node.output[0]] = GraphTensor(tuple(attribute.t.dims), size(attribute.t.data_type))
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        if value.name not in known and tensor.HasField("shape"):
+        if value.name not in tensors and tensor.HasField("shape"):
             shape = tuple(int(item.dim_value) if item.HasField("dim_value") else -1 for item in tensor.shape.dim)
             if min(shape, default=0) >= 0:
-                known[value.name] = GraphTensor(shape, size(tensor.elem_type))
-    return known
+                tensors[value.name] = GraphTensor(shape, size(tensor.elem_type))
+    return tensors
 
 
 # A PyTorch module is counted by running a copy of it on PyTorch's fake tensors, which have shapes and no data.
 # Composite operators are decomposed below autograd. FLOPs are those of matrix products, convolutions and attention, by
 # the formulas of :mod:`torch.utils.flop_counter`: a multiplication and an addition are two FLOPs, and a bias is none.
 
-# Operators of ATen with FLOPs to speak of and no formula; of those of other libraries nobody knows. The bytes of all
-# others are their work.
+# Operators of ATen with many FLOPs and no formula. Operators of other libraries have no formula either. The work of all
+# other operators consists of their bytes.
 HEAVY = re.compile(
     r"attention|cdist|cholesky|conv(?!ert)|euclidean_dist|fft_|geqrf|gru|_linear$|linalg_(?!cross|_powsum|vector)|lstm"
     r"|matmul|(^|_|b|d|p)mm($|_)|pdist|rnn|solve|transformer_encoder|_trilinear$"
 )
-# They read of their first tensor no more than they write, or than is asked for: see :func:`picked_bytes`.
+# These operators read only a part of their first tensor: see :func:`picked_bytes`.
 PICKING = frozenset(
     ("embedding", "gather", "index", "index_select", "_unsafe_index", "embedding_bag", "_embedding_bag")
 )
-# They write of their first tensor as many elements as their last one has, and read none.
+# These operators write as many elements of their first tensor as their last one has, and read none.
 PLACING = frozenset(
     ("index_add_", "index_copy_", "index_put_", "index_reduce_", "masked_scatter_", "put_", "scatter_", "scatter_add_",
      "scatter_reduce_")
 )  # fmt: skip
-# They write their first tensor and do not read it.
+# These operators write their first tensor and do not read it.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"))
 STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, path and class
 
 
 def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> Work:
-    """The work of one call of ``module``, which is on any device, in evaluation mode, and left as it is.
+    """Return the work of one call of ``module``, which may be on any device and does not change.
 
-    ``element`` is the bytes of an element that is float32 in the module.
+    ``element`` is the bytes of an element that is float32 in the module. The module must be in evaluation mode.
 
-    Raises whatever the module raises; also if what it does depends on values, which there are none of.
+    Raises any error of the module, also if its control flow depends on values, because there are none.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
@@ -432,7 +435,7 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
 
 @contextmanager
 def decompose_fused_operators() -> Iterator[None]:
-    """Without operators that stand for several modules, or that hide matrix products."""
+    """Turn off operators that stand for several modules, or that hide matrix products."""
     import torch
 
     before = torch.backends.mha.get_fastpath_enabled()
@@ -446,10 +449,10 @@ def decompose_fused_operators() -> Iterator[None]:
 
 @contextmanager
 def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
-    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
+    """Make every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
 
     The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
-    what is profiled would not be what was timed.
+    the profiled calls would differ from the timed ones.
     """
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -464,18 +467,17 @@ def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) ->
 
 
 class ModuleCounter:
-    """Knows which module is being called, and counts every operator to it."""
+    """A counter that adds every operator to the module whose call is open."""
 
     def __init__(self, bytes_: ByteCounter, element: int) -> None:
         self.bytes_ = bytes_
         self._element = element
         self._open: list[ModuleCall] = []
-        self._live_tensors: list[
-            Any
-        ] = []  # a storage that was freed would give its address, which is its name, to another
+        # A freed storage would pass its address, which is its key here, to another one.
+        self._live_tensors: list[Any] = []
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
-        """Counts one call of ``module``; what it returns. A module that has several paths goes by its first."""
+        """Count one call of ``module`` and return its result. A module with several paths gets the first."""
         paths = {id(part): (path, type(part).__name__) for path, part in module.named_modules()}
 
         def entering(part: Any, _: Any) -> None:
@@ -490,16 +492,16 @@ class ModuleCounter:
             return module(*feed)
 
     def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
-        """The same of an exported program, which calls no modules: each node is part of the one it came from."""
+        """Count one call of an exported program, which calls no modules: a node belongs to its original module."""
         import torch
 
         counter, calls = self, {"": self.bytes_.begin("", type(module).__name__)}
 
         class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
-            """Says for each node which call of a module it is part of."""
+            """An interpreter that assigns every node to a call of a module."""
 
             def run_node(self, node: Any) -> Any:
-                """One node."""
+                """Run one node in the call of its module."""
                 stack: dict[str, Any] = node.meta.get(STACK) or {}
                 call, (path, kind) = list(stack.items())[-1] if stack else ("", ("", ""))
                 if path and call not in calls:
@@ -512,31 +514,35 @@ class ModuleCounter:
             return ByNode(module).run(*feed)
 
     def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
-        read, made = _tensors((arguments, named)), _tensors(result)
-        known = {_storage(tensor) for tensor in read}
-        written = [tensor for tensor in made if _storage(tensor) not in known] + _changed(operator, arguments, named)
-        self._live_tensors += made
+        read, outputs = _tensors((arguments, named)), _tensors(result)
+        input_storages = {_storage(tensor) for tensor in read}
+        written = [tensor for tensor in outputs if _storage(tensor) not in input_storages] + _changed(
+            operator, arguments, named
+        )
+        self._live_tensors += outputs
         if not written or operator.is_view:
             return
         short = operator._overloadpacket.__name__
-        seen, writes = list(map(self.access, read)), list(map(self.access, written))
-        if short in PICKING and seen:
-            most = picked_bytes(short, arguments, seen[0].bytes, sum(write.bytes for write in writes))
-            seen[0] = self._some(seen[0], most)
+        reads, writes = list(map(self.access, read)), list(map(self.access, written))
+        if short in PICKING and reads:
+            most = picked_bytes(short, arguments, reads[0].bytes, sum(write.bytes for write in writes))
+            reads[0] = self._some(reads[0], most)
         if short in PLACING:
-            size = seen[0].bytes // max(read[0].numel(), 1)
-            writes = [self._some(seen[0], size * read[-1].numel())]
+            size = reads[0].bytes // max(read[0].numel(), 1)
+            writes = [self._some(reads[0], size * read[-1].numel())]
         if short in OVERWRITING | PLACING:
-            seen = seen[1:]
+            reads = reads[1:]
         count = operator_flops(operator, arguments, named, result)
-        self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, seen, writes)
+        self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, reads, writes)
 
-    def _some(self, of: TensorAccess, size: int) -> TensorAccess:
-        """So many bytes of a tensor, nobody knows which."""
-        return TensorAccess(of.storage, (of.part, len(self._live_tensors)), min(size, of.bytes), of.whole)
+    def _some(self, access: TensorAccess, size: int) -> TensorAccess:
+        """Return an access to ``size`` bytes of a tensor, at unknown places."""
+        return TensorAccess(
+            access.storage, (access.part, len(self._live_tensors)), min(size, access.bytes), access.whole
+        )
 
     def access(self, tensor: Any) -> TensorAccess:
-        """What a tensor looks at; what is repeated along a dimension is there once."""
+        """Return the access to a tensor. Elements that are repeated along a dimension count once."""
         import torch
 
         size = self._element if tensor.dtype == torch.float32 else tensor.element_size()
@@ -547,14 +553,14 @@ class ModuleCounter:
 
 
 def _mode(tell: Callable[..., None]) -> Any:
-    """A mode of PyTorch's dispatcher that runs every operator and tells of it."""
+    """Return a mode of PyTorch's dispatcher that runs every operator and calls ``tell`` with it."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):  # type: ignore[misc]
-        """Sees operators where composite ones have been taken apart."""
+        """A mode below autograd, where composite operators are decomposed."""
 
         def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Runs one and tells of it."""
+            """Run an operator and call ``tell`` with it."""
             named = kwargs or {}
             result = operator(*args, **named)
             if operator.namespace != "prim":
@@ -576,17 +582,17 @@ def _tensors(value: Any) -> list[Any]:
 
 
 def _changed(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
-    """The tensors that an operator writes into."""
-    found = []
+    """Return the tensors that an operator writes to."""
+    tensors = []
     for place, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = arguments[place] if place < len(arguments) else named.get(argument.name)
-            found += _tensors(value)
-    return found
+            tensors += _tensors(value)
+    return tensors
 
 
 def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> float | None:
-    """FLOPs of one call; ``None`` where there is no formula for an operator that may have many."""
+    """Return the FLOPs of one call; ``None`` without a formula for an operator that may have many."""
     from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
     packet = out_of_place(operator)
@@ -605,7 +611,7 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
 
 
 def out_of_place(operator: Any) -> Any:
-    """The packet of an operator; of one that works in place, that of the one that returns the same anew."""
+    """Return the packet of an operator; of one that works in place, the packet of its out-of-place form."""
     import torch
 
     packet = operator._overloadpacket
@@ -616,17 +622,17 @@ def out_of_place(operator: Any) -> Any:
 
 
 def is_light(operator: Any) -> bool:
-    """Whether an operator's bytes are its work."""
+    """Return whether an operator's work consists of its bytes."""
     name = str(operator._overloadpacket.__name__)
     return bool(operator.is_view) or (str(operator.namespace) in ("aten", "prims") and HEAVY.search(name) is None)
 
 
 def picked_bytes(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
-    """Bytes that one of :data:`PICKING` reads of its first tensor, of ``size``, at most.
+    """Return the most bytes that one of :data:`PICKING` reads of its first tensor, which has ``size`` bytes.
 
-    A bag's rows are added up before they are ``written``, so that does not tell.
+    A bag adds up its rows before they are ``written``, so these bytes are no limit for it.
     """
     if "bag" in name:
-        rows, asked = int(arguments[0].shape[0]), int(arguments[1].numel())
-        return min(size, size // max(rows, 1) * asked)
+        rows, count = int(arguments[0].shape[0]), int(arguments[1].numel())
+        return min(size, size // max(rows, 1) * count)
     return min(size, written)

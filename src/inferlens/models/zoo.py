@@ -1,9 +1,9 @@
-"""A ResNet-34 with another order of layers than torchvision's, as published with a well-known five-way comparison.
+"""A ResNet-34 with another order of layers than torchvision's, as published with a five-way comparison.
 
-What is unusual, and kept on purpose, because it decides what a compiler can fuse: after each convolution comes first
-the ReLU and then batch norm, so batch norm cannot be folded into the convolution before it; the shortcut that changes
-the shape is a 3x3 convolution with a ReLU and no batch norm; convolutions have biases; and the head pools 7x7 to 3x3,
-not to 1x1, so the linear layer takes 4608 features. Input is N x 3 x 224 x 224, output N x 1000.
+The unusual parts stay, because they decide what a compiler can fuse. After a convolution comes first the ReLU and then
+batch norm, so batch norm cannot be folded into the convolution before it. The shortcut that changes the shape is a 3x3
+convolution with a ReLU and no batch norm. Convolutions have biases. The head pools 7x7 to 3x3, not to 1x1, so the
+linear layer takes 4608 features. Input is N x 3 x 224 x 224, output N x 1000.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CLASSES = 1000
 
 
 class BasicBlock(nn.Module):  # type: ignore[misc]
-    """Two 3x3 convolutions, each followed by ReLU and batch norm, and a shortcut; ReLU after the addition."""
+    """Two 3x3 convolutions with ReLU and batch norm, and a shortcut; ReLU after the addition."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class BasicBlock(nn.Module):  # type: ignore[misc]
         self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """N x channels_in x H x W to N x channels x H/stride x W/stride."""
+        """Map N x channels_in x H x W to N x channels x H/stride x W/stride."""
         return self.relu(self.body(x) + self.shortcut(x))
 
 
@@ -63,5 +63,5 @@ class ResNet34(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(FEATURES, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """N x 3 x 224 x 224 to N x 1000."""
+        """Map N x 3 x 224 x 224 to N x 1000."""
         return self.head(torch.flatten(self.pool(self.stages(self.stem(x))), 1))

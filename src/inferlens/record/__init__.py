@@ -1,1 +1,1 @@
-"""What was learned: records and profiles as data with a schema, and the store that reads and writes them."""
+"""Results: records and profiles as data with a schema, and the store that reads and writes them."""

@@ -1,4 +1,4 @@
-"""What building an engine gave: a :class:`BuildReport`. Data alone; no framework is needed to read or show it."""
+"""The result of building an engine: a :class:`BuildReport`. No framework is needed to read or show it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Build(Struct, frozen=True, kw_only=True):
 
 
 class LayerDifference(Struct, frozen=True):
-    """A layer for which builds chose differently: its name, and the tactic of each build (empty: no such layer)."""
+    """A layer whose tactic differs between builds: its name, and the tactic of every build (empty: no such layer)."""
 
     name: str
     tactics: tuple[str, ...]
@@ -40,13 +40,13 @@ class BuildReport(Struct, frozen=True, kw_only=True):
     """An engine that was built and written to ``path``, and how far repeated builds differ.
 
     Attributes:
-        flavour, version: what built it, such as ``TensorRT for RTX``.
-        gpu, compute_capability: what it was built on; empty if there was no GPU.
+        flavour, version: the library that built it, such as ``TensorRT for RTX``.
+        gpu, compute_capability: the GPU that it was built on; empty if there was none.
         targets: compute capabilities it was built for, where they were named.
         seconds: time the builder took; that of the first time if ``cached``, that is, had been built before.
-        builds: every build that was made now, those that share their timings after the others.
+        builds: all new builds; those that share their timings follow the others.
         differences, shared_differences: layers that differ among the builds that share nothing, or their timings.
-        findings: how far the builds differ, in sentences; empty for a single build.
+        findings: sentences on the differences between the builds; empty for a single build.
     """
 
     path: str
@@ -80,7 +80,7 @@ class Operator(Struct, frozen=True):
 
     Attributes:
         module: path of the ``nn.Module`` it came from; empty is the model itself, ``None`` is unknown.
-        why: why it runs in PyTorch, ``detail`` in words; empty where TensorRT runs it.
+        why: why it runs in PyTorch, with ``detail`` in words; empty where TensorRT runs it.
     """
 
     name: str
@@ -90,9 +90,9 @@ class Operator(Struct, frozen=True):
 
 
 class Segment(Struct, frozen=True):
-    """Operators that run together: one engine, or what PyTorch runs between engines.
+    """Operators that run together: one engine, or the operators that PyTorch runs between engines.
 
-    ``graph`` is which graph it belongs to, from 0, where the model was compiled into several.
+    ``graph`` is the number of its graph, from 0, where the model was compiled into several.
     """
 
     runs_in: Side
@@ -101,9 +101,9 @@ class Segment(Struct, frozen=True):
 
 
 class Break(Struct, frozen=True):
-    """A place where the graph leaves TensorRT: of the segment that PyTorch runs its number and what is in it.
+    """A place where the graph leaves TensorRT: the number and the content of the segment that PyTorch runs.
 
-    Modules and reasons are there once each, operators with how often they are there.
+    Modules and reasons are listed once, operators with their counts.
     """
 
     segment: int
@@ -129,7 +129,7 @@ class Interruption(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """What any ``min_block_size`` from ``least`` to ``most`` gives: operators of each engine, and segments in all."""
+    """The result of any ``min_block_size`` from ``least`` to ``most``: operators per engine, number of segments."""
 
     least: int
     most: int
@@ -138,19 +138,19 @@ class Choice(Struct, frozen=True):
 
 
 class Partition(Struct, frozen=True, kw_only=True):
-    """Who runs what.
+    """The division of a model between TensorRT and PyTorch.
 
     Attributes:
-        front_end, min_block_size: the variant and the size it was made with.
+        front_end, min_block_size: the variant and the size of this partition.
         operators, in_tensorrt: how many there are in all graphs, and how many of them TensorRT runs.
-        engines: operators of each engine. All three are ``None`` where the front end does not tell.
+        engines: operators per engine. All three are ``None`` where the front end does not list them.
         graph_breaks: why the model was compiled into several graphs, in the compiler's words; ``interruptions``: the
-            same, each with its place.
-        choices: what other values of ``min_block_size`` give; empty where that was not found out.
-        ways: how many different results there are, of which ``choices`` has some; 0 where that was not found out.
+            same, with their places.
+        choices: the results of other values of ``min_block_size``; empty where they were not computed.
+        ways: number of different results, of which ``choices`` has some; 0 where they were not computed.
         fewest: the choice with the fewest segments among those that leave an engine.
         assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
-        note: what is not known, and why.
+        note: the missing values, and why they are missing.
     """
 
     schema: str = SCHEMA
@@ -172,7 +172,7 @@ class Partition(Struct, frozen=True, kw_only=True):
 
 
 def partition_in(facts: Mapping[str, Any]) -> Partition | None:
-    """The partition in a record's facts; none where they hold something else."""
+    """Return the partition in a record's facts; ``None`` if they hold none."""
     try:
         return msgspec.convert(facts.get("partition"), Partition, strict=True)
     except msgspec.ValidationError:
@@ -180,12 +180,12 @@ def partition_in(facts: Mapping[str, Any]) -> Partition | None:
 
 
 def partition_of(segments: Sequence[Segment], **facts: Any) -> Partition:
-    """A partition from its segments and ``facts``, which are fields that are known; count the rest."""
+    """Return a partition from its segments and ``facts``, which are further fields; count the rest."""
     engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
     choices, interruptions = tuple(facts.get("choices", ())), tuple(facts.get("interruptions", ()))
-    # Of those that leave an engine the one with the fewest segments, of equal ones that with most in TensorRT.
-    able = [choice for choice in choices if choice.engines]
-    fewest = min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
+    # Among the choices with an engine, take the fewest segments, and then the most operators in TensorRT.
+    with_engines = [choice for choice in choices if choice.engines]
+    fewest = min(with_engines, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
     counted_fields = {
         "operators": sum(len(segment.operators) for segment in segments),
         "in_tensorrt": sum(engines),
@@ -211,7 +211,7 @@ def _break(number: int, segment: Segment) -> Break:
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
-    """Segments with neighbours of PyTorch's in one graph put together, and empty ones left out."""
+    """Return the segments with adjacent ones of PyTorch in one graph merged, and without empty ones."""
     whole: list[Segment] = []
     for segment in segments:
         last = whole[-1] if whole else None
@@ -223,40 +223,40 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
 
 
 def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequence[Segment]]) -> dict[str, Any]:
-    """What each ``min_block_size`` gives that changes anything: ``choices`` and ``ways`` of a :class:`Partition`.
+    """Return ``choices`` and ``ways`` of a :class:`Partition`: the result of every ``min_block_size`` with an effect.
 
-    An engine goes when ``min_block_size`` exceeds its operators, so between two of their numbers nothing changes;
-    ``sizes`` are those of the engines at 1. Larger values than the largest leave no engine: they are there if ``own``
-    is one of them. Of very many values only some are tried, the smallest, the largest and ``own`` among them.
+    An engine disappears when ``min_block_size`` exceeds its operators, so nothing changes between two of these numbers.
+    ``sizes`` are the sizes of the engines at 1. Values above the largest leave no engine. They are listed if ``own`` is
+    one of them. Of very many values only some are tried, with the smallest, the largest and ``own`` among them.
     """
-    known = sorted(set(sizes))
-    reaches = [(below + 1, size) for below, size in pairwise([0, *known])]
-    if known and own > known[-1]:
-        reaches.append((known[-1] + 1, own))
-    tried = reaches
-    if len(reaches) > MOST_CHOICES:  # the largest decides what is fewest; of the others some show the way
+    distinct = sorted(set(sizes))
+    reaches = [(below + 1, size) for below, size in pairwise([0, *distinct])]
+    if distinct and own > distinct[-1]:
+        reaches.append((distinct[-1] + 1, own))
+    candidates = reaches
+    if len(reaches) > MOST_CHOICES:  # keep the largest, which decides ``fewest``, and a sample
         step = (len(reaches) - 1) / (MOST_CHOICES - 2)
-        kept = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
-        tried = sorted(kept | {reach for reach in reaches if reach[0] <= own <= reach[1]})
-    found = []
-    for least, most in tried:
+        sampled = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
+        candidates = sorted(sampled | {reach for reach in reaches if reach[0] <= own <= reach[1]})
+    choices = []
+    for least, most in candidates:
         segments = evaluate(most)
         engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
-        found.append(Choice(least, most, engines, len(segments)))
-    return {"choices": tuple(found), "ways": len(reaches)}
+        choices.append(Choice(least, most, engines, len(segments)))
+    return {"choices": tuple(choices), "ways": len(reaches)}
 
 
-# What quantizing a model to a file gave: a :class:`Quantization`. Data alone; no framework is needed to show it.
+# The result of quantizing a model to a file: a :class:`Quantization`. No framework is needed to show it.
 #
-# One that says what each layer loses is kept beside the model's records, as ``quantized-int8-onnxruntime.json``: by its
-# precision and backend, in the place of the one before it.
+# A quantization with the errors of the layers is kept in the folder of the model's records. Its name is such as
+# ``quantized-int8-onnxruntime.json``, by precision and backend, and replaces the one before it.
 
 QUANTIZATION_SCHEMA = "inferlens.quantization/1"
 QUANTIZATIONS = "quantized-*.json"
 
 
 class OutputError(Struct, frozen=True):
-    """How far an output is from that in fp32 over all samples: relative L2 error, and cosine."""
+    """The difference of an output from fp32 over all samples: relative L2 error, and cosine."""
 
     rel_l2: float
     cosine: float
@@ -278,7 +278,7 @@ class LayerError(Struct, frozen=True):
 
 
 class QuantizedFile(Struct, frozen=True, kw_only=True):
-    """A model that was quantized but for the layers ``keep``, written, and run.
+    """A quantized model in a file that was also run; the layers in ``keep`` are not quantized.
 
     Attributes:
         share: of the multiply-adds that are quantized; ``None`` where that cannot be counted.
@@ -303,21 +303,21 @@ class QuantizedFile(Struct, frozen=True, kw_only=True):
 
     @property
     def error(self) -> float:
-        """Of the worst output."""
+        """Return the relative L2 error of the worst output."""
         return max((output.rel_l2 for output in self.outputs), default=0.0)
 
 
 class Quantization(Struct, frozen=True, kw_only=True):
-    """A model that was quantized to a file, what it is worth, and what was tried on the way.
+    """A model that was quantized to a file, with its errors and all attempts.
 
     Attributes:
         path: the file; empty if no attempt kept the limit, so that none was written.
-        best: what was written, or, if nothing was, the attempt that came nearest to the limit.
+        best: the written file, or, if no file was written, the attempt that came nearest to the limit.
         samples: of the calibration data, that outputs were compared on.
         size_before, size: bytes of the graph in fp32, and of what was written.
-        layers: those that were quantized, the worst first, where that was asked for or needed.
-        limit: the limit that it keeps, as it was asked for, such as ``error=1e-2``; empty if none was.
-        run_by: the backend and variant that ran what was written, for all that is said of it.
+        layers: those that were quantized, the worst first, where that was requested or needed.
+        limit: the limit that it keeps, as the user wrote it, such as ``error=1e-2``; empty if none was.
+        run_by: the backend and variant that ran the file; all errors and accuracies are of that run.
         not_run: why that is not the backend that it was written for; empty if it is.
     """
 
@@ -337,16 +337,16 @@ class Quantization(Struct, frozen=True, kw_only=True):
 
 
 def quantization_name(quantization: Quantization) -> str:
-    """The name of its file."""
+    """Return the name of the file."""
     return QUANTIZATIONS.replace("*", f"{quantization.case.precision}-{quantization.case.backend}")
 
 
 def save_quantization(folder: Path, quantization: Quantization) -> None:
-    """Writes it into the folder of the model's records, if it says what each layer loses."""
+    """Write it into the folder of the model's records, if it has the errors of the layers."""
     if quantization.layers:
         write_whole(make_folder(folder) / quantization_name(quantization), msgspec.json.encode(quantization))
 
 
 def read_quantization(file: Path) -> Quantization:
-    """The one in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
+    """Return the quantization in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
     return decode_json(read_unpacked(file), Quantization, QUANTIZATION_SCHEMA, "quantization")

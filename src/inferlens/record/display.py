@@ -30,7 +30,7 @@ def fields_by_key(struct: msgspec.Struct) -> dict[str, Any]:
 
 
 class Displayed:
-    """Something that ``print`` and notebooks show as :func:`draw` has it."""
+    """A result that ``print`` and notebooks show by :func:`draw`."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ class Struct(Displayed, msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """Data whose ``repr`` is a line: the fields that differ from their defaults, the long ones shortened."""
 
     def __repr__(self) -> str:
-        said = ""
+        text = ""
         for name, value in self.__rich_repr__():
-            said += f", {name}={short(value)}"
-            if len(said) > LONGEST:
-                said = f"{said[:LONGEST]}…"
+            text += f", {name}={short(value)}"
+            if len(text) > LONGEST:
+                text = f"{text[:LONGEST]}…"
                 break
-        return f"{type(self).__name__}({said[2:]})"
+        return f"{type(self).__name__}({text[2:]})"
 
 
 def short(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a file is, by its first kilobytes and its structure; its name counts for nothing, and nothing is unpickled."""
+"""The kind of a file, by its first kilobytes and its structure. Its name is not used, and nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from typing import IO, Any, NamedTuple
 
 from inferlens.errors import InferlensError
 
-HEAD = 1 << 19  # bytes that are looked at
+HEAD = 1 << 19  # bytes that are read
 LARGEST_PART = 1 << 26  # bytes of a pickle or a description in an archive
-MOST_OPCODES = 500_000  # of a pickle; its outline is known long before
+MOST_OPCODES = 500_000  # of a pickle; its outline is complete long before
 RUN = "inferlens bench {path}"
 LOAD = "inferlens bench MODEL --weights {path}"
 SHOW = "inferlens show {path}"
@@ -85,7 +85,7 @@ class FileType(Enum):
 
 
 class FileKind(NamedTuple):
-    """The kind of a file, and its title in a sentence where more is known than its kind.
+    """The kind of a file, and a more precise title if there is one.
 
     ``packing`` is the program that the file is packed with, such as ``gzip``.
     """
@@ -96,7 +96,7 @@ class FileKind(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What the file is, as the end of a sentence."""
+        """Return the description of the file, as the end of a sentence."""
         packed = f", packed with {self.packing}" if self.packing else ""
         return (self.detail or self.kind.value[0]) + packed
 
@@ -127,7 +127,7 @@ def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: s
 
 
 def file_kind(source: Path | bytes) -> FileKind:
-    """Return what a file is, or what a file is that begins with the bytes.
+    """Return the kind of a file, or of a file that begins with the bytes.
 
     Raises OSError if the file cannot be read.
     """
@@ -149,8 +149,8 @@ def _kind_of(source: IO[bytes]) -> FileKind:
         head = _start(opened)
         file.seek(0)
         if packing:
-            found = _kind(head, io.BytesIO(head))
-            return FileKind(found.kind, found.detail, packing)
+            kind = _kind(head, io.BytesIO(head))
+            return FileKind(kind.kind, kind.detail, packing)
         return _kind(head, file)
 
 
@@ -174,13 +174,13 @@ def _zstd(file: IO[bytes]) -> IO[bytes]:
 
         reader: IO[bytes] = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file)
         return reader
-    return io.BytesIO(b"\0")  # what is in it is not known
+    return io.BytesIO(b"\0")  # without zstandard the content stays unknown
 
 
 def _start(file: IO[bytes]) -> bytes:
     """Return the first bytes of a file; of a damaged one, those before the damage."""
     parts: list[bytes] = []
-    with suppress(Exception):  # each unpacker has errors of its own
+    with suppress(Exception):  # every unpacker has errors of its own
         while sum(map(len, parts)) < HEAD and (part := file.read(1 << 14)):
             parts.append(part)
     return b"".join(parts)
@@ -255,10 +255,10 @@ def _markup(text: bytes) -> FileKind:
     return FileKind(FileType.XML)
 
 
-# JSON, of which only the beginning is here. Each pattern is a key or a form that the writer always puts there.
+# Patterns of the beginning of JSON files. A pattern is a key or a form that the writer always puts there.
 
 _SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
-_FORMS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
+_PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
     (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
     (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
     (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
@@ -281,8 +281,8 @@ def _json(text: bytes) -> FileKind:
         return FileKind(FileType.TRACE)
     if text[:1] == b"[" and _EVENT.search(text):
         return FileKind(FileType.ONNX_PROFILE if _ONNX_EVENT.match(text) else FileType.TRACE)
-    for kind, form in _FORMS:
-        if form.search(text):
+    for kind, pattern in _PATTERNS:
+        if pattern.search(text):
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
         return FileKind(FileType.EXECUTION_TRACE)
@@ -298,7 +298,7 @@ def _json(text: bytes) -> FileKind:
     return FileKind(FileType.JSON, f"{what} of another tool{fields}")
 
 
-# The fields of onnx.ModelProto and the type of each on the wire: 0 is a number, 2 has a length.
+# The fields of onnx.ModelProto and their types on the wire: 0 is a number, 2 has a length.
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 _GRAPH = 7
 
@@ -372,7 +372,7 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 # The outline of a pickle: a dict for a dict, and a text for all else. Its opcodes are read, and nothing is imported or
-# called: what a pickle would call is the text of its name.
+# called. The name of a function stands for its result.
 
 Outline = dict[Any, Any] | str | int | None
 TENSOR, MODULE, OTHER = "a tensor", "a module", "another object"
@@ -424,20 +424,20 @@ def _follow(opcode: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) 
     elif name == "DUP":
         stack.append(stack[-1])
     else:
-        taken = _take(opcode, stack)
+        arguments = _take(opcode, stack)
         if len(opcode.stack_after):
-            stack.append(_result(name, argument, taken))
+            stack.append(_result(name, argument, arguments))
 
 
 def _take(opcode: Any, stack: list[Any]) -> list[Any]:
     """Remove what an opcode takes from the stack, in order and without marks."""
     before = [item.name for item in opcode.stack_before]
-    taken: list[Any] = []
+    arguments: list[Any] = []
     if "mark" in before:
         while (top := stack.pop()) is not _MARK:
-            taken.insert(0, top)
+            arguments.insert(0, top)
         before = before[: before.index("mark")]
-    return [stack.pop() for _ in before][::-1] + taken
+    return [stack.pop() for _ in before][::-1] + arguments
 
 
 def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
@@ -450,8 +450,8 @@ def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
     if name == "STACK_GLOBAL":
         return f"{arguments[0]} {arguments[1]}"
     if name == "BUILD":
-        of_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
-        return MODULE if of_module else arguments[0]
+        is_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
+        return MODULE if is_module else arguments[0]
     if name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
         called = str(arguments[0])
         if called in _DICTS:

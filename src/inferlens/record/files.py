@@ -1,4 +1,4 @@
-"""Files written whole, read plain or packed, told apart by their content; and JSON that names its schema."""
+"""Atomic writing of files, reading of plain or packed files, and JSON that names its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Form = TypeVar("Form")
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that it has either its old content or all of the new, also after a crash."""
+    """Write a file atomically: also after a crash it has its old content or all of the new."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -49,7 +49,7 @@ def make_folder(folder: Path, hint: str = "--output with another folder") -> Pat
 
 
 def read_unpacked(path: Path) -> bytes:
-    """The content of a file, unpacked if its name ends in ``.gz`` or ``.xz``.
+    """Return the content of a file, unpacked if its name ends in ``.gz`` or ``.xz``.
 
     Raises:
         InferlensError: if it is damaged.
@@ -65,20 +65,23 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def plain_or_packed(path: Path) -> Path:
-    """The file of that name, or with the ending of a packed one behind it; the plain name where there is none."""
+    """Return the file of that name, or the packed one; the plain name where there is none."""
     every = (path.with_name(path.name + end) for end in PACKED)
     return next((file for file in every if file.is_file()), path)
 
 
 def files_under(folder: Path, pattern: str) -> list[Path]:
-    """What lies at any depth under a name that fits ``pattern``, plain or packed, in order."""
+    """Return all paths below a folder whose names fit ``pattern``, plain or packed, in order."""
     fit = [pattern + end for end in PACKED]
     walked = ((where, name) for where, folders, names in os.walk(folder) for name in (*folders, *names))
     return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, item) for item in fit))
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether what is open is this process's alone now, until it is closed; also where the system knows no locks."""
+    """Return whether this process has the lock now, which lasts until it is closed.
+
+    Return true where the system has no locks.
+    """
     try:
         import fcntl
 
@@ -103,7 +106,7 @@ def open_locked(path: Path) -> Iterator[IO[str]]:
 
 
 def sha256(*parts: Path | bytes) -> str:
-    """Hash of files or their content, one after the other."""
+    """Return the hash of files or their content, one after the other."""
     digest = hashlib.sha256()
     for part in parts:
         with part.open("rb") if isinstance(part, Path) else io.BytesIO(part) as file:
@@ -117,15 +120,15 @@ class _Tag(Struct):
 
 
 def decode_json(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
-    """``data`` as ``form``; ``noun`` names it in errors.
+    """Return ``data`` as ``form``; ``noun`` names it in errors.
 
     Raises InferlensError if the data has another schema, or is no such JSON.
     """
     try:
-        found = msgspec.json.decode(data, type=_Tag).schema
-        if found != schema:
+        actual = msgspec.json.decode(data, type=_Tag).schema
+        if actual != schema:
             raise InferlensError(
-                f"The {noun} has schema '{found}'.", expected=schema, hint="a version of inferlens that knows it"
+                f"The {noun} has schema '{actual}'.", expected=schema, hint="a version of inferlens that knows it"
             )
         return msgspec.json.decode(data, type=form)
     except (msgspec.DecodeError, RecursionError) as error:

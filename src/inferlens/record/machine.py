@@ -1,4 +1,4 @@
-"""What the machine did while a case ran: a :class:`MachineLog`, columns of samples taken from outside its process.
+"""The state of the machine while a case ran: a :class:`MachineLog`, samples taken outside the case's process.
 
 Times are seconds of ``time.perf_counter()``, on Linux those of ``CLOCK_MONOTONIC``, which counts from one point for the
 whole system (clock_gettime(2)), so that times of different processes can be compared. A column is empty where the
@@ -41,11 +41,11 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
 
 
 class GpuProcesses(Struct, frozen=True, kw_only=True):
-    """Who was on the GPU at ``times``, from NVML.
+    """The processes on the GPU at ``times``, from NVML.
 
     Attributes:
         case_memory: bytes of device memory in use by the case's processes.
-        foreign: how many processes on the GPU are surely not the case's; ``None`` where that is not known.
+        foreign: number of processes on the GPU that are surely not the case's; ``None`` if unknown.
         foreign_utilisation: share of the multiprocessors' time that they used, 0 to 1.
     """
 
@@ -56,7 +56,7 @@ class GpuProcesses(Struct, frozen=True, kw_only=True):
 
 
 class CpuSamples(Struct, frozen=True, kw_only=True):
-    """The CPUs that the case may use. Loads are means over the interval from the time before to the time beside them.
+    """The CPUs that the case may use. Loads are means over the interval since the time before.
 
     Attributes:
         busy, case, others: processors' worth of work done on these CPUs by anybody, the case's processes, and the rest.
@@ -89,15 +89,15 @@ class Before(Struct, frozen=True, kw_only=True):
 
 
 class MachineLog(Struct, frozen=True, kw_only=True):
-    """What the machine did while a case ran.
+    """The state of the machine while a case ran.
 
     Attributes:
-        interval: seconds between two samples of the GPU, as asked for; processes and CPUs are looked at less often.
+        interval: seconds between two samples of the GPU, as requested; processes and CPUs are sampled less often.
         gpu, processes, cpu: the samples; ``None`` where there are none at all.
         cpus: how many logical CPUs the case may use.
         before: the GPU before the case's process started.
         peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
-        absent: what is not known, and why.
+        absent: the missing values, and why they are missing.
     """
 
     interval: float
@@ -112,7 +112,7 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     absent: dict[str, str] = {}
 
     def between(self, begin: float, end: float) -> MachineLog:
-        """The same with only the samples from ``begin`` to ``end``, and one more on either side of them."""
+        """Return the log with only the samples from ``begin`` to ``end``, and one more on either side."""
         return msgspec.structs.replace(
             self,
             gpu=_between(self.gpu, begin, end),
@@ -129,7 +129,7 @@ class DeviceMemory(Struct, frozen=True):
 
 
 class Span(Struct, frozen=True):
-    """From ``begin`` to ``end`` in seconds of the log's clock, what happened, and more of it in words."""
+    """An event of the machine from ``begin`` to ``end`` in seconds of the log's clock, with a reason in words."""
 
     begin: float
     end: float
@@ -145,12 +145,12 @@ LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile ne
 
 
 class Marks(Struct, frozen=True, kw_only=True):
-    """What became of a series of samples.
+    """The disturbed samples of a series.
 
     Attributes:
         disturbed: places of the samples that something touched which is not the case's own doing.
         discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
-        touched: how many samples each kind of disturbance touched, own doing included.
+        touched: number of samples per kind of disturbance, including those that the case itself caused.
     """
 
     count: int
@@ -161,12 +161,15 @@ class Marks(Struct, frozen=True, kw_only=True):
 
     @property
     def clean(self) -> bool:
-        """Whether what is kept was not disturbed, as far as could be seen."""
+        """Return whether the kept samples were not disturbed, as far as the log shows."""
         return len(self.disturbed) == len(self.discarded)
 
     @property
     def short(self) -> bool:
-        """Whether a second attempt may be quiet: half of the series was, and too little of it to leave the rest out."""
+        """Return whether a second attempt may be quiet.
+
+        At least half of the series was quiet, but too little of it to leave the rest out.
+        """
         return not self.clean and len(self.disturbed) <= DISCARD_AT_MOST * self.count
 
 
@@ -189,11 +192,11 @@ class Energy(Struct, frozen=True, kw_only=True):
 
 
 def peak_device_memory(log: MachineLog, *, shared: bool = False) -> DeviceMemory | None:
-    """The largest device memory that a case's process was seen to use; ``None`` where NVML does not tell.
+    """Return the largest device memory of a case's process in a sample; ``None`` where NVML has no value.
 
-    It counts all that the process holds on the device: context, code, workspaces, and what an allocator keeps. A peak
-    that is shorter than the time between two samples is missed. Of a device that is ``shared`` with other cases it is
-    not told unless NVML names processes.
+    It counts everything that the process holds on the device: context, code, workspaces, and the cache of an allocator.
+    A peak that is shorter than the time between two samples is missed. For a device that is ``shared`` with other cases
+    NVML must name the processes.
     """
     if log.peak_case_memory:
         return DeviceMemory(log.peak_case_memory, "NVML: memory of the case's processes, the largest sample")

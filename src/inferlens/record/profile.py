@@ -1,6 +1,6 @@
-"""Where the time of a case goes: a :class:`Profile`, one for each case and level, and its JSON form.
+"""The distribution of a case's time: a :class:`Profile`, one for a case and level, and its JSON form.
 
-A profile is data, frozen, and holds the times of every run; sums, shares and intervals are computed when asked for.
+A profile is data, frozen, and holds the times of every run; sums, shares and intervals are computed on demand.
 Times are seconds, sizes are bytes. Timing and profiling never share a run: what an instrumented call takes is kept
 here as ``whole``, what an unprofiled one takes is the latency of the record that ``record`` names.
 """
@@ -24,7 +24,7 @@ Timed = Literal["host", "GPU"]
 
 
 class Tensor(Struct, frozen=True, kw_only=True):
-    """What goes into a layer or comes out of it; empty where that is not told."""
+    """An input or an output of a layer; unknown fields are empty."""
 
     name: str = ""
     shape: tuple[int, ...] = ()
@@ -33,17 +33,16 @@ class Tensor(Struct, frozen=True, kw_only=True):
 
 
 class TimedPart(Struct, frozen=True, kw_only=True):
-    """What has a time in each run: a layer or a kernel.
+    """A layer or a kernel, with its times.
 
     Attributes:
         name: as the backend names it, or the profiler, demangled.
-        kind: what it does, in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
+        kind: its kind in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
         modules: paths of the modules that it came from, in the order of execution; several where modules were fused,
-            none where that is not known. The model itself is the empty path.
-        times: seconds in each run, in order: of all its calls in that run, and of itself alone, without layers that it
+            none if unknown. The model itself is the empty path.
+        times: seconds per run, in order: of all its calls in that run, and of itself alone, without layers that it
             contains.
-        begins: when the first of its calls began in each run, in seconds since the run began; empty where that is not
-            told.
+        begins: start of its first call in every run, in seconds since the run began; empty if unknown.
     """
 
     name: str
@@ -55,12 +54,12 @@ class TimedPart(Struct, frozen=True, kw_only=True):
 
 
 class Layer(TimedPart, frozen=True, kw_only=True):
-    """Something that a backend executes and names.
+    """A layer that a backend executes and names.
 
     Attributes:
         operators: the ATen or ONNX operators that it came from, by name.
-        precision: what it computes in, such as ``int8`` or ``fp32``; empty where that is not known.
-        details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
+        precision: the type it computes in, such as ``int8`` or ``fp32``; empty if unknown.
+        details: other facts from the backend, such as tactic, kernel, filter, stride, weights.
     """
 
     operators: tuple[str, ...] = ()
@@ -71,12 +70,12 @@ class Layer(TimedPart, frozen=True, kw_only=True):
 
 
 class Kernel(TimedPart, frozen=True, kw_only=True):
-    """Something that the GPU ran: a kernel, a copy or a fill.
+    """An operation that the GPU ran: a kernel, a copy or a fill.
 
     Attributes:
-        layer: the layer that it belongs to; ``operator``: the ATen operator that launched it; empty if not known.
+        layer: the layer that it belongs to; ``operator``: the ATen operator that launched it; empty if unknown.
         grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
-        registers: of each thread; ``shared_memory``: of each block, in bytes.
+        registers: per thread; ``shared_memory``: per block, in bytes.
         occupancy: share of a multiprocessor's threads that the kernel's blocks can take, 0 to 1 (theoretical).
         achieved: an estimate of that share while it ran, which no kernel with few blocks reaches.
         tensor_cores: whether it used them, as its name tells; ``None`` where the name does not tell.
@@ -96,7 +95,7 @@ class Kernel(TimedPart, frozen=True, kw_only=True):
 
 
 class GpuLimits(Struct, frozen=True, kw_only=True):
-    """What occupancy is computed from: a GPU's multiprocessors and what each of them holds."""
+    """The limits of a GPU's multiprocessors, from which occupancy is computed."""
 
     name: str = ""
     multiprocessors: int = 0
@@ -110,11 +109,11 @@ class ProfiledRuns(Struct, frozen=True, kw_only=True):
     """The instrumented runs of one case.
 
     Attributes:
-        whole: seconds of each run on the host, from the call to its outputs being ready.
-        clock: what timed the layers or kernels.
-        absent: what is not known of them, and why.
-        begun: when each run began, in seconds since the first of them began; empty where that is not told.
-        started: UTC time at which the first run began, ISO 8601; empty where that is not told.
+        whole: seconds per run on the host, from the call to its outputs being ready.
+        clock: the clock that timed the layers or kernels.
+        absent: the missing values, and why they are missing.
+        begun: start of every run, in seconds since the first of them began; empty if unknown.
+        started: UTC time at which the first run began, ISO 8601; empty if unknown.
     """
 
     whole: tuple[float, ...]
@@ -135,7 +134,7 @@ class Kernels(ProfiledRuns, frozen=True, kw_only=True):
     """The kernels of one case.
 
     Attributes:
-        busy: seconds of each run in which the GPU ran at least one of them.
+        busy: seconds per run in which the GPU ran at least one of them.
         launches: calls of the runtime that launched something, in one run; a CUDA graph is one.
     """
 
@@ -146,14 +145,14 @@ class Kernels(ProfiledRuns, frozen=True, kw_only=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """Everything learned from profiling one case at one level.
+    """The profile of one case at one level.
 
     Attributes:
         record: id of the record of the same case that was timed unprofiled, in the same command.
         status: how it ended; ``reason`` says why if not ``ok``.
         layers, kernels: of the level of that name; ``None`` if it did not get that far.
-        work: what the model does in one call, whatever runs it; ``None`` where that is not counted.
-        ceilings: what the device reaches at best; ``None`` where that was not measured.
+        work: the work of the model in one call on any backend; ``None`` where it was not counted.
+        ceilings: the measured limits of the device; ``None`` where they were not measured.
     """
 
     schema: str = SCHEMA
@@ -183,32 +182,31 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     @property
     def timed_runs(self) -> Layers | Kernels | None:
-        """Its layers, or its kernels."""
         return self.layers or self.kernels
 
     @property
     def parts(self) -> tuple[Layer, ...] | tuple[Kernel, ...]:
-        """Each layer, or each kernel."""
+        """Return the layers, or the kernels."""
         return self.layers.layers if self.layers else self.kernels.kernels if self.kernels else ()
 
     @property
     def timed(self) -> Timed | None:
-        """Whether the times of its parts are of the host or of the GPU, as those of kernels are."""
+        """Return whether the times of its parts are of the host or of the GPU. Kernels have times of the GPU."""
         return self.layers.timed if self.layers else "GPU" if self.kernels else None
 
     @property
     def clock(self) -> str:
-        """What timed its parts; empty without any."""
+        """Return the clock of its parts; empty without any."""
         return self.timed_runs.clock if self.timed_runs else ""
 
 
 def encode_profile(profile: Profile) -> bytes:
-    """A profile as JSON on one line, UTF-8, ending in a newline: it has a number for each layer and run."""
+    """Return a profile as JSON on one line, UTF-8, ending in a newline."""
     return msgspec.json.encode(profile) + b"\n"
 
 
 def decode_profile(data: bytes) -> Profile:
-    """A profile from its JSON form. Raises InferlensError if the data is no profile of a schema this version reads."""
+    """Return a profile from its JSON form. Raises InferlensError for other data or an unknown schema."""
     return decode_json(data, Profile, SCHEMA, "profile")
 
 
@@ -217,16 +215,18 @@ def decode_profile(data: bytes) -> Profile:
 
 
 class ModuleWork(Struct, frozen=True, kw_only=True):
-    """What one module does by itself in one call of the model. Tensors are counted where they cross its border.
+    """The work of one module without its submodules in one call of the model.
+
+    Tensors are counted where they cross its border.
 
     Attributes:
         module: its path; the model itself is the empty one.
         flops: floating-point operations of all calls, in matrix products, convolutions and attention.
-        weights: bytes of the parameters and buffers that its own operators read, each once in a call.
+        weights: bytes of the parameters and buffers that its own operators read, once in a call.
         inputs, outputs: bytes of the activations that go into its operators from outside of it, and come out of it.
-        sources: of ``inputs``, the bytes that each other module has made, by its path; the rest are the model's inputs.
+        sources: of ``inputs``, the bytes from other modules, by their paths; the rest are the model's inputs.
         returned: of ``outputs``, the bytes that the model returns.
-        operators: its operators by name, each with how often it is called.
+        operators: the number of calls of its operators, by name.
     """
 
     module: str
@@ -242,14 +242,14 @@ class ModuleWork(Struct, frozen=True, kw_only=True):
 
 
 class OperatorWork(Struct, frozen=True, kw_only=True):
-    """What one call of an operator does. Tensors are counted as it reads and writes them, each once.
+    """The work of one call of an operator. A tensor counts once as read and once as written.
 
     Attributes:
         module: the path of the module whose own operator it is.
         operator: its name, such as ``aten.addmm``.
         flops: as of a module; ``weights``: bytes of the parameters and buffers that it reads.
         inputs: bytes of the activations that it reads; ``outputs``: those that it writes and others read.
-        sources: of ``inputs``, the bytes that each other operator has made, by its place from 0 among all of them.
+        sources: of ``inputs``, the bytes from other operators, by their places from 0 among all of them.
         returned: of ``outputs``, the bytes that the model returns.
     """
 
@@ -264,14 +264,14 @@ class OperatorWork(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What a model does in one call.
+    """The work of a model in one call.
 
     Attributes:
         modules: in the order in which they are first called, also those whose operators are all in modules inside.
-        operators: each call of one, in the order of execution; none in profiles of earlier versions.
-        uncovered: operators whose FLOPs are not known, each with how often it is called; not those whose bytes are
+        operators: all calls of operators, in the order of execution; none in profiles of earlier versions.
+        uncovered: operators without a formula for FLOPs, with their numbers of calls; not those whose bytes are
             their work.
-        note: how it was counted, or why it was not.
+        note: the way it was counted, or the reason why it was not.
     """
 
     modules: tuple[ModuleWork, ...] = ()
@@ -281,16 +281,16 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Ceilings(Struct, frozen=True, kw_only=True):
-    """What a device reaches at best, as measured on it.
+    """The measured limits of a device.
 
     Attributes:
         bandwidth: bytes per second that a copy within its memory reads and writes together.
-        cached: the same of a copy that stays in its caches; 0 where that was not measured.
-        cache: bytes of its last cache; 0 where that is not known.
+        cached: the same of a copy that stays in its caches; 0 where it was not measured.
+        cache: bytes of its last cache; 0 if unknown.
         rates: floating-point operations per second of matrix products and convolutions, by precision (``tf32`` too).
-        basis: what was measured with which library.
+        basis: the measured operation and its library.
         absent: why a precision has no rate.
-        disturbed: what made them lower than they are, as far as is known; such are not kept for later.
+        disturbed: the reason why they may be too low; such ceilings are not kept for later.
     """
 
     device: str

@@ -1,6 +1,6 @@
-"""What was learned: a :class:`Record`, one per case and run, and its JSON form.
+"""The result of a case: a :class:`Record`, one per case and run, and its JSON form.
 
-It holds raw samples; statistics are computed when asked for. Times are seconds, sizes are bytes. Readers refuse a
+It holds raw samples; statistics are computed on demand. Times are seconds, sizes are bytes. Readers refuse a
 ``schema`` they do not know and ignore fields they do not know.
 """
 
@@ -22,7 +22,7 @@ SCHEMA = "inferlens.record/1"
 AGREEMENT = "agreement"  # the accuracy of samples without labels: answers that are those of the reference
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
 MEMORY_APART = "memory of a process that did not export"  # a fact: it is not of the process that was timed
-KERNEL_FAMILIES = "kernel families"  # the fact with the share of the GPU time of each kind of kernel
+KERNEL_FAMILIES = "kernel families"  # the fact with the share of the GPU time per kind of kernel
 CUT_SHORT = "cut short"  # the fact of a case of a race that was interrupted before its second round
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
@@ -37,14 +37,14 @@ class Measurement(Struct, frozen=True, kw_only=True):
     """Raw samples of one metric, in the order they were taken.
 
     Attributes:
-        metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
+        metric: the quantity. ``latency``: host time from the call to its outputs being ready, nothing else in
             flight. ``warm-up``: the same of the calls before the first sample. ``enqueue time``: host time until the
             call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
             time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
             begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
         samples: the raw samples; ``None`` for one that was no finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
-        begins: when each sample began, as in ``Record.machine``; empty where another metric of the same calls has them.
+        begins: start times of the samples, as in ``Record.machine``; empty if another metric of these calls has them.
         calls: calls in one sample: 1, or those of a window.
     """
 
@@ -58,7 +58,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """The samples; NaN for what was no finite number."""
+        """Return the samples, with NaN for a sample that was no finite number."""
         if None not in self.samples:
             return cast("tuple[float, ...]", self.samples)
         return tuple(math.nan if value is None else value for value in self.samples)
@@ -72,7 +72,7 @@ class Phase(Struct, frozen=True):
     note: str = ""
 
 
-# How a model behaves, with the evidence; nothing of one that is deterministic.
+# The behavior of a model, with the evidence; empty for a deterministic model.
 BehaviorKind = Literal["writes inputs", "keeps state", "random", "not finite"]
 Behavior = dict[BehaviorKind, str]
 WRITES_INPUTS: BehaviorKind = "writes inputs"
@@ -82,7 +82,7 @@ NOT_FINITE: BehaviorKind = "not finite"
 
 
 class Agreement(Struct, frozen=True, kw_only=True):
-    """How far the outputs agree with the reference's.
+    """The agreement of the outputs with the reference's.
 
     Attributes:
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
@@ -110,19 +110,19 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
     @property
     def repeatable(self) -> bool:
-        """Whether any later call with the same inputs gives the same outputs."""
+        """Return whether any later call with the same inputs gives the same outputs."""
         return not self.behavior.keys() & {RANDOM, KEEPS_STATE}
 
 
 class Accuracy(Struct, frozen=True, kw_only=True):
-    """What the answers are worth on real data, and what those of the reference in fp32 are worth on the same samples.
+    """The accuracy of the answers on real data, and that of the reference in fp32 on the same samples.
 
     Attributes:
         metric: ``top-1`` where samples have labels; ``agreement`` with the reference's classes where they have none; or
             the name of the user's function.
-        values: one for each sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
+        values: one per sample, more is better: of ``top-1`` and ``agreement`` 1 for a hit and 0 for a miss; or a
             single number, where the user's function gives no more.
-        reference: what the reference is; empty where there is none in fp32.
+        reference: the name of the reference; empty where there is none in fp32.
         reference_values: those of the reference, sample by sample; empty where there is none, and of ``agreement``.
         top5, reference_top5: shares of samples whose label is among the five largest of more than ten classes.
         commonest: of ``top-1``, the share of samples that have the commonest label.
@@ -141,12 +141,12 @@ class Accuracy(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Peak memory of the case's process, in bytes, each with the basis it was read on.
+    """Peak memory of the case's process, in bytes, and the basis of every value.
 
     Attributes:
         device_peak: of the device, read from outside the process, on the same basis for every backend.
         library_peak: of the device, by the backend's own account; not comparable between backends.
-        parts: what the backend tells of its device memory by name, such as ``weights``.
+        parts: parts of the device memory by the backend's account, such as ``weights``.
     """
 
     host_peak: int | None = None
@@ -169,7 +169,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Environment(Struct, frozen=True, kw_only=True):
-    """Where a record was measured: machine, system, libraries. What could not be learned is empty."""
+    """The place where a record was measured: machine, system, libraries. Unknown fields are empty."""
 
     cpu: str = ""
     cpu_cores: int | None = None
@@ -188,7 +188,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     git_revision: str = ""
 
     def same_as(self, environment: Environment) -> bool:
-        """Whether nothing differs; which GPU stands first does not matter."""
+        """Return whether nothing differs. The order of the GPUs does not matter."""
         return self._sorted == environment._sorted
 
     @property
@@ -211,12 +211,12 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def weights_note(self) -> str:
-        """What a user of the model must know of its weights; empty if they are not random."""
+        """Return a note on random weights; empty if they are not random."""
         return RANDOM_WEIGHTS if self.weights.startswith("random") else ""
 
 
 class Artefact(Struct, frozen=True):
-    """A file kept beside the record: its path relative to the record's folder, what it is, its size in bytes."""
+    """A file that is kept with the record: its path relative to the record's folder, its kind, its size in bytes."""
 
     path: str
     kind: str
@@ -224,7 +224,7 @@ class Artefact(Struct, frozen=True):
 
 
 class Warning(Struct, frozen=True):
-    """Something the reader of a number must know: a stable code, what happened, and what to do about it."""
+    """A warning to the reader of a number: a stable code, what happened, and what to do about it."""
 
     code: str
     message: str
@@ -232,23 +232,22 @@ class Warning(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What, and what to do about it."""
         return f"{self.message} {self.advice}".strip()
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """Everything learned from one run of one case.
+    """The result of one run of one case.
 
     Attributes:
         id, run: different for every record, and shared by the records of one command.
         created: UTC time the case started, ISO 8601; ``ended``: when its record was kept, empty in older ones.
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.
-        accuracy: of the first of the run's processes of this case, where it was asked for.
-        facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
-        repeat: which of the run's processes of this case it was, counted from 0.
-        repeats: how many processes of this case the run was to have; 0 where that is not known.
-        machine: what the machine did in the steady state, watched from outside the process.
+        accuracy: of the first of the run's processes of this case, where it was requested.
+        facts: the backend's report of the run, such as the providers of an ONNX graph's nodes.
+        repeat: the number of the run's process of this case, from 0.
+        repeats: the planned number of processes of this case; 0 in records without it.
+        machine: the machine in the steady state, watched from outside the process.
         marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
             throughput were.
         energy, cpu_energy: joules for one item, of the GPU's board and of the CPUs, while latencies were taken.
@@ -284,7 +283,7 @@ class Record(Struct, frozen=True, kw_only=True):
     cpu_energy: Energy | None = None
 
     def __post_init__(self) -> None:
-        """The GPU that the case ran on stands first in its environment, whichever of the machine's it was."""
+        """Move the GPU that the case ran on to the first place in its environment."""
         gpus, used = self.environment.gpus, self.machine.gpu_uuid if self.machine else ""
         if used and gpus and gpus[0].uuid != used:
             gpus = tuple(sorted(gpus, key=lambda gpu: gpu.uuid != used))
@@ -295,44 +294,47 @@ class Record(Struct, frozen=True, kw_only=True):
         return f"<Record of {self.model.name}, {self.case.label}: {self.reason or self.status}>"
 
     def measurement(self, metric: Metric) -> Measurement | None:
-        """What was measured of ``metric``; ``None`` if it was not."""
+        """Return the measurement of ``metric``; ``None`` if it was not measured."""
         return next((m for m in self.measurements if m.metric == metric), None)
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
-        """Raw samples of ``metric`` in their unit, empty if it was not measured; NaN for what was no finite number."""
+        """Return the raw samples of ``metric`` in their unit; empty if it was not measured.
+
+        A sample that was no finite number is NaN.
+        """
         measurement = self.measurement(metric)
         return measurement.values if measurement else ()
 
     def phase_seconds(self, name: PhaseName) -> float | None:
-        """Seconds spent in all phases called ``name``; ``None`` if there was none."""
-        found = [phase.seconds for phase in self.phases if phase.name == name]
-        return sum(found) if found else None
+        """Return the seconds of all phases called ``name``; ``None`` if there was none."""
+        durations = [phase.seconds for phase in self.phases if phase.name == name]
+        return sum(durations) if durations else None
 
     @property
     def batch(self) -> int | None:
-        """Items in one call: the first dimension of the first input."""
+        """Return the items in one call: the first dimension of the first input."""
         if self.model.inputs and self.model.inputs[0].shape:
             return self.model.inputs[0].shape[0]
         return self.case.batch
 
     @property
     def ranked(self) -> bool:
-        """Whether this record may win: it ran to its end and its outputs are not known to be wrong."""
+        """Return whether this record may win: it ran to its end and no check shows wrong outputs."""
         return self.status == "ok" and not (self.agreement and self.agreement.agrees is False)
 
 
 def encode(record: Record) -> bytes:
-    """A record as indented JSON, UTF-8, ending in a newline. Numbers that are not finite become null."""
+    """Return a record as indented JSON, UTF-8, ending in a newline. Numbers that are not finite become null."""
     return msgspec.json.format(msgspec.json.encode(record, enc_hook=tuple), indent=1) + b"\n"
 
 
 def decode(data: bytes) -> Record:
-    """A record from its JSON form. Raises InferlensError if the data is no record of a schema this version reads."""
+    """Return a record from its JSON form. Raises InferlensError for other data or an unknown schema."""
     return decode_json(data, Record, SCHEMA, "record")
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a record."""
+    """Return the JSON Schema (draft 2020-12) of a record."""
     schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Record)))
     for part in schema["$defs"].values():  # Python 3.13 strips docstrings of their indentation, older ones do not
         if "description" in part:
@@ -341,18 +343,18 @@ def json_schema() -> dict[str, Any]:
 
 
 def machine_kind(environment: Environment) -> str:
-    """What kind of machine it is: CPU, threads that may be used, GPUs."""
+    """Return the kind of machine: CPU, number of usable threads, GPUs."""
     cpu = environment.cpu or "unknown CPU"
     threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
     return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
 
 
 def machine_name(environment: Environment) -> str:
-    """What tells one machine from another: its kind, which card was used (two of one kind differ), and the driver."""
+    """Return the name of a machine: its kind, the card in use (two of one kind differ), and the driver."""
     driver = f"driver {environment.driver}" if environment.driver else ""
     return ", ".join(filter(None, [machine_kind(environment), card_name(environment), driver]))
 
 
 def card_name(environment: Environment) -> str:
-    """The beginning of the UUID of the GPU in use, such as ``GPU-163fb149``; empty where it is not known."""
+    """Return the beginning of the UUID of the GPU in use, such as ``GPU-163fb149``; empty if it has none."""
     return environment.gpus[0].uuid[:12] if environment.gpus else ""

@@ -1,9 +1,9 @@
-"""Records on disk: ``<output>/<model>/<case>/record.json``, artefacts and the log beside it.
+"""Records on disk: ``<output>/<model>/<case>/record.json``, with artefacts and the log in the same folder.
 
 A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
-gets ``<case>@2``. A record is written whole or not at all; a folder without one belongs to a run that was cut short.
-Beside them a tuning keeps its rounds in ``<output>/<model>/tuning``, and the winner in ``<output>/<model>/best``;
-a study its own in ``<output>/<model>/study``.
+gets ``<case>@2``. A record is written whole or not at all. A folder without a record belongs to a run that was cut
+short. In the folder of the model a tuning keeps its rounds in ``<output>/<model>/tuning`` and the winner in
+``<output>/<model>/best``. A study keeps its rounds in ``<output>/<model>/study``.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from inferlens.spec.case import Case, short_name
 from inferlens.units import listing, plural
 
 RECORD = "record.json"
-PROFILE = "profile-"  # how the names of what a profile leaves beside a record begin
-TUNING, BEST = "tuning", "best"  # the folders of a tuning beside the records of a model: its rounds, and the winner
+PROFILE = "profile-"  # prefix of the files that a profile leaves in a record's folder
+TUNING, BEST = "tuning", "best"  # folders of a tuning: its rounds, and the winner
 STUDY = "study"  # the folder of a study's rounds
 TRIALS = "trials.jsonl"
 LOG = "output.log"
@@ -63,12 +63,12 @@ class Store:
         self.root = root
 
     def claim(self, case: Case, model: str) -> Path:
-        """A new, empty folder for one run of ``case``."""
+        """Create and return a new, empty folder for one run of ``case``."""
         return claim_folder(self.root / safe_name(model), case.folder)
 
     @staticmethod
     def save(folder: Path, record: Record) -> None:
-        """Writes the record into ``folder``, whole or not at all.
+        """Write the record into ``folder``, whole or not at all.
 
         Raises InferlensError if it cannot be written, such as on a disk that is full.
         """
@@ -79,13 +79,13 @@ class Store:
 
 
 def cache_in(output: Path) -> Path:
-    """The folder below ``output`` of what is worth keeping between cases, whole and there."""
+    """Create and return the folder below ``output`` of files that are shared between cases."""
     return make_folder(output.resolve() / ".cache")
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder, made by :func:`make_folder`, for this process. Raise InferlensError if another one has it."""
+    """Create a folder and lock it for this process. Raises InferlensError if another process has it."""
     descriptor = os.open(make_folder(folder), os.O_RDONLY)
     try:
         if not try_lock(descriptor):
@@ -100,9 +100,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def claim_folder(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
-    """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
+    """Create and return a folder in ``parent``: ``name``, or ``name@2`` and so on where it exists.
 
-    ``first`` is the number to begin with, where those before it are known to be taken. Raises as :func:`make_folder`.
+    ``first`` is the number to begin with, if the numbers before it are taken. Raises as :func:`make_folder`.
     """
     make_folder(parent, hint)
     for number in count(first):
@@ -119,7 +119,7 @@ def claim_folder(parent: Path, name: str, hint: str = "--output with another fol
 
 @dataclass
 class LoadedRecords:
-    """Records that could be read, where each lies, and what could not be read."""
+    """Records that could be read, their folders, and the problems of the files that could not."""
 
     records: list[Record]
     folders: dict[str, Path]
@@ -127,29 +127,33 @@ class LoadedRecords:
 
 
 def as_paths(paths: Iterable[Paths]) -> list[Path]:
-    """Paths that are given one by one, in lists, or both."""
+    """Return paths that are given one by one, in lists, or both."""
     lists = ([path] if isinstance(path, (str, PathLike)) else path for path in paths)
     return [Path(path) for item in lists for path in item]
 
 
 def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
-    """Every record under ``paths``: record files, or folders at any height above them.
+    """Return every record under ``paths``: record files, or folders at any height above them.
+
+    A profile leaves a record that was measured only once, to compare the profile with. If the same model was
+    benchmarked, such records are left out unless ``profiled``, because they would replace cases that were compared in
+    rounds.
 
     Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
     are left out, unless ``profiled``, for they would take the place of cases that met in rounds.
 
-    Measurements stay in the files until they are asked for. A file that is no record is a problem in the answer. Raises
+    Measurements are read on demand. A file that is no record is a problem in the answer. Raises
     InferlensError where a path or any record is missing.
     """
     problems: list[str] = []
-    found = read_all(as_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
+    loaded = read_all(as_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
     first: dict[str, tuple[Record, Path]] = {}
-    for file, record in found.items():
+    for file, record in loaded.items():
         first.setdefault(record.id, (record, file.parent))
     if not profiled:
-        of_profiles = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
-        benched = {record.case.model for name, (record, _) in first.items() if name not in of_profiles}
-        for name in of_profiles:
+        profiled_ids = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
+        benched = {record.case.model for name, (record, _) in first.items() if name not in profiled_ids}
+        for name in profiled_ids:
             if first[name][0].case.model in benched:
                 del first[name]
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
@@ -157,7 +161,7 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
 
 
 class MeasurementsOnDisk(Sequence[Measurement]):
-    """The measurements of a record's file: read when they are asked for, as samples are nearly all of a record."""
+    """The measurements in a record's file. They are read on demand, as samples are nearly all of a record."""
 
     def __init__(self, file: str, record: str) -> None:
         self.file, self.record = file, record
@@ -183,20 +187,20 @@ class _SampleFile(Struct):
     measurements: tuple[Measurement, ...]
 
 
-@lru_cache(maxsize=64)  # about as many as are compared with each other, for which they are asked for several times
+@lru_cache(maxsize=64)  # comparisons read the same few dozen files repeatedly
 def _measurements(file: str, record: str) -> tuple[Measurement, ...]:
     try:
-        found = msgspec.json.decode(read_unpacked(Path(file)), type=_SampleFile)
-        if found.id == record:
-            return found.measurements
-        why = f"It has the record {found.id} now."
+        sample_file = msgspec.json.decode(read_unpacked(Path(file)), type=_SampleFile)
+        if sample_file.id == record:
+            return sample_file.measurements
+        why = f"It has the record {sample_file.id} now."
     except (OSError, InferlensError, msgspec.DecodeError) as error:
         why = str(error)
     raise InferlensError(f"{file} was changed after it had been read. {why}", hint="the same again")
 
 
 def read_record(file: Path) -> Record:
-    """The record in a file, where its measurements stay until they are asked for.
+    """Return the record in a file; its measurements are read on demand.
 
     Raises:
         InferlensError: if there is none, or it is damaged.
@@ -209,29 +213,30 @@ def read_record(file: Path) -> Record:
 
 
 def is_of_profile(folder: Path) -> bool:
-    """Whether a profile lies beside the record in a folder."""
+    """Return whether a folder holds a record with a profile."""
     return any(name.startswith(PROFILE) for name in os.listdir(folder))
 
 
 def read_all(
     paths: list[Path], pattern: str, read: Callable[[Path], T], problems: list[str], *, noun: str, hint: str
 ) -> dict[Path, T]:
-    """What the files under ``paths`` hold whose names fit; ``problems`` gets a sentence for each that cannot be read.
+    """Return the content of the files under ``paths`` whose names fit.
 
-    Raises InferlensError where a path does not exist or nothing can be read; ``noun`` and ``hint`` are for its words.
+    ``problems`` gets a sentence for every file that cannot be read. Raises InferlensError where a path does not exist
+    or nothing can be read; ``noun`` and ``hint`` are for the message.
     """
     files = _files_under(paths, pattern, noun, hint)
-    found = {file: one for file in files if (one := read_one(file, read, problems)) is not None}
-    if not found:
+    contents = {file: one for file in files if (one := read_one(file, read, problems)) is not None}
+    if not contents:
         right = {"record": FileType.RECORD, "profile": FileType.PROFILE}.get(noun, FileType.OWN)
         refuse_other_files(paths, [right], noun)
         what = f"There is no {noun} in {', '.join(map(str, paths))}. {' '.join(problems)}"
         raise InferlensError(what.strip(), hint=hint)
-    return found
+    return contents
 
 
 def read_one(file: Path, read: Callable[[Path], T], problems: list[str]) -> T | None:
-    """What a file holds; ``None``, and a problem more, where it cannot be read."""
+    """Return the content of a file. If it cannot be read, return ``None`` and add a problem."""
     try:
         return read(file)
     except (OSError, InferlensError) as error:
@@ -240,7 +245,7 @@ def read_one(file: Path, read: Callable[[Path], T], problems: list[str]) -> T | 
 
 
 def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
-    """Files that fit, plain or packed, at any depth under folders, in order; what is no folder as it is."""
+    """Yield the files under folders that fit, plain or packed, in order. Yield other paths as they are."""
     for path in paths:
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
@@ -251,20 +256,20 @@ def _files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> I
 
 
 def is_of_tuning(file: Path, path: Path) -> bool:
-    """Whether a tuning left a file below the folder that was given: its records are not those of a run beside it."""
+    """Return whether a tuning left a file below ``path``. Its records are not those of a run in the same folder."""
     folders = [folder for folder in file.parents if path in folder.parents]
     homes = [folder.parent for folder in folders if folder.name in (TUNING, BEST)]
     return any(plain_or_packed(home / TUNING / TRIALS).is_file() for home in homes)
 
 
 def safe_name(name: str) -> str:
-    """``name`` made fit for one folder: no separators, no leading dot, never empty."""
+    """Return ``name`` as the name of one folder: no separators, no leading dot, never empty."""
     return re.sub(r"[^\w.=@-]+", "_", name).lstrip(".")[:100] or "model"
 
 
 @contextmanager
 def discard_if_interrupted(*folders: Path) -> Iterator[None]:
-    """Removes the folders of cases that were cut short, with what the cases left in them: nothing was learned."""
+    """Remove the folders of cases that were interrupted."""
     try:
         yield
     except BaseException:
@@ -274,18 +279,18 @@ def discard_if_interrupted(*folders: Path) -> Iterator[None]:
         raise
 
 
-# Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, beside the record of the same case.
+# Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, in the folder of the case's record.
 #
-# Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case at
-# each level on each machine the latest profile counts.
+# Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. The
+# latest profile of a case, level and machine counts.
 #
-# Beside the layers of an engine lie two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run
+# Profiles of engines come with two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run
 # by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
 
 PROFILES = "profile-*.json"
 LATENCY = "trt_layer_latency.json"
 INFORMATION = "trt_engine_info.json"
-INSPECTOR = "inspector"  # the detail of a layer, and below the fact of a profile, that these files are made from
+INSPECTOR = "inspector"  # the detail of a layer, and below the fact of a profile, that these files are built from
 BINDINGS = "engine_bindings"
 PROFILES_HINT = "inferlens profile MODEL"
 
@@ -294,7 +299,7 @@ PROFILES_HINT = "inferlens profile MODEL"
 class LoadedProfiles(Displayed, Sequence[Profile]):
     """Profiles that could be read, by their creation; a sequence of them.
 
-    ``records``: by a profile's id, the record of its case timed without profiling, where that lies beside it.
+    ``records``: by a profile's id, the record of its case timed without profiling, if it is in the same folder.
     """
 
     profiles: list[Profile] = field(default_factory=list)
@@ -314,7 +319,7 @@ class LoadedProfiles(Displayed, Sequence[Profile]):
 
 
 def save_profile(folder: Path, profile: Profile) -> None:
-    """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
+    """Write a profile into its case's folder, whole or not at all, with the files of an engine's layers."""
     write_whole(folder / f"profile-{profile.level}.json", encode_profile(profile))
     if profile.level == "layer":
         for name in (LATENCY, INFORMATION):  # those of an earlier profile would be taken for this one's
@@ -324,9 +329,9 @@ def save_profile(folder: Path, profile: Profile) -> None:
 
 
 def engine_files(profile: Profile) -> dict[str, bytes]:
-    """The two files by name; empty for a profile that is of no engine.
+    """Return the two files by name; empty for a profile that is of no engine.
 
-    Layers of the same name are told apart by ``#2``, ``#3`` and so on; one that is not timed has an empty list.
+    Layers of the same name get the suffixes ``#2``, ``#3`` and so on. A layer that is not timed has an empty list.
     """
     layers = [layer for layer in (profile.layers.layers if profile.layers else ()) if INSPECTOR in layer.details]
     latency: dict[str, list[float]] = {}
@@ -344,21 +349,22 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
 
 
 def load_profiles(*paths: Paths, hint: str = PROFILES_HINT) -> LoadedProfiles:
-    """Every profile under ``paths``: profile files, or folders at any height above them.
+    """Return every profile under ``paths``: profile files, or folders at any height above them.
 
-    Raises InferlensError if a path does not exist, or there is no profile under any of them, with ``hint`` what to try.
+    Raises InferlensError if a path does not exist or there is no profile under any of them. ``hint`` goes into the
+    error.
     """
     problems: list[str] = []
     profiles: dict[str, Profile] = {}
     records: dict[str, Record] = {}
-    found = read_all(as_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
-    for file, profile in found.items():
+    loaded = read_all(as_paths(paths), PROFILES, _read_profile, problems, noun="profile", hint=hint)
+    for file, profile in loaded.items():
         if profiles.setdefault(profile.id, profile) is not profile:
             continue
         for path in (file.with_name(RECORD + end) for end in PACKED):
-            of = read_one(path, read_record, problems) if path.exists() else None
-            if of and (of.id, of.case) == (profile.record, profile.case):
-                records[profile.id] = of
+            record = read_one(path, read_record, problems) if path.exists() else None
+            if record and (record.id, record.case) == (profile.record, profile.case):
+                records[profile.id] = record
     return LoadedProfiles(sorted(profiles.values(), key=lambda one: one.created), records, problems)
 
 
@@ -367,14 +373,14 @@ def _read_profile(file: Path) -> Profile:
 
 
 def latest_profiles(profiles: Sequence[Profile]) -> list[Profile]:
-    """The last profile of each case at each level on each machine, at the place of the first one."""
-    found: dict[tuple[str, str, str], Profile] = {}
+    """Return the last profile of a case, level and machine, at the place of the first one."""
+    latest: dict[tuple[str, str, str], Profile] = {}
     for one in sorted(profiles, key=lambda one: one.created):
-        found[one.case.digest, machine_name(one.environment), one.level] = one
-    return list(found.values())
+        latest[one.case.digest, machine_name(one.environment), one.level] = one
+    return list(latest.values())
 
 
-# The output of a case's process: ``output.log`` beside its record, as plain text of bounded length.
+# The output of a case's process: ``output.log`` in the record's folder, as plain text of bounded length.
 
 MOST_BYTES, MOST_LINES = 1 << 17, 300
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -383,7 +389,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Log(Struct, frozen=True):
     """The end of a log.
 
-    ``text``: its last lines, with nothing in them that steers a terminal; empty if nothing was printed.
+    ``text``: its last lines, without control sequences of a terminal; empty if nothing was printed.
     """
 
     record: Record
@@ -393,10 +399,10 @@ class Log(Struct, frozen=True):
 
 
 def find_log(loaded: LoadedRecords, named: str) -> Log:
-    """The log of the latest record of the case that fits ``named``: words of its label, model or folder.
+    """Return the log of the latest record of the case that fits ``named``: words of its label, model or folder.
 
-    Of several cases that fit, one that did not run counts, if it is the only one. Raises InferlensError if none fits,
-    or several do.
+    If several cases fit and only one of them failed, return that one. Raises InferlensError if none fits, or several
+    do.
     """
     wanted = set(named.replace(",", " ").split())
     latest = {record.case.digest: record for record in loaded.records if wanted and wanted <= _words(loaded, record)}
@@ -404,11 +410,11 @@ def find_log(loaded: LoadedRecords, named: str) -> Log:
     failed = [record for record in latest.values() if record.status != "ok"]
     record = next((item[0] for item in (exact, list(latest.values()), failed) if len(item) == 1), None)
     if record is None:
-        known = dict.fromkeys(record.case.label for record in (latest.values() or loaded.records))
-        labels = ", ".join(map(repr, list(known)[:8])) + (" ..." if len(known) > 8 else "")
+        all_labels = dict.fromkeys(record.case.label for record in (latest.values() or loaded.records))
+        labels = ", ".join(map(repr, list(all_labels)[:8])) + (" ..." if len(all_labels) > 8 else "")
         raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG
-    if path.is_file():  # neither a folder nor a pipe, which would be waited for
+    if path.is_file():  # a folder or a pipe would block
         text, cut = _end(path)
         return Log(record, text, path, cut)
     return Log(record, _plain("\n".join(record.output_tail)), None, bool(record.output_tail))
@@ -421,7 +427,7 @@ def _words(loaded: LoadedRecords, record: Record) -> set[str]:
 
 
 def _end(path: Path) -> tuple[str, bool]:
-    """The last lines of a file, and whether there are more."""
+    """Return the last lines of a file, and whether there are more."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -435,7 +441,7 @@ def _end(path: Path) -> tuple[str, bool]:
 
 
 def _plain(text: str) -> str:
-    """Without colours, what a progress bar wrote over, and all else that steers a terminal."""
+    """Return the text without colors, overwritten progress bars and other control sequences of a terminal."""
     lines = _COLOURS.sub("", text).split("\n")
     return printable("\n".join(line.rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines)).rstrip()
 
@@ -451,7 +457,7 @@ HINT = "-o with another folder"
 
 @dataclass
 class MergeReport:
-    """What a merge did: how many records were ``new``, ``present`` and ``rewritten``; whose they are; what was left."""
+    """The result of a merge: numbers of ``new``, ``present`` and ``rewritten`` records, and what was left out."""
 
     new: int = 0
     present: int = 0
@@ -462,7 +468,7 @@ class MergeReport:
 
 
 class InStore(NamedTuple):
-    """A record that is in the store, or on its way there: its file, the hash of its content, when it was written."""
+    """A record of the store, or a future one: its file, the hash of its content, the time it was written."""
 
     file: Path
     digest: str
@@ -470,7 +476,7 @@ class InStore(NamedTuple):
 
 
 def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> MergeReport:
-    """Copies the records under ``sources`` into the store ``output``, which may have some already.
+    """Copy the records under ``sources`` into the store ``output``, which may have some already.
 
     Sources are folders at any height above records. Without ``artefacts`` only records, profiles and logs come along.
     Raises InferlensError if a source is no folder, there is no record in any, or ``output`` cannot be written.
@@ -478,15 +484,15 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is not a folder.", expected="folders with records", hint="inferlens bench")
-    merged, known, rewritten = MergeReport(), dict[str, InStore](), dict[Path, Path]()
+    merged, in_store, rewritten = MergeReport(), dict[str, InStore](), dict[Path, Path]()
     begun, numbers = output.exists(), Counter[tuple[str, str]]()
     if begun:
         for file, record, digest in _records(output, MergeReport()):
-            known[record.id] = InStore(file, digest, file.stat().st_mtime)
+            in_store[record.id] = InStore(file, digest, file.stat().st_mtime)
     staging = Path(tempfile.mkdtemp(dir=make_folder(output, HINT), prefix=STAGING))
     try:
-        copied = list(_copy_records(sources, output, staging, merged, known, rewritten, artefacts))
-        if not copied and not known:
+        copied = list(_copy_records(sources, output, staging, merged, in_store, rewritten, artefacts))
+        if not copied and not in_store:
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
         quantizations = list(_quantizations(sources, output, staging, merged))
@@ -516,9 +522,9 @@ def _copy_records(
     rewritten: dict[Path, Path],
     artefacts: bool,
 ) -> Iterator[tuple[Path, str, str]]:
-    """Each new record's folder in ``staging``, and the names of the folders that it belongs in.
+    """Yield the folder of every new record in ``staging``, with the names of its future folders.
 
-    Of records of the store that were ``rewritten`` the file there and the new one.
+    ``rewritten`` gets the file in the store and the new file of every record that replaces another version.
     """
     for source in sources:
         for file, record, digest in _records(source, merged, but=output.resolve()):
@@ -552,7 +558,10 @@ def _copy_records(
 def _quantizations(
     sources: Sequence[Path], output: Path, staging: Path, merged: MergeReport
 ) -> Iterator[tuple[Path, Path]]:
-    """Each model's last of a name: a copy in ``staging`` and its place, where none that is as new is there."""
+    """Yield a copy in ``staging`` and the future path of the latest quantization of every model and name.
+
+    Files that are not newer than the one in the store are left out.
+    """
     last: dict[Path, Path] = {}
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
         try:
@@ -571,9 +580,10 @@ def _quantizations(
 
 
 def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
-    """The records below a folder one by one, each with the hash of its content; what is none is a problem.
+    """Yield the records below a folder with the hashes of their content; other files are problems.
 
-    Those of tunings are left: a tuning belongs to its machine. So are those in the folder ``but``.
+    Records of tunings are left out, because a tuning belongs to its machine. Records in the folder ``but`` are left
+    out, too.
     """
     tunings = [path.parent for path in files_under(folder, TRIALS) if path.parent.name == TUNING]
     merged.problems += [f"{tuning} was left out: a tuning belongs to its machine." for tuning in tunings]
@@ -586,7 +596,7 @@ def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iter
                 raise InferlensError("It is a link, or no file.")
             data = read_unpacked(file)
             record = decode(data)
-            wrong = [artefact.path for artefact in record.artefacts if not _is_beside(artefact.path)]
+            wrong = [artefact.path for artefact in record.artefacts if not _stays_in_folder(artefact.path)]
             if wrong:
                 raise InferlensError(f"It names a file outside its folder: '{wrong[0]}'.")
         except (OSError, InferlensError) as error:
@@ -596,7 +606,7 @@ def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iter
 
 
 def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
-    """The files of a record's folder that come along: no links, and nothing of another record below it."""
+    """Yield the files of a record's folder to copy: no links, and nothing of another record below it."""
     yield record_file
     folders = [record_file.parent]
     while folders:
@@ -613,12 +623,12 @@ def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> It
 
 
 def _same_but_facts(record: Record, file: Path) -> bool:
-    """Whether another file has the same record, but for what was noted in it later."""
+    """Return whether another file has the same record, except for facts that were added later."""
     return replace(record, facts={}) == replace(decode(read_unpacked(file)), facts={})
 
 
 def _rewrite(there: Path, file: Path) -> Path:
-    """Puts a record's file in the place of another one, which may be packed otherwise; the new one."""
+    """Replace a record's file by another one, which may be packed differently, and return the new path."""
     target = there.with_name(file.name)
     write_whole(target, file.read_bytes())
     if target != there:
@@ -627,11 +637,11 @@ def _rewrite(there: Path, file: Path) -> Path:
 
 
 def _is_plain(file: Path) -> bool:
-    """Whether it is a file itself: no link, pipe or device, which might be waited for or lead elsewhere."""
+    """Return whether it is a regular file: no link, pipe or device, which might block or lead elsewhere."""
     return stat.S_ISREG(file.lstat().st_mode)
 
 
-def _is_beside(path: str) -> bool:
-    """Whether the path of an artefact stays in its record's folder."""
+def _stays_in_folder(path: str) -> bool:
+    """Return whether the path of an artefact stays in its record's folder."""
     pure = PurePath(path)
     return not pure.is_absolute() and ".." not in pure.parts

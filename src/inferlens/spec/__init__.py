@@ -1,1 +1,1 @@
-"""What to run: cases, their tensors, a plan and its budget, and the words that name them."""
+"""Cases, their tensors, a plan and its budget, and the words that name them."""

@@ -1,4 +1,4 @@
-"""What to run: a :class:`Case` and the :class:`Budget` of measuring it gets.
+"""The input of a measurement: a :class:`Case` and the :class:`Budget` of measuring it.
 
 Both are data, frozen, and import no framework. A case is a model x backend x variant x precision x batch x device x
 threads x options x interpreter; two cases that differ in any of these have different folders and are never mixed.
@@ -25,7 +25,7 @@ DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
 MEASURING = ("bench", "tune", "profile", "ab")  # the commands that measure
-MAX_TIME = 2.0  # seconds that a series may take; how sure an answer is comes from several processes
+MAX_TIME = 2.0  # seconds of a series; the confidence comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
@@ -52,10 +52,9 @@ Shape = tuple[int, ...]
 class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
     """Name, shape and type of one input tensor.
 
-    ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integers (``high`` exclusive). Where
-    sizes have a range, ``least``, ``best`` and ``most`` are the shapes a model is prepared for; ``best`` is empty where
-    the measured shape is the one to be fastest at. ``names`` are those of the dimensions, where they are known; empty
-    texts for dimensions without one.
+    ``shape`` is the measured one. ``low`` and ``high`` bound the values of integers (``high`` exclusive). Where sizes
+    have a range, ``least``, ``best`` and ``most`` are the shapes that a model is prepared for. An empty ``best`` means
+    the measured shape. ``names`` are the names of the dimensions, with an empty text for a dimension without a name.
     """
 
     name: str
@@ -70,10 +69,10 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 
     @staticmethod
     def parse(text: str) -> TensorSpec:
-        """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
+        """Return the spec of ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
 
         ``opt`` gives the sizes of the dimensions that have a range, or of all. Without it, a size with a range is
-        measured at its upper end unless the batch says otherwise. Raises InferlensError if the text has another form,
+        measured at its upper end unless the batch sets another size. Raises InferlensError if the text has another form
         or names an unknown type.
         """
         refusal = InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
@@ -126,19 +125,19 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 
     @property
     def dynamic(self) -> bool:
-        """Whether the model is prepared for more than the measured shape."""
+        """Return whether the model is prepared for more than the measured shape."""
         return bool(self.most)
 
     @property
     def profile(self) -> tuple[Shape, Shape, Shape]:
-        """The smallest shape, the one to be fastest at, and the largest."""
+        """Return the smallest shape, the one to be fastest at, and the largest."""
         if not self.most:
             return self.shape, self.shape, self.shape
         return self.least, self.best or self.shape, self.most
 
     @property
     def text(self) -> str:
-        """The text that :meth:`parse` reads, with its ranges of sizes."""
+        """Return the text that :meth:`parse` reads, with its ranges of sizes."""
         least, _, most = self.profile
         sizes = "x".join(f"{low}" if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
         bounds = "" if self.low is None else f":{self.low}..{self.high}"
@@ -152,7 +151,10 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 
 
 def _best(sizes: str, least: Shape, most: Shape) -> Shape:
-    """The shape that ``opt=`` means: sizes of all dimensions, or of those with a range; empty if they do not fit."""
+    """Return the shape that ``opt=`` sets; empty if the sizes do not fit.
+
+    The sizes are those of all dimensions, or of the dimensions with a range.
+    """
     given = [int(size) for size in sizes.split("x")]
     free = sum(a < b for a, b in zip(least, most, strict=True))
     if len(given) == free:
@@ -163,10 +165,10 @@ def _best(sizes: str, least: Shape, most: Shape) -> Shape:
 
 
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
-    """``specs`` with the batch size put in; ``None`` leaves all as it is.
+    """Return ``specs`` at the batch size; ``None`` changes nothing.
 
     The batch is the first dimension of the first input, and of every input that shares its size or its range of sizes.
-    Raises Unsupported if an input's range of sizes does not hold it.
+    Raises Unsupported if an input's range of sizes does not contain the batch.
     """
     if batch is None or not specs:
         return specs
@@ -174,15 +176,15 @@ def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[Tensor
         if batch == 1:
             return specs
         raise Unsupported(f"The input '{specs[0].name}' is a single number, without a batch.", expected="batch 1")
-    first, made = specs[0], []
+    first, batched = specs[0], []
     for spec in specs:
         bounds, own = spec.most and (spec.least[0], spec.most[0]), first.most and (first.least[0], first.most[0])
         shares = bool(spec.shape) and (spec.shape[0] == first.shape[0] or bool(bounds and bounds == own))
         if shares and bounds and not bounds[0] <= batch <= bounds[1]:
             what = f"Batch {batch} is outside of the range of the input '{spec.name}'."
             raise Unsupported(what, expected=f"{bounds[0]} to {bounds[1]}")
-        made.append(msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if shares else spec)
-    return tuple(made)
+        batched.append(msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if shares else spec)
+    return tuple(batched)
 
 
 def sizes_of(specs: Sequence[TensorSpec]) -> dict[str, int]:
@@ -193,14 +195,14 @@ def sizes_of(specs: Sequence[TensorSpec]) -> dict[str, int]:
 
 
 class Axis(NamedTuple):
-    """The declaration of a case's field as an axis: a plan has values of it, in its field of the same name.
+    """The declaration of a case's field as an axis: a plan has values for it, in its field of the same name.
 
     Attributes:
-        values: words that it may be; empty: whole numbers, or true and false of a ``flag``.
-        word: how a label says another value than the default, such as ``depth {}``.
-        short: how a folder says it; empty: as the label does, without spaces.
-        text: whether its values are any texts, such as paths, which only ``NAME=VALUE`` says and no folder.
-        call: whether it says how a call is made, and nothing of what is run.
+        values: the valid words; empty: whole numbers, or true and false for a ``flag``.
+        word: the form of a value in a label, such as ``depth {}``; the default value has no word.
+        short: its form in the name of a folder; empty: the word without spaces.
+        text: whether its values are any texts, such as paths, which are written as ``NAME=VALUE`` and in no folder.
+        call: whether it describes how a call is executed, and not what is run.
     """
 
     values: tuple[str, ...] = ()
@@ -213,7 +215,7 @@ class Axis(NamedTuple):
     name: str = ""
 
     def words(self, case: Case, *, short: bool = False) -> list[str]:
-        """How a case's value is said; nothing for the default."""
+        """Return the words for a case's value; none for the default."""
         value = getattr(case, self.name)
         if short and self.text:
             return []
@@ -221,7 +223,7 @@ class Axis(NamedTuple):
         return [] if value == self.default else [text.removesuffix("s") if value == 1 else text]
 
     def read(self, text: str) -> Any:
-        """The value that a text says as a label does; ``None`` if it says none."""
+        """Return the value that a word of a label stands for; ``None`` if the word is not of this axis."""
         if self.flag:
             return True if text in (self.name, self.word) else None
         if self.text:
@@ -233,7 +235,7 @@ class Axis(NamedTuple):
 
 
 class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """One thing to measure.
+    """A model, its inputs, and the way to run it: the unit of measurement.
 
     Attributes:
         model: resolved name, such as ``torchvision:resnet18``.
@@ -241,15 +243,14 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         precision: ``fp32``, ``fp16`` or ``bf16``; ``fp8`` or ``int8`` of a model that is quantized, already or here.
         batch: first dimension of the inputs; ``None`` is the model's own.
         threads: CPU threads for the work inside one call; ``None``: those that all ways get (``default_threads``).
-        options: backend options as asked for; what is not named has the backend's default.
-        inputs: inputs as asked for; empty is the model's own.
+        options: the requested backend options; others have the backend's defaults.
+        inputs: the requested inputs; empty for the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.
-        calibration: data that inputs come from, and the ranges of what is quantized; ``random`` draws them from
-            ``seed``, as with none, so that they mean nothing.
+        calibration: data for the inputs and for calibrating quantized tensors. ``random`` draws both from ``seed``,
+            so that the outputs have no meaning.
         keep: layers that are not quantized, as :mod:`inferlens.spec.case` writes them.
-        io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
-            copies in and out as part of the call.
-        cold: whether the device's cache is flushed before each latency sample.
+        io: the memory of a call's inputs and outputs: ``device``, or ``host``, with copies as part of the call.
+        cold: whether the device's cache is flushed before every latency sample.
         rotate: whether inputs rotate through a set that is larger than the device's cache.
         depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
         checkout: the folder that the model's code or file is taken from; empty is the working directory.
@@ -278,78 +279,78 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def work(self) -> Hashable:
-        """Cases that share this do the same work, and so race each other."""
+        """Return the key of the work. Cases with the same key do the same work and race against one another."""
         return self.model, self.batch, self.inputs, self.io, self.cold, self.rotate
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Sizes that were asked for, by the names of dimensions."""
+        """Return the requested sizes by the names of dimensions."""
         return sizes_of(self.inputs)
 
     @property
     def sizes_label(self) -> str:
-        """``batch 8, sequence_length 32``; empty where nothing is known."""
+        """Return a text such as ``batch 8, sequence_length 32``; empty without sizes."""
         sizes = {"batch": self.batch, **self.sizes}
         return ", ".join(f"{name} {size}" for name, size in sizes.items() if size)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether something happens between any two calls, so that throughput means nothing."""
+        """Return whether something happens between any two calls. Throughput then has no meaning."""
         return self.cold or self.rotate
 
     @property
     def backend_label(self) -> str:
-        """``onnxruntime:cpu``, or ``pytorch`` where there is no variant."""
+        """Return ``onnxruntime:cpu``, or ``pytorch`` where there is no variant."""
         return f"{self.backend}:{self.variant}" if self.variant else self.backend
 
     @property
     def options_label(self) -> str:
-        """Options, layers that are kept and the checkout, as ``name=value`` words, sorted by name."""
+        """Return options, kept layers and the checkout as ``name=value`` words, sorted by name."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()}
-        words |= {name: said for name in ("keep", "checkout") if (said := getattr(self, name))}
+        words |= {name: text for name in ("keep", "checkout") if (text := getattr(self, name))}
         return " ".join(f"{name}={word}" for name, word in sorted(words.items()))
 
     @property
     def label(self) -> str:
-        """The case in one line, without its model."""
+        """Return the case in one line, without its model."""
         return " ".join(self.words())
 
     def words(self, *unsaid: str) -> list[str]:
-        """Backend, what else is said of the case but for the axes and sizes ``unsaid``, and its options; none empty."""
-        said = (word for axis in AXES if axis.name not in unsaid for word in axis.words(self))
+        """Return the words of the label, without the axes and sizes in ``unsaid``."""
+        axis_words = (word for axis in AXES if axis.name not in unsaid for word in axis.words(self))
         sizes = (f"{name}={size}" for name, size in self.sizes.items() if name not in unsaid)
-        return [word for word in (self.backend_label, *said, *sizes, self.options_label) if word]
+        return [word for word in (self.backend_label, *axis_words, *sizes, self.options_label) if word]
 
     @property
     def way(self) -> str:
-        """The same without its batch and device, and without its precision if that is fp32."""
-        said = [] if self.precision == "fp32" else [self.precision]
+        """Return the label without batch and device, and without the precision if it is fp32."""
+        precision = [] if self.precision == "fp32" else [self.precision]
         axes = [axis for axis in AXES if axis.name not in ("precision", "batch", "device")]
         words = [word for axis in axes for word in axis.words(self)]
-        return " ".join([self.backend_label, *said, *words, self.options_label]).rstrip()
+        return " ".join([self.backend_label, *precision, *words, self.options_label]).rstrip()
 
     @property
     def runs_own_code(self) -> bool:
-        """Whether the model is code of the user, which a revision of the working directory or the checkout tells."""
+        """Return whether the model is code of the user, which a revision of the checkout identifies."""
         return bool(self.checkout) or self.model.partition(":")[0] in ("factory", "hub", "live")
 
     @property
     def call_mode(self) -> list[str]:
-        """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
+        """Return how the case is called, in words; none for plain calls on the device with warm caches."""
         return [word for axis in CALL_MODE for word in axis.words(self)]
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that two cases share only if they are equal."""
+        """Return twelve hexadecimal digits that two cases share only if they are equal."""
         unnamed = tuple(msgspec.structs.replace(spec, names=()) for spec in self.inputs)
-        said = msgspec.json.encode(msgspec.structs.replace(self, inputs=unnamed), order="deterministic")
+        encoded = msgspec.json.encode(msgspec.structs.replace(self, inputs=unnamed), order="deterministic")
         for later in (b',"python":""', b',"names":[]'):  # records from before these fields keep their digests
-            said = said.replace(later, b"")
-        return hashlib.sha256(said).hexdigest()[:12]
+            encoded = encoded.replace(later, b"")
+        return hashlib.sha256(encoded).hexdigest()[:12]
 
     @property
     def folder(self) -> str:
-        """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
+        """Return the name of the case's folder: readable, safe in a path, and unique among the cases of a model."""
         words = [word for axis in AXES for word in axis.words(self, short=True)]
         name = "-".join(word for word in (self.backend, self.variant, *words, environment_of(self.python)) if word)
         hidden = (
@@ -371,13 +372,13 @@ def _axes() -> Iterator[Axis]:
 
 AXES = tuple(_axes())
 CALL_MODE = tuple(axis for axis in AXES if axis.call)
-FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # by which commands are asked for them
+FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # the options of the command line
 
 
 def environment_of(python: str, levels: int = 1) -> str:
-    """What the environment of an interpreter is called: its folder, with so many ``levels`` of the path to it.
+    """Return the name of an interpreter's environment: its folder and the ``levels`` - 1 folders above it.
 
-    ``old`` for ``../old/bin/python``; a name that says nothing, such as ``.venv``, has the folder above with it.
+    The name of ``../old/bin/python`` is ``old``. A generic name such as ``.venv`` gets the folder above, too.
     """
     parts = [part for part in PurePath(python).parts if part not in ("/", "..")]
     folders = parts[:-2] if parts[-2:-1] == ["bin"] else parts[-1:]
@@ -387,7 +388,7 @@ def environment_of(python: str, levels: int = 1) -> str:
 
 
 def shown_together(cases: Sequence[Case]) -> list[Case]:
-    """The cases as they are shown beside each other: environments by names as short as tell them apart."""
+    """Return the cases with the shortest names of environments that are still different."""
     named = {case.python: environment_of(case.python) for case in cases}
     levels = 1
     while len({*named.values()}) < len(named) and levels < 9:  # two spellings of one path never differ
@@ -397,15 +398,15 @@ def shown_together(cases: Sequence[Case]) -> list[Case]:
 
 
 class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What is measured of a case, and how much; not part of what the case is.
+    """The metrics to measure and the number of samples; not part of the case itself.
 
     Attributes:
         warmup: ``None``: until the calls are steady, for ``warmup_seconds`` at least.
         seconds: ``None``: until the 95 % interval of the median is ``half_width`` of it to either side.
         max_time: ``None``: :data:`MAX_TIME`, but for series whose end is given by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
-        level: how sure answers are to be.
-        within: the seconds that were given for the rounds in which cases meet.
+        level: the confidence of answers.
+        within: the time limit in seconds of the rounds that compare cases.
     """
 
     mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"
@@ -455,12 +456,12 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def explicit(self) -> bool:
-        """Whether the samples were asked for by number or time: then all of them count."""
+        """Return whether the user set the number of samples or their time. All samples count then."""
         return self.iterations is not None or self.seconds is not None
 
 
 def bare(model: str) -> str:
-    """A model as people type it: a name by itself is looked for in torchvision first."""
+    """Return a model as people type it. The prefix of torchvision, the default source, is removed."""
     return model.removeprefix("torchvision:")
 
 
@@ -476,9 +477,9 @@ def short_name(model: str) -> str:
 
 
 def split_label(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
-    """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
+    """Return ``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is given.
 
-    Raises InferlensError if the backend is not among ``known``.
+    Raises InferlensError if the backend is not among ``backends``.
     """
     name, colon, variant = text.partition(":")
     check_choice("backend", name, backends)
@@ -494,8 +495,11 @@ _KEEP_FORM = "PRECISION:LAYER,LAYER, such as fp32:head,features.0"
 
 
 def keep_of(texts: Iterable[str]) -> str:
-    """Layers as a case has them: by precision, each once, in order. Raises InferlensError for another form."""
-    found: dict[str, set[str]] = {}
+    """Return kept layers in the form of :attr:`Case.keep`: sorted, by precision, without duplicates.
+
+    Raises InferlensError for another form.
+    """
+    by_precision: dict[str, set[str]] = {}
     for text in texts:
         precision = ""
         for word in filter(None, (part.strip() for part in text.split(","))):
@@ -504,27 +508,27 @@ def keep_of(texts: Iterable[str]) -> str:
                 precision, word = head, rest
             if precision not in PRECISIONS or not word or any(char.isspace() for char in word):
                 raise InferlensError(f"'{text[:100]}' does not say which layers to keep.", expected=_KEEP_FORM)
-            found.setdefault(precision, set()).add(word)
-    layers = [layer for names in found.values() for layer in names]
+            by_precision.setdefault(precision, set()).add(word)
+    layers = [layer for names in by_precision.values() for layer in names]
     for layer in layers:
         if layers.count(layer) > 1:
             raise InferlensError(f"The layer '{layer}' is to be kept in two precisions.", expected="one for each layer")
-    return ",".join(f"{item}:{','.join(sorted(found[item]))}" for item in PRECISIONS if item in found)
+    return ",".join(f"{item}:{','.join(sorted(by_precision[item]))}" for item in PRECISIONS if item in by_precision)
 
 
 def kept_layers(case: Case) -> dict[str, str]:
-    """The layers that a case keeps, each with its precision."""
-    found, precision = {}, ""
+    """Return the precision of every layer that a case keeps, by the layer's name."""
+    precisions, precision = {}, ""
     for word in filter(None, case.keep.split(",")):
         head, colon, rest = word.partition(":")
         if colon and head in PRECISIONS:
             precision, word = head, rest
-        found[word] = precision
-    return found
+        precisions[word] = precision
+    return precisions
 
 
 def keep_words(case: Case) -> list[str]:
-    """The layers that a case keeps as values of ``--keep``: several, where one would not fit on a line."""
+    """Return the layers that a case keeps as values of ``--keep``. Long lists are split into several values."""
     words: list[str] = []
     for layer, precision in kept_layers(case).items():
         if words and words[-1].startswith(f"{precision}:") and len(words[-1]) + len(layer) < WORD:
@@ -535,23 +539,23 @@ def keep_words(case: Case) -> list[str]:
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:
-    """Why a case cannot keep its layers in one of ``keeps``; ``None`` if it can, or keeps none.
+    """Return why a case cannot keep its layers in one of ``keeps``; ``None`` if it can, or keeps none.
 
-    ``precision`` is that of the model as it is given.
+    ``precision`` is that of the model before it is quantized.
     """
     if case.keep and precision in QUANTIZED:
         return Unsupported("The model is quantized already, so no layer can stay as it was.", hint="without --keep")
-    asked = sorted({*kept_layers(case).values()} - {*keeps})
-    if not asked:
+    refused = sorted({*kept_layers(case).values()} - {*keeps})
+    if not refused:
         return None
     if not keeps:
         return Unsupported(f"{case.backend_label} quantizes whole models on {case.device}.", hint="without --keep")
-    what = f"{case.backend_label} keeps no layers in {asked[0]} on {case.device}."
+    what = f"{case.backend_label} keeps no layers in {refused[0]} on {case.device}."
     return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
 
 
 def check_kept(case: Case, layers: Iterable[str]) -> None:
-    """Refuses a layer to keep that is none of the ``known``."""
+    """Raise Unsupported if a layer to keep is not among ``layers``."""
     layers = list(layers)
     for layer in kept_layers(case):
         if layer not in layers:
@@ -559,7 +563,7 @@ def check_kept(case: Case, layers: Iterable[str]) -> None:
 
 
 def unknown_layer(name: str, layers: Iterable[str]) -> Unsupported:
-    """That a model has no such layer, with the names that are most like it."""
+    """Return the error for an unknown layer, with the most similar names."""
     layers = [item for item in layers if item]
     near = suggestion(name, layers) or f"a name such as {layers[0]}" if layers else ""
     return Unsupported(f"There is no layer '{name}' to keep.", expected="names as inferlens profile shows", hint=near)

@@ -1,4 +1,4 @@
-"""The options of each command: those of a plan that it has, and its own."""
+"""The options of the commands: the options of a plan that a command has, and its own."""
 
 from __future__ import annotations
 

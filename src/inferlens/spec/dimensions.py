@@ -26,7 +26,7 @@ def _sizes(spec: TensorSpec) -> list[Size]:
 
 
 def with_names(own: Specs, tensor_specs: Specs = ()) -> tuple[Specs, Specs]:
-    """Return the model's own inputs and those asked for with names for their dimensions, or else the usual names.
+    """Return the model's own and the requested inputs with names for their dimensions, or else the usual names.
 
     Usual names are ``sequence_length`` for the second dimension of the first input with rows of whole numbers and of
     every input that has as many there; ``image_size`` for the last two dimensions of an image or a video, ``height``
@@ -53,8 +53,8 @@ def _without_conflicts(specs: Specs) -> Specs:
     """Return the inputs, a name that has several sizes only where it has the first."""
     pairs = [list(zip(spec.names, spec.shape, strict=True)) for spec in specs]
     sizes = dict(pair for item in reversed(pairs) for pair in reversed(item))
-    kept = (tuple(name * (sizes[name] == size) for name, size in pair) for pair in pairs)
-    return tuple(replace(spec, names=names) for spec, names in zip(specs, kept, strict=True))
+    names_to_keep = (tuple(name * (sizes[name] == size) for name, size in pair) for pair in pairs)
+    return tuple(replace(spec, names=names) for spec, names in zip(specs, names_to_keep, strict=True))
 
 
 def _fitted(specs: Specs) -> Specs:
@@ -88,7 +88,7 @@ def _resized(spec: TensorSpec, sizes: Sequence[Size]) -> TensorSpec:
 
 
 def share_sizes(specs: Specs, fixed: Collection[str], dims: Specs = ()) -> tuple[TensorSpec, ...]:
-    """Return the inputs with one size for each name: that of ``dims``, or of an input whose sizes the user gave.
+    """Return the inputs with one size per name: that of ``dims``, or of an input whose sizes the user gave.
 
     Raises:
         InferlensError: if two sizes were given for one name.
@@ -98,11 +98,11 @@ def share_sizes(specs: Specs, fixed: Collection[str], dims: Specs = ()) -> tuple
     for spec in sorted(specs, key=lambda spec: spec.name not in fixed):
         for name, size in zip(spec.names, _sizes(spec), strict=True):
             if name and size[0] and sizes.setdefault(name, size) != size and spec.name in fixed:
-                said = [f"{low}..{high}" if low < high else str(high) for _, low, _, high in (sizes[name], size)]
+                ranges = [f"{low}..{high}" if low < high else str(high) for _, low, _, high in (sizes[name], size)]
                 raise InferlensError(
-                    f"'{name}' is {said[0]} in {sources[name]} and {said[1]} in {spec.name}.",
+                    f"'{name}' is {ranges[0]} in {sources[name]} and {ranges[1]} in {spec.name}.",
                     expected="one size for each name of a dimension",
-                    hint=f"--dim {shlex.quote(f'{name}={said[0]}')} alone, which all inputs follow",
+                    hint=f"--dim {shlex.quote(f'{name}={ranges[0]}')} alone, which all inputs follow",
                 )
             sources.setdefault(name, spec.name)
     shared = []
@@ -121,21 +121,23 @@ def _terms(name: str) -> list[str]:
 
 
 def _sum(name: str, sizes: Mapping[str, Size]) -> Size | None:
-    """Return the size of a name, or of a sum of names and numbers, if that is known."""
+    """Return the size of a name, or of a sum of names and numbers; ``None`` if a term has no size."""
     terms = [name] if name in sizes else _terms(name)
     parts = [sizes.get(term, (int(term),) * 4 if term.isdecimal() else None) for term in terms]
-    known = [part for part in parts if part]
-    if len(known) < len(parts):
+    sizes_of_terms = [part for part in parts if part]
+    if len(sizes_of_terms) < len(parts):
         return None
-    measured, least, best, most = (sum(column) for column in zip(*known, strict=True))
-    return measured, least, best if all(part[2] for part in known) else 0, most
+    measured, least, best, most = (sum(column) for column in zip(*sizes_of_terms, strict=True))
+    return measured, least, best if all(part[2] for part in sizes_of_terms) else 0, most
 
 
 def with_dims(specs: Specs, tensor_specs: Specs, dims: Specs) -> tuple[TensorSpec, ...]:
-    """Return the inputs asked for, and as many more as it takes to say the sizes ``dims``, which the others follow.
+    """Return the requested inputs, and as many more as are needed to set the sizes ``dims``.
+
+    The other inputs follow these sizes.
 
     Raises:
-        InferlensError: if no input has a dimension of a name, or another size is asked of it.
+        InferlensError: if no input has a dimension of a name, or another size is requested for it.
     """
     specs, tensor_specs = with_names(specs, tensor_specs)
     every = dict.fromkeys(name for spec in (*specs, *tensor_specs) for name in spec.names if name)
@@ -158,7 +160,7 @@ def with_dims(specs: Specs, tensor_specs: Specs, dims: Specs) -> tuple[TensorSpe
 def missing_sizes(specs: Specs) -> InferlensError | None:
     """Return one error that names every input whose shape the model leaves open, and the options that say it all."""
     shapes: list[str] = []
-    options: dict[str, None] = {}  # each once
+    options: dict[str, None] = {}  # without duplicates
     for spec in specs:
         if 0 not in spec.shape:
             continue

@@ -19,7 +19,7 @@ class Hint(Struct, frozen=True):
     """The way to get something; both fields are empty if the backend has no option for it that has an effect.
 
     Attributes:
-        ask: what to request on the command line: an option with its value, or a backend with its variant.
+        ask: the words for the command line: an option with its value, or a backend with its variant.
         asked: whether the case has it already.
     """
 

@@ -1,4 +1,4 @@
-"""What a tuning aims at and within which limits: measures of a case, and the words that ask for them.
+"""Objectives and constraints of a tuning: measures of a case, and the words that select them.
 
 An objective is a measure: ``latency.p99``. A constraint is a measure and its limit: ``p99=5ms``, ``error=1e-2``. What a
 record has of a measure is computed in ``analysis.measures``.
@@ -30,14 +30,14 @@ from inferlens.units import (
 
 
 class Measure(NamedTuple):
-    """Something that is known of a measured case and may be aimed at or limited.
+    """A number of a measured case that can be an objective or be limited.
 
     Attributes:
         unit: of its values: seconds, bytes, joules for one item, items per second; empty for a share.
-        show, read: a value as text, and the limit that a text says.
+        show, read: functions that format a value, and that read a limit from a text.
         form: a limit as a person writes it.
         aim: whether it can be an objective; all can be limited.
-        needs: what of a plan it needs; empty for most.
+        needs: the option of a plan that it needs; empty for most.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Measure(NamedTuple):
     needs: str = ""
 
     def cost(self, value: float) -> float:
-        """What is the less the better: the value, or one over it where more is better."""
+        """Return a number that is smaller for better values: the value, or one over it where more is better."""
         if self.less:
             return value
         return 1 / value if value > 0 else math.inf
@@ -77,22 +77,21 @@ SHORT = {"latency.p50": "latency", "p50": "latency", "p95": "latency.p95", "p99"
 
 
 class Objective(Struct, frozen=True):
-    """What is to be best, by the name of its measure."""
+    """The objective of a tuning, by the name of its measure."""
 
     name: str = "latency"
 
     @staticmethod
     def parse(text: str) -> Objective:
-        """An objective from its word, such as ``latency.p99``. Raises InferlensError for one that there is not."""
+        """Return the objective of a word such as ``latency.p99``. Raises InferlensError for an unknown word."""
         word = text.strip()
         aims = [name for name, measure in MEASURES.items() if measure.aim]
-        known = [*aims, *(item for item in SHORT if item not in aims)]
-        check_choice("objective", word, known)
+        names = [*aims, *(item for item in SHORT if item not in aims)]
+        check_choice("objective", word, names)
         return Objective(SHORT.get(word, word))
 
     @property
     def measure(self) -> Measure:
-        """What it is of."""
         return MEASURES[self.name]
 
 
@@ -104,10 +103,9 @@ class Constraint(Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Constraint:
-        """A constraint from ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``.
+        """Return the constraint of ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``.
 
-        Raises InferlensError for a word that there is not, one that no record has, or a limit that its measure cannot
-        be.
+        Raises InferlensError for an unknown measure, or a limit that does not fit the measure.
         """
         word, equals, limit = (part.strip() for part in text.partition("="))
         check_choice("constraint", word, [*MEASURES, *SHORT])
@@ -121,23 +119,25 @@ class Constraint(Struct, frozen=True):
 
     @staticmethod
     def parse_all(texts: Iterable[str]) -> tuple[Constraint, ...]:
-        """A constraint of each text, as :meth:`parse` reads it; no two on the same measure."""
-        found: dict[str, Constraint] = {}
+        """Return the constraint of every text, as :meth:`parse` reads it.
+
+        Raises InferlensError for two limits on one measure.
+        """
+        constraints: dict[str, Constraint] = {}
         for constraint in map(Constraint.parse, texts):
-            if constraint.name in found:
+            if constraint.name in constraints:
                 raise InferlensError(
                     f"The limit of {constraint.name} is given twice.", expected="one limit for each measure"
                 )
-            found[constraint.name] = constraint
-        return tuple(found.values())
+            constraints[constraint.name] = constraint
+        return tuple(constraints.values())
 
     @property
     def measure(self) -> Measure:
-        """What it is of."""
         return MEASURES[self.name]
 
     def factor(self, value: float | None) -> float:
-        """How far a value is beyond the limit; 1 and less keeps it, and one that is not known is infinitely far off."""
+        """Return value over limit; at most 1 keeps the limit. An unknown value is infinitely far off."""
         return math.inf if value is None else self.measure.cost(value) / self.measure.cost(self.limit)
 
     def __str__(self) -> str:

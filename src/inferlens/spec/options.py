@@ -1,8 +1,8 @@
-"""Options of commands, each declared once, as a field of a struct.
+"""Options of commands. A field of a struct declares an option once.
 
 ``threads: Annotated[tuple[int, ...], OptionSpec("CPU threads inside a call.")] = ()`` declares a name, a type, a help
 text and a default. The option of the command line, the keyword of the Python function, the word of a plan file and
-their documentation are made from this declaration.
+their documentation are built from this declaration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WHERE = "Where it runs"  # a panel of the help
 
 
 class OptionSpec(Struct, frozen=True):
-    """What the declaration of an option says besides its name, its type and its default.
+    """The declaration of an option without its name, its type and its default.
 
     Attributes:
         help: the text for ``--help``.
@@ -61,17 +61,16 @@ class OptionField(NamedTuple):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names on the command line."""
         return self.option.names or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def several(self) -> bool:
-        """Whether the option takes several values, separated by commas."""
+        """Return whether the option takes several values, separated by commas."""
         return get_origin(self.type) is tuple and not self.option.repeatable
 
     @property
     def shown_default(self) -> str | int | bool | None:
-        """The default as a person writes it; ``None`` if there is nothing to show."""
+        """Return the default as a person writes it; ``None`` if there is nothing to show."""
         value: Any = self.default if self.option.default is None else self.option.default
         if self.several and self.option.default is None:
             value = ",".join(map(str, value))
@@ -81,13 +80,13 @@ class OptionField(NamedTuple):
 
     @property
     def help(self) -> str:
-        """The help text, with a default that is described in words."""
+        """Return the help text, with a default that is described in words."""
         words = self.option.default
         return f"{self.option.help} Default: {words}." if isinstance(words, str) else self.option.help
 
     @property
     def keyword_default(self) -> str | int | bool | None:
-        """The default as a value; ``None`` if there is none, or it is described in words."""
+        """Return the default as a value; ``None`` if there is none, or it is described in words."""
         return None if isinstance(self.option.default, str) else self.shown_default
 
     def read(self, value: Any) -> Any:
@@ -114,7 +113,7 @@ class OptionField(NamedTuple):
             numbers = [count(self.name, number, option.least) for number in (texts(value) if self.several else [value])]
             return tuple(numbers) if self.several else numbers[0]
         if self.several:
-            return known(self.name, value, option.values) if option.values else texts(value)
+            return checked_texts(self.name, value, option.values) if option.values else texts(value)
         if option.values:
             check_choice(self.name, str(value), option.values)
         return str(value)
@@ -159,7 +158,7 @@ def texts(value: Any) -> tuple[str, ...]:
     return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
 
 
-def known(name: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
+def checked_texts(name: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
     """Return texts that must all be among ``values``. Raises InferlensError for others, and suggests near misses."""
     given = texts(value)
     for text in given:

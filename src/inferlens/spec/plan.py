@@ -1,4 +1,4 @@
-"""A plan, whose axes multiply into cases, and one case in one text: both as a person writes them.
+"""A plan, whose axes multiply into cases, and one case in one text, both as a person writes them.
 
 A plan has the same words on the command line, in a file and in Python. A case is written as its label says it:
 ``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. In any order: the backend, what a label says of an
@@ -38,25 +38,25 @@ from inferlens.spec.case import (
     shown_together,
 )
 from inferlens.spec.options import DURATION, WHERE, OptionSpec, option_fields
+from inferlens.spec.options import checked_texts as checked_texts
 from inferlens.spec.options import count as count
 from inferlens.spec.options import flag as flag
-from inferlens.spec.options import known as known
 from inferlens.spec.options import listed as listed
 from inferlens.spec.options import texts as texts
 
-# Where a plan runs: which launcher starts its cases, at which address, and on what. Not part of what a case is.
+# Where a plan runs: the launcher of its cases, its address and its devices. Not part of the case.
 
 LOCAL, RAY = "local", "ray"
 
 
 class Where(Struct, frozen=True, kw_only=True):
-    """Where a plan runs.
+    """The place where a plan runs.
 
     Attributes:
-        launcher: what starts its cases, by the name of its entry point.
-        address: what that one is to connect to, in its own words.
-        on: what cases are measured on, such as ``cuda:0`` here, or ``H200:2`` elsewhere; empty: what is usual.
-        runtime_env: file (TOML) of the environment that is made on other machines; empty: what is there.
+        launcher: the name of the entry point of the launcher that starts its cases.
+        address: the address that the launcher connects to.
+        on: the devices that measure cases, such as ``cuda:0`` here, or ``H200:2`` elsewhere; empty: the default.
+        runtime_env: file (TOML) of the environment to create on other machines; empty: the existing one.
     """
 
     launcher: str = LOCAL
@@ -66,9 +66,9 @@ class Where(Struct, frozen=True, kw_only=True):
 
 
 def where_of(words: Mapping[str, Any]) -> Where:
-    """Where words of a plan say that it runs; lists are texts with commas, or lists.
+    """Return where a plan runs, from its words; lists are texts with commas, or lists.
 
-    Raises InferlensError if they contradict each other.
+    Raises InferlensError if the words contradict one another.
     """
     given = [name for name in ("devices", "ray", "launcher") if words.get(name)]
     if len(given) > 1:
@@ -110,7 +110,7 @@ FILE_ALONE = ("a plan file",)  # no command has these words
 
 
 def option_values(value: Any) -> dict[str, tuple[str, ...]]:
-    """``{"backend.option": values}`` from that form, from ``backend.option=values`` texts, or from nested tables."""
+    """Return ``{"backend.option": values}`` from that form, ``backend.option=values`` texts, or nested tables."""
     if not isinstance(value, Mapping):
         pairs = [str(text).partition("=") for text in listed(value)]
         for name, equals, _ in pairs:
@@ -156,12 +156,12 @@ def _keep_of(value: Any) -> str:
 
 
 class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """What to measure, and the options that say so.
+    """The cases to measure, and the options of the measurement.
 
     Attributes:
         option: values by ``backend.option``.
         input: sets of inputs that replace the model's own.
-        dim: sets of sizes of the inputs' named dimensions, each size the shape of a spec.
+        dim: sets of sizes of the inputs' named dimensions; a size is the shape of a spec.
         keep: layers that are not quantized, as :mod:`inferlens.spec.case` writes them.
         repeats: 0: as many processes as it takes to tell which case is fastest, see ``within`` and ``rounds``.
         rounds: the least number of rounds, decided or not.
@@ -329,7 +329,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @staticmethod
     def from_words(words: Mapping[str, Any]) -> Plan:
-        """A plan from words as a person writes them: single values, lists, or texts with commas.
+        """Return a plan from words as a person writes them: single values, lists, or texts with commas.
 
         Raises InferlensError for an unknown word or a value that does not fit.
         """
@@ -388,7 +388,7 @@ DURATIONS = tuple(name for name in BUDGET_WORDS if OPTIONS[name].option.unit == 
 
 
 def _race_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return in how many processes cases are measured. Refuses options that ask for different things."""
+    """Return the number of processes and rounds. Refuse options that contradict one another."""
     given = [name for name in ("quick", "thorough") if values.get(name)]
     given += [name for name in ("repeats", "within") if name in values]
     if len(given) > 1 and set(given) != {"thorough", "within"}:
@@ -404,7 +404,7 @@ def _race_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _budget_of(values: Mapping[str, Any]) -> Budget:
-    """Return the budget that options mean. Refuses options that contradict each other."""
+    """Return the budget that the options select. Refuse options that contradict one another."""
     given = {name: values[name] for name in (*BUDGET_WORDS, "within") if name in values}
     if values.get("thorough"):
         given.setdefault("within", THOROUGH_SECONDS)
@@ -416,23 +416,25 @@ def _budget_of(values: Mapping[str, Any]) -> Budget:
 
 
 def _check_sense(budget: Budget, values: Mapping[str, Any]) -> None:
-    """Refuse options that contradict each other, or have no effect on what is measured."""
+    """Refuse options that contradict one another, or have no effect on the measurement."""
     ends = [name for name in ("iterations", "seconds", "half_width") if name in values]
     if len(ends) > 1:
         raise InferlensError(
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
         )
     one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if values.get(name)]
-    of_latency = [*one_at_a_time, *(name for name in ends if name != "seconds")]
-    if budget.mode == "throughput" and of_latency:
-        raise InferlensError(f"{of_latency[0]} needs timed single calls, and there are none.", hint="--mode latency")
+    latency_options = [*one_at_a_time, *(name for name in ends if name != "seconds")]
+    if budget.mode == "throughput" and latency_options:
+        raise InferlensError(
+            f"{latency_options[0]} needs timed single calls, and there are none.", hint="--mode latency"
+        )
     if "depth" in values and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
 def as_plan(case: Case) -> str:
-    """The text of a plan file whose only case is this one."""
+    """Return the text of a plan file whose only case is this one."""
     words: dict[str, Any] = {"model": case.model, "backend": case.backend_label}
     words |= {axis.name: value for axis in AXES if (value := getattr(case, axis.name)) != axis.default}
     words |= {"input": [spec.text for spec in case.inputs]} if case.inputs else {}
@@ -443,19 +445,22 @@ def as_plan(case: Case) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML has it. What JSON escapes in a text TOML does alike, but for DEL, which JSON leaves as it is."""
+    """Return a value in TOML.
+
+    JSON and TOML escape the same characters in a text, except for DEL, which JSON does not escape.
+    """
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
-    """The words of a plan that a case's text means; ``backends`` are all that there are.
+    """Return the words of a plan for a case's text; ``backends`` are the names of all backends.
 
-    Options of a text without a backend are by their own names, without one. Raises InferlensError if a word means
-    nothing or is said twice.
+    Without a backend in the text, options have their own names, without a prefix. Raises InferlensError for an unknown
+    word or a word that is given twice.
     """
-    try:  # quotation marks keep together what belongs together
+    try:  # quotation marks group words
         rest = [word for word in (part.rstrip(",") for part in shlex.split(text)) if word]
     except ValueError as error:
         raise InferlensError(f"'{text}' describes no case.", expected=_FORM) from error
@@ -466,17 +471,17 @@ def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
         words["backend"], backend = label, label.partition(":")[0]
     for name, value in _named(rest, backends):
         if name in OTHERS or any(axis.name == name for axis in AXES):
-            said, key = words, name
+            target, key = words, name
         else:
-            said, key = words["option"], name if "." in name or not backend else f"{backend}.{name}"
-        if key in said:
+            target, key = words["option"], name if "." in name or not backend else f"{backend}.{name}"
+        if key in target:
             raise InferlensError(f"'{text}' says {name} twice.", expected="one value: it is one case")
-        said[key] = value
+        target[key] = value
     return words
 
 
 def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Name and value of each word; two of them for an axis that is said in two words."""
+    """Yield name and value of every word. An axis may take two words."""
     while words:
         name, equals, value = words[0].partition("=")
         if equals and name and value:
@@ -484,20 +489,23 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
             words = words[1:]
             continue
         texts = {size: " ".join(words[:size]) for size in (1, 2)}
-        said = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
-        found = next((item for item in said if item[1] is not None), None)
-        if found is None:
+        readings = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
+        reading = next((item for item in readings if item[1] is not None), None)
+        if reading is None:
             values = (value for axis in AXES for value in axis.values)
-            known = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
+            all_words = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
             raise InferlensError(
-                f"'{words[0]}' is not a word of a case.", expected=_FORM, hint=suggestion(words[0], known)
+                f"'{words[0]}' is not a word of a case.", expected=_FORM, hint=suggestion(words[0], all_words)
             )
-        yield found[:2]
-        words = words[found[2] :]
+        yield reading[:2]
+        words = words[reading[2] :]
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:
-    """What a TOML file says; ``what`` it is, for the InferlensError if it cannot be read or is no TOML."""
+    """Return the content of a TOML file; ``what`` names the file in errors.
+
+    Raises InferlensError if the file cannot be read or is no TOML.
+    """
     try:
         return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
@@ -507,39 +515,39 @@ def toml_words(path: Path, what: str) -> dict[str, Any]:
         raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
 
 
-# Cases and budgets as the words of commands that can be pasted; ``plan`` beside it reads such words.
+# Cases and budgets as the words of commands that can be pasted.
 
 SHARES = ("threshold", "level", "half_width")
 
 
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
-    """Two cases, what they share, and what is asked of the samples, as words of ``inferlens ab``.
+    """Return two cases and their budget as words of ``inferlens ab``.
 
-    ``device`` is what cases run on there if nobody says.
+    ``device`` is the default device of the command.
     """
-    own_words = ("depth", "python")  # of each side
+    own_words = ("depth", "python")  # of both sides
     shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
-    said = []
+    result = []
     for case in (a, b):
         own = [word for axis in AXES if axis not in shared for word in axis.words(case)]
-        said.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
-    said += _flags(a, shared, device)
-    said += _budget_words(budget, ("iterations", "warmup", *DURATIONS, "threshold", "level"))
-    return [*said, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
+        result.append(" ".join([case.backend_label, *own, case.options_label]).rstrip())
+    result += _flags(a, shared, device)
+    result += _budget_words(budget, ("iterations", "warmup", *DURATIONS, "threshold", "level"))
+    return [*result, *(["--metric", "throughput"] if budget.mode == "throughput" else [])]
 
 
 def _budget_words(budget: Budget, names: Iterable[str]) -> list[str]:
-    """What is not the usual of a budget, as a command's options."""
-    said, usual = list[str](), Budget()
+    """Return the values of a budget that differ from the defaults, as options of a command."""
+    result, usual = list[str](), Budget()
     for name in names:
         if (value := getattr(budget, name)) != getattr(usual, name):
             shown = value if isinstance(value, (int, str)) else f"{100 * value:g}%" if name in SHARES else f"{value:g}s"
-            said += [f"--{name.replace('_', '-')}", str(shown)]
-    return said
+            result += [f"--{name.replace('_', '-')}", str(shown)]
+    return result
 
 
 def budget_words(budget: Budget, repeats: int) -> list[str]:
-    """What was asked of ``inferlens bench`` beside cases, as its options; ``repeats``: as of a record."""
+    """Return the budget and the repeats of a record as options of ``inferlens bench``."""
     names = ["iterations", "warmup", *DURATIONS, "threshold", "half_width", "mode", "within"]
     how = ["--quick"] if repeats == 1 else ["--repeats", str(repeats)] if repeats else []
     if (budget.within, budget.max_time) == (THOROUGH_SECONDS, LONG_SERIES):
@@ -550,7 +558,7 @@ def budget_words(budget: Budget, repeats: int) -> list[str]:
 def bench_words(
     case: Case, device: str, asks: Sequence[str] = (), *, others: bool = False, batches: Sequence[int] = ()
 ) -> list[str]:
-    """A case, with what it lacks, as words of ``inferlens bench``.
+    """Return a case as words of ``inferlens bench``.
 
     Args:
         device: as of :func:`ab_words`.
@@ -560,15 +568,15 @@ def bench_words(
     """
     label = next((ask for ask in asks if "=" not in ask and not ask.startswith("--")), case.backend_label)
     options = {f"{case.backend}.{name}": value for name, value in case.options.items()}
-    said = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
-    asked = [ask for ask in asks if "=" in ask]
-    said = [item for item in said if item.partition("=")[0] not in {ask.partition("=")[0] for ask in asked}]
+    settings = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in options.items()]
+    requested = [ask for ask in asks if "=" in ask]
+    settings = [item for item in settings if item.partition("=")[0] not in {ask.partition("=")[0] for ask in requested}]
     words = [] if others else ["-b", label]
     flags = [part for ask in asks if ask.startswith("--") for part in ask.split()]
     replaced = {flag.removeprefix("--") for flag in flags[::2]} | ({"batch"} if batches else set())
     words += _flags(case, [axis for axis in AXES if axis.name not in replaced], device) + flags
     words += ["--batch", ",".join(map(str, batches))] if batches else []
-    words += [] if others else [part for item in (*said, *asked) for part in ("--option", item)]
+    words += [] if others else [part for item in (*settings, *requested) for part in ("--option", item)]
     return [bare(case.model), *words]
 
 
@@ -598,36 +606,43 @@ def command(what: str, words: Sequence[str], checkout: str = "") -> str:
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
-    """The values of axes, weights, seed and inputs that are not the usual ones, as a command's options."""
-    said: list[str] = []
+    """Return the values of axes, weights, seed and inputs that differ from the defaults, as options of a command."""
+    result: list[str] = []
     omitted = {**{axis.name: axis.default for axis in AXES}, "precision": "fp32", "device": device, "seed": 0}
     for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
             values = keep_words(case) if name == "keep" else [str(value)]
-            said += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
-    return said + [part for spec in case.inputs for part in ("--input", spec.text)]
+            result += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
+    return result + [part for spec in case.inputs for part in ("--input", spec.text)]
 
 
-# Which case words such as ``openvino fp16`` name: the reference that the others are compared with.
+# The reference that other cases are compared with, from words such as ``openvino fp16``.
 
 
 def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[str, Case]:
-    """The reference of each device, in whatever order cases come: of those that ``named`` fits, the plainest."""
-    able = fitting(cases, named) if named else list(cases)
+    """Return the reference case of every device: the plainest of the cases that ``named`` fits.
+
+    The order of ``cases`` has no effect.
+    """
+    candidates = fitting(cases, named) if named else list(cases)
 
     def place(case: Case, device: str) -> tuple[Any, ...]:
         return case.label != named, *plainness(case, device, usual), len(case.label), case.label
 
-    return {device: min(able, key=partial(place, device=device)) for device in {case.device for case in cases} if able}
+    return {
+        device: min(candidates, key=partial(place, device=device))
+        for device in {case.device for case in cases}
+        if candidates
+    }
 
 
 def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
-    """How far a case is from the plain one that others on ``device`` are compared with; the least is it.
+    """Return a sort key; the least is the plain case that others on ``device`` are compared with.
 
-    It is of a ``usual`` backend (a label, such as ``pytorch``); on the device itself, or else on the CPU; in fp32, with
-    the fewest options, the default number of threads or else the most of them, in the usual variant. Without a
-    case of a usual backend the same order holds among the others.
+    The plain case has a ``usual`` backend (a label, such as ``pytorch``). It is on the device, or else on the CPU. It
+    is in fp32 and has the fewest options, the default number of threads or else the most, and the usual variant.
+    Without a case of a usual backend the same order holds among the others.
     """
     return (
         case.backend not in {label.partition(":")[0] for label in usual},
@@ -638,14 +653,17 @@ def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
 
 
 def fitting(cases: Sequence[Case], named: str) -> list[Case]:
-    """The cases of which all words of ``named`` are words; sizes, and what is known once a case ran, fit every case."""
+    """Return the cases whose words include all words of ``named``.
+
+    Sizes and other words that only a finished case has fit every case.
+    """
     wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
     both = zip(cases, shown_together(cases), strict=True)
     return [case for case, shown in both if wanted <= words(case.label) | words(shown.label) | {case.backend}]
 
 
 def refuse_unknown(cases: Sequence[Case], named: str) -> None:
-    """Refuses, before anything is measured, words that mean no case."""
+    """Raise InferlensError for words that fit no case, before anything is measured."""
     if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
         return
     if not fitting(cases, named):
@@ -653,13 +671,13 @@ def refuse_unknown(cases: Sequence[Case], named: str) -> None:
 
 
 def words(text: str) -> set[str]:
-    """The words of a label, or of what names one, however they are written."""
+    """Return the words of a label, however they are written."""
     text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
     return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
 
 
 def unknown(named: str, labels: Sequence[str]) -> InferlensError:
-    """Words that mean no case."""
+    """Return the error for words that fit no case."""
     hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
     labels = list(dict.fromkeys(labels))
     expected = f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"
