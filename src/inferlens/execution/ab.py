@@ -416,12 +416,12 @@ def planned_pair(
     errors = [error for _, error in checked.values() if error]
     if errors and (len(able) == 1 or len(errors) == len(checked)):
         raise errors[0]
-    known = next(own for own, error in checked.values() if not error)
+    shared_infos = next(own for own, error in checked.values() if not error)
     parts = []
     for side, plan in zip(sides, plans, strict=True):
         own_infos, error = checked[_check_key(plan)]
         refusal = unsupported(error) if error else None
-        parts.append(ProbeResult(plan, own_infos or known, able[side.python], anywhere, refusal))
+        parts.append(ProbeResult(plan, own_infos or shared_infos, able[side.python], anywhere, refusal))
     return plans, _pair([part.cases() for part in parts])
 
 
@@ -432,14 +432,14 @@ def _check_key(plan: Plan) -> object:
 
 def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:
     names = [() if model.infos else texts(model.spec) for model in models]
-    known: dict[tuple[str, str], ModelInfo] = {}
+    infos_by_name: dict[tuple[str, str], ModelInfo] = {}
     for place in dict.fromkeys(side.checkout for side in sides):  # a process for each
         here = [(side.python, own) for side, own in zip(sides, names, strict=True) if side.checkout == place]
         if wanted := list(dict.fromkeys(name for _, own in here for name in own)):
             infos = _find(wanted, place, list(dict.fromkeys(python for python, _ in here)))
-            known |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
+            infos_by_name |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
     return [
-        model.infos or [known[side.checkout, name] for name in own]
+        model.infos or [infos_by_name[side.checkout, name] for name in own]
         for side, model, own in zip(sides, models, names, strict=True)
     ]
 

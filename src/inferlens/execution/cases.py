@@ -41,10 +41,10 @@ EVERY_VARIANT = "all"
 
 def backends_named(plan: Plan) -> tuple[str, ...]:
     """Return the backends that the plan names, or all."""
-    known = BACKENDS.names()
+    registered = BACKENDS.names()
     if not plan.backend or EVERY_VARIANT in plan.backend:
-        return known
-    return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
+        return registered
+    return tuple(dict.fromkeys(split_label(label, registered)[0] for label in plan.backend))
 
 
 def expand(
@@ -117,8 +117,8 @@ def _cases(
             if unasked and device in BACKENDS.get(backend).excluded_devices:
                 continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
-            known = {"precision": model.precision, "batch": batch, "device": device}
-            axes = {axis.name: _axis_values(plan, axis, known) for axis in AXES}
+            defaults = {"precision": model.precision, "batch": batch, "device": device}
+            axes = {axis.name: _axis_values(plan, axis, defaults) for axis in AXES}
             prefix = f"{backend}."
             own = {name.removeprefix(prefix): values for name, values in plan.option.items() if name.startswith(prefix)}
             for values in itertools.product(*axes.values()):
@@ -176,12 +176,12 @@ def default_device(capabilities: Iterable[Capabilities]) -> str:
     return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
 
 
-def _axis_values(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
+def _axis_values(plan: Plan, axis: Axis, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of an axis in a plan; batch and device are chosen one at a time."""
     values = getattr(plan, axis.name)
     if axis.name in ("batch", "device"):
-        return (known[axis.name],)
-    return (values,) if axis.flag else values or (known.get(axis.name, axis.default),)
+        return (defaults[axis.name],)
+    return (values,) if axis.flag else values or (defaults.get(axis.name, axis.default),)
 
 
 def _backends(
@@ -227,8 +227,8 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
 
 def check_words(plan: Plan) -> None:
     """Refuse backends, variants and options that do not exist, which needs neither the model nor the machine."""
-    known = BACKENDS.names()
-    named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]
+    registered = BACKENDS.names()
+    named = [split_label(label, registered) for label in plan.backend if label != EVERY_VARIANT]
     for name, variant in named:
         variants = BACKENDS.get(name).variants
         if variant is not None and variant not in (EVERY_VARIANT, *variants):
@@ -250,7 +250,7 @@ def check_words(plan: Plan) -> None:
                 expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
                 hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
             )
-        split_label(backend, known)
+        split_label(backend, registered)
         if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [own for own, _ in named]:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
@@ -373,23 +373,23 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     errors: list[InferlensError | None] = []
     for python in plan.python or ("",):
         plans.append(msgspec.structs.replace(plan, python=(python,) if python else ()))
-        if known := next(filter(None, models), None):  # a name means the same to all
-            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in known))
+        if shared_infos := next(filter(None, models), None):  # a name means the same to all
+            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in shared_infos))
         with ThreadPoolExecutor() as pool:
             probing = pool.submit(probe, backends_named(plan), python)
             infos, error = try_models(plans[-1], model)
         models.append(infos)
         errors.append(error)
         able.append(probing.result())
-    known = next(filter(None, models), None)
-    if known is None:
+    shared_infos = next(filter(None, models), None)
+    if shared_infos is None:
         raise next(filter(None, errors))
     anywhere = (
         able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
     )
     refusals = [unsupported(error) if error else None for error in errors]
     return [
-        ProbeResult(part, infos or known, can, anywhere, refusal)
+        ProbeResult(part, infos or shared_infos, can, anywhere, refusal)
         for part, infos, can, refusal in zip(plans, models, able, refusals, strict=True)
     ]
 
@@ -572,8 +572,8 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
         if case.digest in whole:
             return median(whole[case.digest])
         factor, label = build_factor(case), case.backend_label
-        known = parts.get(label) or in_turns.get(label) or [typical]
-        return median([prepared * factor + rest for prepared, rest in known])
+        phases = parts.get(label) or in_turns.get(label) or [typical]
+        return median([prepared * factor + rest for prepared, rest in phases])
 
     return seconds_for
 

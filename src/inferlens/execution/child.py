@@ -403,7 +403,7 @@ class Slot:
     def __init__(self, interleaver: Interleaver) -> None:
         self._interleaver = interleaver
         self.pid: int | None = None
-        self.asked = self.waiting = self.enough = self.ended = False
+        self.requested = self.waiting = self.enough = self.ended = False
         self.on_turn: Callable[[], object] = lambda: None  # called whenever its turn begins
         self._answers = -1
         self._waited = self._since = 0.0
@@ -443,9 +443,9 @@ class Slot:
         """Register that the process asks for its turn; except for the first time, its last turn is over."""
         with self._interleaver.lock:
             self.waiting, self.enough, self._since = True, enough, time.monotonic()
-            if self.asked:
+            if self.requested:
                 self._interleaver.next = self._interleaver.after(self)
-            self.asked = True
+            self.requested = True
             self._interleaver.look(self)
 
     def end(self) -> None:
@@ -497,7 +497,7 @@ class Interleaver:
             slot.kill()
         following = self.after(self.next) if self.next.ended else self.next
         left = [one for one in self.slots if not one.ended]
-        if following.ended or not following.waiting or not all(one.asked for one in left):
+        if following.ended or not following.waiting or not all(one.requested for one in left):
             return
         self.next = following
         if self.one_turn or (len(left) > 1 and not all(one.enough for one in left)):

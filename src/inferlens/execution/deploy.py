@@ -146,15 +146,18 @@ def saver(path: Path, backend: str | None = None) -> str:
     """Return the backend that writes files with the suffix of ``path``: ``backend``, or else the first that does."""
     names = [backend.partition(":")[0]] if backend else BACKENDS.names()
     kinds = [(name, BACKENDS.get(name)) for name in reversed(names)]
-    known = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
-    if path.suffix not in known:
+    backend_by_suffix = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
+    if path.suffix not in backend_by_suffix:
         raise InferlensError(
             f"{f'{names[0]} writes no models' if backend else 'Nothing writes models'} to files named "
             f"'{path.suffix or path.name}'.",
-            expected=f"one of {', '.join(sorted(known))}" if known else "a backend that writes models to files",
-            hint=suggestion(path.suffix, known) or ("inferlens export without --backend" if backend else ""),
+            expected=f"one of {', '.join(sorted(backend_by_suffix))}"
+            if backend_by_suffix
+            else "a backend that writes models to files",
+            hint=suggestion(path.suffix, backend_by_suffix)
+            or ("inferlens export without --backend" if backend else ""),
         )
-    return backend or known[path.suffix]
+    return backend or backend_by_suffix[path.suffix]
 
 
 def run_task(
@@ -286,8 +289,8 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
                 expected="a model by a name, or in a file",
                 hint="inferlens.bench('package.module:factory')",
             )
-        kept = _whole(record, folder, "model", rebuild=rebuild)
-        info = resolve.find(str(kept or case.model))
+        path = _whole(record, folder, "model", rebuild=rebuild)
+        info = resolve.find(str(path or case.model))
         case = msgspec.structs.replace(case, model=info.spec)
     if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
         case = msgspec.structs.replace(case, calibration="")
@@ -433,8 +436,8 @@ def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **
         fields |= {"path": arrays, "inputs_seed": case.seed}
         run_task("measured outputs", ReferenceJob, ReferenceRun, Deployer, case, **fields)
         fields = {**words, "script": str(script.resolve()), "arrays": arrays}
-        known = way.record.agreement
-        tolerance = way.backend.tolerance(way.case) if known is None or known.repeatable else math.inf
+        agreement = way.record.agreement
+        tolerance = way.backend.tolerance(way.case) if agreement is None or agreement.repeatable else math.inf
         run_task("script", ScriptJob, type(None), Deployer, way.case, tolerance=tolerance, **fields)
 
 
@@ -571,8 +574,8 @@ def load(
     arrays = inputs.make_inputs(loaded, way.case.seed)
     torch = sys.modules.get("torch")
     placed = {name: torch.from_numpy(value).to(way.case.device) for name, value in arrays.items()} if torch else arrays
-    taken = way.record.agreement
-    state = {} if taken is None or taken.repeatable else buffers(loaded.module)
+    agreement = way.record.agreement
+    state = {} if agreement is None or agreement.repeatable else buffers(loaded.module)
     try:
         for _ in range(WARMUP):
             fast(**placed)
@@ -616,8 +619,8 @@ def _check_outputs(fast: Deployed, way: LoadPlan, model: Model, *, trust: bool) 
         if outputs.inputs_sha256 != inputs_sha256(arrays):
             return
         expected = Reference(name=case.label, path=path).expected()
-    taken = way.record.agreement
-    by_accuracy = taken is not None and taken.agrees and taken.tolerance is None
+    agreement = way.record.agreement
+    by_accuracy = agreement is not None and agreement.agrees and agreement.tolerance is None
     comparable = not by_accuracy and not expected.behavior.keys() & {RANDOM, KEEPS_STATE}
     tolerance = way.backend.tolerance(way.case) if comparable else math.inf
     result = judge([fast.on_host(arrays)], expected, tolerance)

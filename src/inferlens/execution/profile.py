@@ -158,9 +158,9 @@ def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
 
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
     """Measure and profile the cases that have no record yet."""
-    known = {record.case.digest for record in scheduler.state.known}
+    digests = {record.case.digest for record in scheduler.state.records}
     ceilings: dict[Path, Ceilings] = {}
-    for planned in (planned for planned in cases if planned.case.digest not in known):
+    for planned in (planned for planned in cases if planned.case.digest not in digests):
         record, folder = scheduler.measure(planned)
         for level in levels:
             scheduler.observer.doing(f"{planned.case.label}: profiling {level}s")
@@ -232,7 +232,7 @@ def measure_ceilings(job: CeilingsJob, context: TaskContext) -> Ceilings:  # noq
     return ceilings.measure(job.device, job.name, job.threads)
 
 
-def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -> Ceilings:
+def ceilings_of(case: Case, scheduler: Scheduler, measured_ceilings: dict[Path, Ceilings]) -> Ceilings:
     """Return the ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if unknown.
 
     They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay.
@@ -244,8 +244,8 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
     own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
     depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
     file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
-    if file in known:
-        return known[file]
+    if file in measured_ceilings:
+        return measured_ceilings[file]
     ceilings = None
     if not scheduler.plan.rebuild:
         with suppress(OSError, msgspec.DecodeError, RecursionError):
@@ -256,7 +256,7 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
         ceilings = result.value or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
         if result.value and not ceilings.disturbed:
             write_whole(file, msgspec.json.format(msgspec.json.encode(ceilings), indent=1) + b"\n")
-    known[file] = ceilings
+    measured_ceilings[file] = ceilings
     return ceilings
 
 

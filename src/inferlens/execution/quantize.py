@@ -190,12 +190,16 @@ class QuantizationSearch:
         failed, number, good = 0, 1, None
         while good is None and failed < len(names) - 1:
             number = min(number, len(names) - 1)
-            tried = first(number)
-            good, failed, number = (tried, failed, number) if self.keeps(tried) else (None, number, number * 2)
+            quantized_file = first(number)
+            good, failed, number = (
+                (quantized_file, failed, number) if self.keeps(quantized_file) else (None, number, number * 2)
+            )
         while good is not None and number - failed > 1:
             middle = (failed + number) // 2
-            tried = first(middle)
-            good, failed, number = (tried, failed, middle) if self.keeps(tried) else (good, middle, number)
+            quantized_file = first(middle)
+            good, failed, number = (
+                (quantized_file, failed, middle) if self.keeps(quantized_file) else (good, middle, number)
+            )
         return good or min(self.attempts, key=self._beyond)
 
     def _beyond(self, attempt: QuantizedFile) -> float:
@@ -229,16 +233,16 @@ class QuantizationSearch:
         pair = accuracy_of(self.job.accuracy, own, "fp32", self.reference)
         if not pair.values:
             raise InferlensError(pair.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        known = score_accuracy(pair)
-        assert known
+        accuracy_score = score_accuracy(pair)
+        assert accuracy_score
         return {
             "metric": pair.metric,
-            "accuracy": known.value,
+            "accuracy": accuracy_score.value,
             "reference_accuracy": float(np.mean(pair.reference_values)) if pair.reference_values else 1.0,
-            "accuracy_share": known.is_share,
-            "accuracy_drop": known.drop,
-            "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
-            "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,
+            "accuracy_share": accuracy_score.is_share,
+            "accuracy_drop": accuracy_score.drop,
+            "accuracy_drop_low": accuracy_score.drop_interval.low if accuracy_score.drop_interval else None,
+            "accuracy_drop_high": accuracy_score.drop_interval.high if accuracy_score.drop_interval else None,
         }
 
 

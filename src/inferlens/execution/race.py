@@ -386,7 +386,7 @@ def hold_rounds(
     scheduler: Scheduler,
     screened: Iterable[tuple[PlannedCase, Record]],
     stand_ins: Iterable[tuple[PlannedCase, Record]] = (),
-    known: Sequence[Record] = (),
+    earlier: Sequence[Record] = (),
 ) -> None:
     """Hold the rounds of cases that were measured once; those that do the same work race each other.
 
@@ -396,12 +396,12 @@ def hold_rounds(
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
         if first.ranked:
-            later = [record for record in known if record.case == planned.case and record.repeat > first.repeat]
+            later = [record for record in earlier if record.case == planned.case and record.repeat > first.repeat]
             records = [first, *sorted(later, key=lambda record: record.repeat)]
             entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
     for planned, failed in stand_ins:
         entrants_of[planned.case.work].append(Entrant(planned, stands_for=failed))
-    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in known if record.repeat])
+    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
     left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
     while left:
         entrants, *left = left
@@ -472,8 +472,8 @@ def fit_together(records: Sequence[Record]) -> bool:
     gpus = records[0].environment.gpus
     if not on_gpu or not gpus or gpus[0].memory is None:
         return True
-    known = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
-    if not known and not any(IN_TURNS in record.facts for record in on_gpu):
+    peaks = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
+    if not peaks and not any(IN_TURNS in record.facts for record in on_gpu):
         return False
-    needed = sum(known) + max(known, default=0) * (len(on_gpu) - len(known))
+    needed = sum(peaks) + max(peaks, default=0) * (len(on_gpu) - len(peaks))
     return SPARE * needed <= gpus[0].memory - (gpu_before().memory_used or 0)

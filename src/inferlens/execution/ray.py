@@ -321,12 +321,12 @@ def serve(
 
         thread = threading.Thread(target=work, name="inferlens-part")
         thread.start()
-        known: set[str] = set()
+        sent: set[str] = set()
         while (event := events.get()) is not None:
             if isinstance(event, TaskAnswer) and msgspec.json.decode(event.result, type=TaskStatus).status != "ok":
                 _check_room(output)
             if isinstance(event, (RemoteEvent, TaskAnswer)):
-                yield _packed(event, output, known)
+                yield _packed(event, output, sent)
         thread.join()
 
 
@@ -338,15 +338,15 @@ def _check_room(scratch: Path) -> None:
         raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
 
 
-def _packed(event: RemoteEvent | TaskAnswer, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
+def _packed(event: RemoteEvent | TaskAnswer, output: Path, sent: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
     """Return an event as JSON, with a path below the scratch folder, and the files there."""
     relative, files = "", {}
     if isinstance(event, RemoteEvent) and event.method in ("done", "kept"):
         path = Path(event.decoded()[-1]).resolve()
         relative = str(path.relative_to(output))
         if event.method == "done":
-            known.add(relative)
-        files = _read(path, limited=relative in known)
+            sent.add(relative)
+        files = _read(path, limited=relative in sent)
     return msgspec.json.encode(event), relative, files
 
 

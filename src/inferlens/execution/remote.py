@@ -112,12 +112,12 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
     @property
     def gpu(self) -> str:
         """See :class:`RemoteJob`."""
-        return self.state.known[0].environment.variables.get(VISIBLE, "") if self.state.known else ""
+        return self.state.records[0].environment.variables.get(VISIBLE, "") if self.state.records else ""
 
     @property
     def progress(self) -> int:
         """See :class:`RemoteJob`."""
-        return len(self.state.known)
+        return len(self.state.records)
 
     def own(self, records: Sequence[Record]) -> list[Record]:
         """Return the records of the cases on this kind of worker."""
@@ -126,7 +126,7 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
 
     def updated(self, records: Sequence[Record]) -> CasesJob:
         """See :class:`RemoteJob`."""
-        return replace(self, state=replace(self.state, known=tuple(self.own(records))))
+        return replace(self, state=replace(self.state, records=tuple(self.own(records))))
 
     def planned(self) -> tuple[PlannedCase, ...]:
         """Return the cases; with the reason, if they are given up."""
@@ -201,15 +201,15 @@ Context = PartContext | TaskContext
 @contextmanager
 def part_scheduler(job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]) -> Iterator[Scheduler]:
     """Yield a scheduler for cases of a part; records of another device or other versions do not count."""
-    environments, known = Environments(), job.state.known
+    environments, records = Environments(), job.state.records
     if not (isinstance(job, CasesJob) and job.given_up):
-        known = tuple(record for record in known if same_place(record, environments.of(record.case)))
-        stale = [record for record in job.state.known if record not in known]
+        records = tuple(record for record in records if same_place(record, environments.of(record.case)))
+        stale = [record for record in job.state.records if record not in records]
         if own := [record for record in stale if record.run == job.state.run]:
             observer.discarded(own)
         if others := [record for record in stale if record.run != job.state.run]:
             observer.unused(others)
-    state = replace(job.state, known=known)
+    state = replace(job.state, records=records)
     with open_scheduler(job.plan, observer, cases, job.live, state, environments=environments) as scheduler:
         yield scheduler
 
@@ -755,7 +755,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
 def _reference_record(plan: Plan, job: CasesJob) -> Record | None:
     """Return the first record of the reference of a part, or else of any case, with latencies."""
     chosen = references_of(job.cases, plan.reference)
-    able = [record for record in job.state.known if record.status == "ok" and latencies(record).samples]
+    able = [record for record in job.state.records if record.status == "ok" and latencies(record).samples]
     return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)
 
 

@@ -49,12 +49,12 @@ class RunState(Struct, frozen=True, kw_only=True):
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)
     facts: dict[str, str] = {}
     requests: dict[str, str] = {}
-    known: tuple[Record, ...] = ()
+    records: tuple[Record, ...] = msgspec.field(default=(), name="known")
     continued: str = ""
 
     def run_of(self, case: Case) -> str:
         """Return the number of the run that the records of a case belong to."""
-        races = {record.case.work: record.run for record in self.known}
+        races = {record.case.work: record.run for record in self.records}
         return races.get(case.work) or self.continued or self.run
 
     def candidate_facts(self, case: Case) -> dict[str, str]:
@@ -103,7 +103,7 @@ def find_earlier(
     if plan.rerun:
         return state
     planned = {one.case.digest: one for one in cases}
-    known: list[Record] = []
+    records: list[Record] = []
     folders: dict[str, Path] = {}
     for name in sorted({safe_name(one.model.name) for one in cases}):
         loaded = _loaded(Path(plan.output) / name)
@@ -117,17 +117,19 @@ def find_earlier(
                     remove_results(loaded.folders[record.id])
                 elif record.facts.pop(CUT_SHORT, None):
                     Store.save(loaded.folders[record.id], record)
-            known += good
+            records += good
             folders |= {record.id: loaded.folders[record.id] for record in good}
-    if known:
-        observer.reused(known, folders)
-        number, every = len({record.case.digest for record in known}), len(planned)
+    if records:
+        observer.reused(records, folders)
+        number, every = len({record.case.digest for record in records}), len(planned)
         some = (
             f"{number} of {every} cases were" if number < every else "All cases were" if every > 1 else "The case was"
         )
         what = "it" if number == 1 else "them"
         observer.remark(f"{some} measured here before; --rerun measures {what} again.")
-    return replace(state, known=tuple(known), continued=max(known, key=lambda one: one.created).run if known else "")
+    return replace(
+        state, records=tuple(records), continued=max(records, key=lambda one: one.created).run if records else ""
+    )
 
 
 def _loaded(folder: Path) -> LoadedRecords:

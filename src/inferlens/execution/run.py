@@ -62,7 +62,7 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     if not plan.repeats:
         screened += [(planned, first) for planned in alone if (first := results.first(planned))]
         joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in racing]
-        hold_rounds(scheduler, screened, joining, scheduler.state.known)
+        hold_rounds(scheduler, screened, joining, scheduler.state.records)
 
 
 class CaseResults:
@@ -71,7 +71,7 @@ class CaseResults:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.records: dict[tuple[str, int], Record] = {}
-        self.add(scheduler.state.known)
+        self.add(scheduler.state.records)
 
     def add(self, records: Iterable[Record]) -> None:
         """Add records."""

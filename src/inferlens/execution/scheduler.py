@@ -102,7 +102,7 @@ class References:
 
     scheduler: Scheduler
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
-    _known: dict[str, Reference] = field(default_factory=dict)
+    _by_key: dict[str, Reference] = field(default_factory=dict)
 
     def of(self, planned: PlannedCase) -> Reference:
         """Return the reference of a case, the same for all cases that share model, inputs and weights.
@@ -126,8 +126,8 @@ class References:
         """Return the outputs of ``case``, the reference of a planned case, or the reason why there are none."""
         seed, scheduler = planned.case.seed, self.scheduler
         key = f"{case.digest}-{seed}"
-        if key in self._known:
-            return self._known[key]
+        if key in self._by_key:
+            return self._by_key[key]
         scheduler.observer.doing(f"reference outputs: {case.label}")
         path = str(scheduler.scratch / f"{key}.npz")
         name = f"{case.backend_label} {case.precision} on {case.device}"
@@ -146,7 +146,7 @@ class References:
                 self.evaluations[planned.evaluated_as] = value.evaluation
         else:
             reference = Reference(name=name, missing=f"the reference failed: {result.reason}")
-        self._known[key] = reference
+        self._by_key[key] = reference
         return reference
 
 
@@ -342,8 +342,8 @@ class Scheduler:
         if record.status == "ok":
             self._built.add(record.case.digest)
             if any(artefact.kind == "onnx" for artefact in record.artefacts):
-                known = record.model if resolve.inputs_are_drawn(record.case) else None
-                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), known))
+                model_facts = record.model if resolve.inputs_are_drawn(record.case) else None
+                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), model_facts))
         self.observer.done(record, folder)
 
     def _second_attempt(self, first: Attempt) -> Record | None:
@@ -412,8 +412,8 @@ class Scheduler:
         case, rebuild = planned.case, options.rebuild or self.plan.rebuild
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}
         if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
-            exported, known = self._exports.get(_exported_as(case), ("", None))
-            fields |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
+            exported, model_facts = self._exports.get(_exported_as(case), ("", None))
+            fields |= {"exported": exported, "known": model_facts, "built": case.digest in self._built and not rebuild}
         if slot and not rebuild:
             fields["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
         ends_if_wrong = in_turns and options.only_right
@@ -478,8 +478,8 @@ class Scheduler:
             reference, case = self.references.of(planned), planned.reference
             fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
-            other = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
-            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, other)
+            evaluation = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
+            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, evaluation)
         return self.accuracies.get(digest) if own or in_all else None
 
     def _before(self, cases: Sequence[PlannedCase]) -> Before:
@@ -523,8 +523,10 @@ def open_scheduler(
         environments = environments or Environments()
         environments.begin(pool)
         state = state or RunState()
-        known = {record.case.digest: record.accuracy for record in state.known if record.accuracy}
-        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, {**known, **(accuracies or {})})
+        earlier = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
+        yield Scheduler(
+            plan, observer, Path(scratch), live or {}, environments, state, {**earlier, **(accuracies or {})}
+        )
 
 
 # What the machine did to a case: the monitor's log, held against the samples.

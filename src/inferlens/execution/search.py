@@ -110,10 +110,10 @@ class Search:
 
     def propose(self) -> list[Point]:
         """Return the next round, the best so far first; empty if the search is over."""
-        known = {one.point for one in self.observations} | self.failed
+        points = {one.point for one in self.observations} | self.failed
         best = [self.best] if self.observations else []
-        first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known]
-        families = [point for point in self.families if point not in {*known, *first}]
+        first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in points]
+        families = [point for point in self.families if point not in {*points, *first}]
         families.sort(key=lambda family: (self._level(family), self.cost(family)))
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in families if self.cost(point) <= limit]
@@ -213,9 +213,9 @@ class Search:
     def _may_work(self, point: Point) -> bool:
         """Return ``False`` for a point with all settings that may have made another one of its family fail."""
         works = [one.point.settings for one in self.observations if one.point.family == point.family]
-        known = frozenset[str]().union(*works)
+        working = frozenset[str]().union(*works)
         failed = (one.settings for one in self.failed if one.family == point.family)
-        return not any((settings - known or settings) <= point.settings for settings in failed)
+        return not any((settings - working or settings) <= point.settings for settings in failed)
 
 
 # Times as slow as the best: what is further behind is not followed. CUDA graphs made calls four times as fast.
@@ -342,10 +342,10 @@ def _against(
     points = list(dict.fromkeys([point(best), *(one.point for one in observations)]))
     belief, wide = predict(observations, points), normal_quantile(0.975)
     against = {}
-    for place, other in enumerate(points):
+    for place, item in enumerate(points):
         log = float(belief.mean[0] - belief.mean[place])
         spread = wide * math.sqrt(max(belief.difference_variance(0, place), 0.0))
-        against[other] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
+        against[item] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
     return against
 
 
@@ -391,7 +391,7 @@ def _build_seconds(trials: Sequence[Trial], point: PointOf) -> dict[Point, list[
 def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) -> float | None:
     """Return how many seconds longer a build of a family takes with a setting."""
     pairs = [(one, Point(family, one.settings - {setting})) for one in took if setting in one.settings]
-    more = [mean(took[one]) - mean(took[other]) for one, other in pairs if one.family == family and other in took]
+    more = [mean(took[one]) - mean(took[point]) for one, point in pairs if one.family == family and point in took]
     return mean(more) if more else None
 
 
@@ -412,8 +412,8 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [name for name in every if name.partition(":")[0] in others - whole and name not in (*labels, *refused)]
     alike = {name for one in space.families for name in names if _runs_as(name, one.case) == one.case.backend_label}
-    known = {one.case.precision for one in (*space.families, *space.refused)}
-    precisions = [precision for precision in PRECISIONS if precision not in known]
+    precisions_in_space = {one.case.precision for one in (*space.families, *space.refused)}
+    precisions = [precision for precision in PRECISIONS if precision not in precisions_in_space]
     names = [*precisions, *sorted(whole), *(name for name in names if name not in alike)]
     selected = _words(selection)
     left_out = [

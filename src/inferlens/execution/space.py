@@ -263,7 +263,7 @@ def _linked_changes(name: str, case: Case, space: SearchSpace) -> dict[str, Opti
     for one in brought:  # which grows: what it needs may need others
         needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == one)
         brought += [need for need in needed if need in values and need not in (*before, *brought)]
-    excluded = {other for knob in knobs if knob.name in brought for other in knob.excludes}
+    excluded = {exclude for knob in knobs if knob.name in brought for exclude in knob.excludes}
     excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
     return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
 
@@ -341,10 +341,10 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
 
 def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Kind, frozenset[str]]:
     """Return the meaning of words, by kind."""
-    known = [name for name, (kind, _) in names.items() if kind in kinds]
+    choices = [name for name, (kind, _) in names.items() if kind in kinds]
     meanings: dict[Kind, frozenset[str]] = {}
     for word in words:
-        check_choice(", ".join(kinds[:-1]) + " or " * (len(kinds) > 1) + kinds[-1], word, known)
+        check_choice(", ".join(kinds[:-1]) + " or " * (len(kinds) > 1) + kinds[-1], word, choices)
         kind, meaning = names[word]
         meanings[kind] = meanings.get(kind, frozenset()) | meaning
     return meanings
@@ -360,8 +360,10 @@ def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
         if not any(knob.name == THREADS for knob in knobs):
             counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
             knobs.append(Knob(name=THREADS, values=tuple(counts), devices=("cpu",)))
-        known = {knob.name for knob in knobs}
-        knobs += [Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in known]
+        knob_names = {knob.name for knob in knobs}
+        knobs += [
+            Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in knob_names
+        ]
         knobs_of[backend.name] = tuple(
             msgspec.structs.replace(
                 knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores)
@@ -386,7 +388,7 @@ def _values_of_file(table: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
             continue
         options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
         check_choice("knob", name, sorted(set().union(*options.values())))
-        given |= {(backend, name): listed(own) for backend, known in options.items() if name in known}
+        given |= {(backend, name): listed(own) for backend, knob_names in options.items() if name in knob_names}
     return given
 
 

@@ -346,10 +346,10 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
             warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
             kept = slice(-KEPT_WARMUP, None)
-            taken = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
+            measurements = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
         facts = context.preparation.facts
         facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
-        context.value = BenchmarkResult(measurements=taken)
+        context.value = BenchmarkResult(measurements=measurements)
         context.turn.wait()
         with phase("steady state"):
             latencies: Sequence[float] = ()
@@ -360,17 +360,17 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
                 )
                 if rule.missed:
                     context.preparation.warn("not-reached", rule.missed, LONGER)
-                taken, latencies = (*taken, *series_taken), series_taken[0].values
+                measurements, latencies = (*measurements, *series_taken), series_taken[0].values
             if mode == "both" and _one_by_one(runner, case):
-                taken = (*taken, series.rate_of(series_taken[0]))
+                measurements = (*measurements, series.rate_of(series_taken[0]))
             elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and context.turn.shared)):
-                taken = (*taken, _throughput(job, context, runner, feeding, latencies))
-            context.value = BenchmarkResult(measurements=taken)
+                measurements = (*measurements, _throughput(job, context, runner, feeding, latencies))
+            context.value = BenchmarkResult(measurements=measurements)
         if not context.turn.shared and (floor := runner.clock.floor()) is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         agrees = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
         _warn_of_lower_precision(agrees, case, context.preparation)
-        measured = context.value = BenchmarkResult(measurements=taken, agreement=agrees)
+        measured = context.value = BenchmarkResult(measurements=measurements, agreement=agrees)
         if job.accuracy:
             context.keep_memory()  # before there are samples in it
             with phase("accuracy"):

@@ -723,7 +723,7 @@ def _only_backend_with(knob: str, plan: Plan) -> str:
     able = [one for one in able if "fake" not in one.reference_for or one.name in words]
     options = {one.name: (THREADS, *one.options.__struct_fields__) for one in able}
     check_choice("knob", knob, sorted(set().union(*options.values())))
-    having = [name for name, known in options.items() if knob in known]
+    having = [name for name, knob_names in options.items() if knob in knob_names]
     if len(having) > 1:
         what = f"Several backends have {knob}: {listing(having)}."
         raise InferlensError(what, expected="one of them", hint=f"--backend NAME, or BACKEND.{knob}=VALUE,VALUE")
