@@ -1,7 +1,7 @@
 """From a plan to its cases: what the models are, what the backends can do here, and how long the cases may take.
 
-Models and backends are looked up in child processes: a crash there takes nothing along. Whatever would stop every case
-is reported once, before the first case runs. A case that is known not to run here is listed with the reason.
+Models and backends are looked up in child processes, so that a crash does not end the run. An error that would stop
+every case is reported once, before the first case runs. A case that cannot run here is listed with the reason.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def expand(
 
     Args:
         capabilities: those of the backends of one interpreter; a case that they exclude has the reason.
-        anywhere: those of all interpreters together, if there are several: their cases are listed for each.
+        anywhere: those of all interpreters together, if there are several: their cases are listed per interpreter.
 
     Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
@@ -260,7 +260,7 @@ def check_words(plan: Plan) -> None:
 
 
 def installed(backend: str, can: Capabilities) -> str:
-    """Return the first variant that lacks nothing but a device; the first of all if each of them lacks more.
+    """Return the first variant that lacks nothing but a device; the first of all if all of them lack more.
 
     If a backend can write files without a device, their variants come first.
     """
@@ -349,7 +349,7 @@ class ProbeResult:
 def cases_of(plan: Plan, model: ModelHandle | None = None, *, listed: bool = False) -> list[PlannedCase]:
     """Return the cases of ``plan``; with ``listed`` also if none of them can run. ``model`` is its live one.
 
-    Raises InferlensError for everything that is known beforehand to stop every case.
+    Raises InferlensError for every foreseeable error that stops all cases.
     """
     cases = all_cases(plan, model)
     if not listed:
@@ -364,7 +364,7 @@ def all_cases(plan: Plan, model: ModelHandle | None = None) -> list[PlannedCase]
 
 
 def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult]:
-    """Return the models of the plan and the capabilities of its backends, for each of its interpreters."""
+    """Return the models of the plan and the capabilities of its backends, for all of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
     plans: list[Plan] = []
@@ -414,7 +414,7 @@ def check_interpreters(pythons: Iterable[str]) -> None:
 
 
 def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelInfo]:
-    """Return the models of the plan, each loaded once to check that it takes the inputs and weights."""
+    """Return the models of the plan. They are loaded once to check that they take the inputs and weights."""
     job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, checks=True)
     if model and model.infos:
         job = msgspec.structs.replace(job, known=model.infos, live=model.live)
@@ -508,7 +508,7 @@ def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa
 
 
 def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
-    """Return the models of names. Raises InferlensError if the plan asks of them what they cannot do."""
+    """Return the models of names. Raises InferlensError if they cannot do what the plan wants."""
     infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     live = Path(job.live) if job.live else None
     for model in infos if job.checkout else ():
@@ -532,7 +532,7 @@ PREPARATION = ("load", "export", "build", "first inference")
 
 
 def seconds_of(cases: Sequence[PlannedCase], plan: Plan) -> list[float]:
-    """Return the seconds of each case in one process, 0 if it cannot run."""
+    """Return the seconds of the cases in one process, 0 if a case cannot run."""
     seconds = estimator([planned.model.name for planned in cases], plan)
     return [0.0 if planned.refusal else seconds(planned.case) for planned in cases]
 

@@ -1,10 +1,10 @@
 """Models as files, and measured cases ready to use: ``inferlens export``, ``build``, ``partition``, ``load``.
 
-``save``, ``build`` and ``partition`` run in a process of their own; backends are asked by their abilities. For
-``load`` and ``export --best`` the record has to be of a case that ran and was right, on such a GPU and with such
-versions as are here, and the files beside it have to be whole. A compiled file is used if it was kept there, then a
-quantized or exported one; else the model is loaded by its name, and must have the same weights. A script that is
-exported runs in a fresh process before it is handed over: its outputs must be those of the case.
+``save``, ``build`` and ``partition`` run in a process of their own; backends are chosen by their abilities.
+``load`` and ``export --best`` need a record of a case that ran and was right, on the same kind of GPU and with the same
+versions, and the files in its folder have to be whole. They use a compiled file if there is one, then a quantized or
+exported one. Else they load the model by its name, and its weights must be the same. An exported script first runs in a
+fresh process: its outputs must be those of the case.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
         raise InferlensError("This command takes one model.", expected="a single name or file")
     (model,) = find(plan.model, plan=plan)
     name = backend.partition(":")[0]
-    BACKENDS.get(name)  # a name that means nothing is told before it is asked
+    BACKENDS.get(name)  # report an unknown name before its abilities are checked
     return cases_on(plan, model, probe([name]))
 
 
@@ -116,7 +116,7 @@ def single(words: Mapping[str, Any], backend: str) -> Case:
 def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     """Let the backend of ``case`` write its model to ``path``; an older file stays if that fails.
 
-    ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it.
+    ``more`` is as in :func:`partition`. Files that belong to it, such as its provenance, are written to its folder.
     """
     return write_with(path, "save", FileJob, type(None), Saver, case, **more)
 
@@ -132,7 +132,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     """Return which operators the backend of ``case`` would compile. Raises InferlensError if it cannot tell.
 
     ``more``: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
-    ``timeout``, seconds after which the process is killed; ``phase``, called with the name of each phase.
+    ``timeout``, seconds after which the process is killed; ``phase``, called with the names of phases.
     """
     return run_task("partition", CaseJob, Partition, Partitioner, case, **more)
 
@@ -172,7 +172,7 @@ def run_task(
     phase: Callable[[PhaseName], None] = lambda _: None,
     **fields: Any,
 ) -> TaskResult[Value]:
-    """Return the result of a task that ended well; ``form`` is its job, with ``fields`` beside the case."""
+    """Return the result of a task that ended well; ``form`` is its job, with the case and ``fields``."""
     if case.backend not in able(ability):
         hint = one_of([f"--backend {name}" for name in able(ability)])
         raise InferlensError(f"The backend '{case.backend}' cannot do that.", hint=hint)
@@ -198,7 +198,7 @@ def run_task(
 def write_with(
     path: Path, task: str, form: type[FileJob], returns: type[Value], ability: type[ABC], case: Case, **more: Any
 ) -> TaskResult[Value]:
-    """Let a task write into a folder beside ``path`` and, once everything is there, move it to its place.
+    """Let a task write into a folder next to ``path`` and, once everything is there, move it to its place.
 
     The folder belongs to this process: it is removed also if the process that writes into it was killed.
     """
@@ -219,7 +219,7 @@ ANEW = "rebuild=True, which prepares it anew here and checks its outputs; on the
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """How a record's case is loaded: from a compiled or exported file, or the model by its name."""
+    """The plan to load a record's case: from a compiled or exported file, or the model by its name."""
 
     record: Record
     folder: Path
@@ -236,7 +236,7 @@ class LoadPlan:
 
     @property
     def cache(self) -> Path | None:
-        """The folder beside the records of what is worth keeping between cases, if it exists."""
+        """The cache folder next to the records, if it exists."""
         path = self.folder.parents[1] / ".cache"
         return path if path.is_dir() else None
 
@@ -464,7 +464,7 @@ class Deployed(Displayed):
 
     Attributes:
         record: what was measured.
-        inputs: name, shape and type of each input.
+        inputs: names, shapes and types of the inputs.
     """
 
     def __init__(self, way: LoadPlan, runner: Runner, stack: ExitStack, *, copy: bool) -> None:

@@ -51,13 +51,13 @@ from inferlens.stats.samples import cosine, flatten, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
-LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # what an attempt has of each
+LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # the fields of an attempt
 
 
 class QuantizeJob(FileJob, frozen=True, kw_only=True):
     """Write the case's model, quantized, to ``path``, and compare it with ``reference``.
 
-    ``errors``: whether to measure the error of each layer; ``limit``: the limit of the file; ``accuracy``: data to
+    ``errors``: whether to measure the errors of layers; ``limit``: the limit of the file; ``accuracy``: data to
     evaluate it on.
     """
 
@@ -106,7 +106,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 class QuantizationSearch:
-    """Quantizes a model with different layers kept, and measures the results."""
+    """A search that quantizes a model with different layers kept, and measures the results."""
 
     def __init__(self, job: QuantizeJob, context: TaskContext, model: Model) -> None:
         self.job, self.context, self.model = job, context, model
@@ -174,7 +174,7 @@ class QuantizationSearch:
         return self.job.limit is None or self._beyond(attempt) <= 1.0
 
     def layers(self) -> list[LayerError]:
-        """Return the error of each layer, quantized alone, as ONNX Runtime quantizes on the CPU."""
+        """Return the errors of layers that are quantized one at a time, as ONNX Runtime quantizes on the CPU."""
         size = max(self.count // len(self.feeds), 1)
         feeds = self.feeds[: math.ceil(FEW / size)]
         with self.context.preparation.phase("quantize"):
@@ -313,7 +313,7 @@ def _planned(
     check_choice("precision to quantize to", to, QUANTIZED)
     names = able(Quantizer)
     if backend and (name := backend.partition(":")[0]) not in names:
-        BACKENDS.get(name)  # a name that means nothing is told first
+        BACKENDS.get(name)  # an unknown name is reported first
         raise InferlensError(
             f"{name} writes no files of what it quantizes.",
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",

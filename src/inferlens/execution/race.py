@@ -1,6 +1,6 @@
-"""The rounds of a race: cases meet in fresh processes until it is known which one is fastest.
+"""The rounds of a race: cases meet in fresh processes until one is the fastest.
 
-A round is a fresh process of each case that takes part, all alive at once and in turns if memory allows it, else one
+A round is a fresh process of every case that takes part, all alive at once and in turns if memory allows it, else one
 after the other. With enough CPUs some rounds are held at once: that takes the time of one to load and build. ``bench``,
 ``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
 :class:`RacePolicy`, which decides who meets next, when the race ends, and what is logged.
@@ -31,14 +31,14 @@ from inferlens.spec.plan import references
 from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS, RaceState
 from inferlens.units import ratio, ratio_range
 
-REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
+REFERENCE_ROUNDS = 2  # rounds of the reference, however slow it is, so that there are speedups
 ROOM = 2.0  # times the memory of the reference: what a process of the first round may need
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
-AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
+AT_ONCE = 4  # rounds at most that are held at once, if every process has a CPU
 CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
 AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
-BUILDS = 3  # of each finalist of a tuning, from scratch: builds differ
+BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
 
 
 @dataclass
@@ -69,21 +69,21 @@ class Entrant:
 
 
 class RoundLog(Protocol):
-    """Writes rounds as soon as each is over, and has those of an earlier run that was stopped."""
+    """A log that writes a round as soon as it is over, and has the rounds of a stopped run."""
 
     def replay(self) -> Sequence[Record] | None:
         """Return the records of the next round of an earlier run; ``None`` if there is none left."""
 
     @property
     def replays(self) -> bool:
-        """Whether rounds of an earlier run are left."""
+        """True while rounds of an earlier run are left."""
 
     def keep(self, records: Sequence[Record], seconds: float) -> None:
         """Write a round that took so many seconds."""
 
 
 class RacePolicy:
-    """Decides who takes part in the next round, when a race is over, and what is logged.
+    """A policy that decides which cases are in the next round, when a race is over, and what is logged.
 
     Attributes:
         least, most: the least number of rounds, whatever the time, and the largest.
@@ -134,11 +134,11 @@ class RacePolicy:
 
 
 class FastestPolicy(RacePolicy):
-    """Finds the fastest case: those that may be it meet until none of them can be faster than the leader.
+    """A policy for the fastest case: candidates meet until none of them can be faster than the leader.
 
-    The reference takes part in the first round, so that speedups are known; and in the second one, if the others of
-    the first tell no noise. A case without a record takes part in the next round. ``rounds`` is the least number of
-    rounds that the user asked for.
+    The reference takes part in the first round, so that there are speedups, and in the second one, if the others of
+    the first show no noise. A case without a record takes part in the next round. ``rounds`` is the user's least
+    number of rounds.
     """
 
     def __init__(self, rounds: int = 0) -> None:
@@ -175,7 +175,7 @@ class FastestPolicy(RacePolicy):
 
 
 class FinalsPolicy(FastestPolicy):
-    """Finds the finalist of a tuning that is best by an aim: all meet in the first rounds.
+    """A policy for the finalist of a tuning that is best by an aim. All meet in the first rounds.
 
     With ``rebuild`` the processes of the first rounds build from scratch.
     """
@@ -197,7 +197,7 @@ class FinalsPolicy(FastestPolicy):
 
 
 class BasePolicy(RacePolicy):
-    """Compares each case with a base, until each has a verdict."""
+    """A policy that compares all cases with a base, until all have a verdict."""
 
     def __init__(self, base: Entrant, least: int = LEAST_ROUNDS, most: int = USUAL_ROUNDS) -> None:
         self.base, self.least, self.most = base, least, most
@@ -215,7 +215,7 @@ class BasePolicy(RacePolicy):
 
 @dataclass
 class RaceEngine:
-    """Holds the rounds of one race.
+    """An engine that holds the rounds of one race.
 
     Attributes:
         end: when no further round begins, by the clock of ``time.monotonic``; there are ``policy.least`` all the same.
@@ -261,7 +261,7 @@ class RaceEngine:
         return {entrant.id: entrant for entrant in self.entrants if entrant.runs.ranked}
 
     def references(self) -> list[str]:
-        """Return the ids of the references on each device."""
+        """Return the ids of the references by device."""
         chosen = references_of([entrant.planned for entrant in self.able.values()], self.scheduler.plan.reference)
         return [name for name, entrant in self.able.items() if entrant.planned.case in chosen]
 
@@ -281,7 +281,7 @@ class RaceEngine:
         return rounds_at_once(sizing) if taking_turns else 1
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
-        """Measure a process of each case of some rounds, or take the records of a round from the log."""
+        """Measure a process of every case of some rounds, or take the records of a round from the log."""
         log = self.policy.log
         if log and (replayed := log.replay()) is not None:
             records_of = {record.case.digest: record for record in replayed}
@@ -297,12 +297,12 @@ class RaceEngine:
                 log.keep(own, seconds)
 
     def _measured(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
-        """Measure a process of each case; who goes first changes from round to round."""
+        """Measure a process of every case. The order changes from round to round."""
         processes = []
         for number, meeting in rounds.items():
             place = (number - 1) % len(meeting)
             order = [*meeting[place:], *meeting[:place]]
-            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing runs beside what cannot run
+            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # a case that cannot run takes no turn
             processes += [(entrant, number) for entrant in order]
         together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
         measured = measure_rounds(
@@ -360,7 +360,7 @@ def may_meet(cases: Iterable[PlannedCase]) -> bool:
 
 
 def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return cases in groups that do the same work, and so race each other."""
+    """Return the races: groups of cases that do the same work."""
     groups: dict[Hashable, list[PlannedCase]] = {}
     for planned in cases:
         groups.setdefault(planned.case.work, []).append(planned)
@@ -368,9 +368,9 @@ def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases that begin with a round: of each race on the CPU, where all have room at the same time.
+    """Return the cases that begin with a round: those of races on the CPU whose cases have room at the same time.
 
-    They load side by side, so the first round takes less time than to measure each by itself. On a GPU the first
+    They load side by side, so the first round takes less time than single measurements. On a GPU the first
     process of a case is the only one there: it tells how much memory the case needs, and may time kernels.
     """
 
@@ -388,10 +388,10 @@ def hold_rounds(
     stand_ins: Iterable[tuple[PlannedCase, Record]] = (),
     earlier: Sequence[Record] = (),
 ) -> None:
-    """Hold the rounds of cases that were measured once; those that do the same work race each other.
+    """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
     A stand-in begins in the next round: it has the record of the case in whose place it is measured. The race goes on
-    after the rounds that are ``known`` from an earlier run, and the time of these counts.
+    after the ``earlier`` rounds of another run, and the time of these counts.
     """
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
@@ -412,7 +412,7 @@ def hold_rounds(
 
 
 def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
-    """Return the reference of each device: the named case, or the plain case of the reference's backend."""
+    """Return the references by device: the named case, or the plain case of the reference's backend."""
     usual = {planned.reference.backend_label for planned in cases if planned.reference}
     return list(references([planned.case for planned in cases], usual, named).values())
 
@@ -428,14 +428,14 @@ def spent_seconds(records: Sequence[Record]) -> float:
 
 
 def screening_budget(budget: Budget) -> Budget:
-    """Return what is measured of a case before the rounds: what was asked for, or else a short series."""
+    """Return the budget of a case before the rounds: the user's, or else a short series."""
     if budget.explicit or budget.max_time is not None:
         return budget
     return replace(budget, warmup_seconds=SCREENING_WARMUP, max_time=SCREENING_SERIES)
 
 
 def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
-    """Return what each process of rounds that are held at once measures: what was asked for, or else a short series."""
+    """Return the budget of a process in rounds that are held at once: the user's, or else a short series."""
     if budget.explicit:
         return budget
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
@@ -447,7 +447,7 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 def rounds_at_once(firsts: Sequence[Record]) -> int:
     """Return how many rounds of cases are held at once, by a record of each.
 
-    As many as have a CPU for each process; on the CPU two where to load and build takes longer than to measure.
+    As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
     """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
     if all(record.case.device == "cpu" for record in firsts):
@@ -462,9 +462,9 @@ def _preparing(record: Record) -> float:
 
 
 def fit_together(records: Sequence[Record]) -> bool:
-    """Return whether processes such as these have room at the same time, by the memory that each took.
+    """Return whether processes such as these have room at the same time, by the memory that they took.
 
-    What took turns on a GPU where its memory was not known counts as much as the largest that is.
+    A process of unknown GPU memory, because it took turns, counts as much as the largest one.
     """
     if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
         return False

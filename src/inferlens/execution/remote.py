@@ -1,6 +1,6 @@
-"""Runs on other workers: GPUs of this machine, each with a process, or what a third-party launcher offers, such as Ray.
+"""Runs on other workers: GPUs of this machine, one process per GPU, or workers of a third-party launcher.
 
-This is an outer program over the same runs: it divides a plan into parts, starts each part on a worker, and copies the
+This is an outer program over the same runs: it divides a plan into parts, starts them on workers, and copies the
 records back. Cases that do the same work are a *race*, and stay on one worker: cases that are compared ran on the same
 device. Records are on disk here as soon as a worker reports them. If a worker is lost, another one does the rest.
 
@@ -63,7 +63,7 @@ TOPOLOGY = "/sys/devices/system/cpu"
 
 
 class RemoteJob(Job, frozen=True, kw_only=True):
-    """A part of a plan; ``live`` has the files of live modules, by the full name of each."""
+    """A part of a plan; ``live`` has the files of live modules, by their full names."""
 
     plan: Plan
     state: RunState = msgspec.field(default_factory=RunState)
@@ -259,7 +259,7 @@ def tune_part(job: TuneJob, context: Context) -> TuningReport:
 
 
 class WithoutRecords(ResultCollector):
-    """Forwards all calls but those about records."""
+    """An observer that forwards all calls but those about records."""
 
     def forward(self, method: str, *arguments: Any) -> None:
         """See :class:`ResultCollector`."""
@@ -290,12 +290,12 @@ class WorkerLost(Exception):
 
 
 class Worker(ABC):
-    """Does parts of a plan, one at a time, and each in a thread of its own.
+    """A worker that does parts of a plan, one at a time, in a thread of its own.
 
     Attributes:
-        kind: the kind of device, such as ``H200``: each kind measures the whole plan. Empty: there is only one kind.
-        gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it is known beforehand: the UUID of its only GPU.
-        neighbours: the number of others that work on the same machine at the same time, if it is known.
+        kind: the kind of device, such as ``H200``: every kind measures the whole plan. Empty: there is only one kind.
+        gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it has one GPU: its UUID.
+        neighbours: the number of others that work on the same machine at the same time, if the launcher knows it.
     """
 
     kind = ""
@@ -311,7 +311,7 @@ class Worker(ABC):
 
 
 class Launcher(ABC):
-    """Offers workers for a plan until the end of its context."""
+    """A launcher that offers workers for a plan until the end of its context."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -327,7 +327,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def workers(self, most: int) -> Sequence[Worker]:
-        """Return those that may work at the same time, at most ``most`` of each kind and at least one."""
+        """Return those that may work at the same time, at most ``most`` per kind and at least one."""
 
     def stop(self) -> None:  # noqa: B027 - nor anything to end
         """End the running parts, from another thread: the user has interrupted the run."""
@@ -346,7 +346,7 @@ def launcher_of(plan: Plan) -> Launcher:
 
 
 class GpuCard(Struct, frozen=True):
-    """A GPU: its name, UUID, and the CPUs that are near to it, as far as they are known."""
+    """A GPU: its name, UUID, and the CPUs that are near to it, as far as the system tells."""
 
     name: str
     uuid: str
@@ -354,7 +354,7 @@ class GpuCard(Struct, frozen=True):
 
 
 class GpuLauncher(Launcher):
-    """A worker for each GPU of this machine that the plan names."""
+    """A launcher with a worker per GPU of this machine that the plan names."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -409,7 +409,7 @@ def _interrupt(pid: int) -> None:
 
 
 class GpuWorker(Worker):
-    """A process for each part, which sees one GPU by UUID, before anything imports CUDA, and has some of the cores.
+    """A worker with a process per part, which sees one GPU by UUID from its start, and has some of the cores.
 
     So nothing is timed while another worker's build runs on the same cores.
     """
@@ -479,7 +479,7 @@ def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
 
 
 def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
-    """Return whole cores for each card, near to it where possible. Raises InferlensError for fewer cores than cards."""
+    """Return whole cores per card, near to it where possible. Raises InferlensError for fewer cores than cards."""
     near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
     groups = list(dict.fromkeys(near))
     if any(a & b for place, a in enumerate(groups) for b in groups[:place]):
@@ -524,17 +524,17 @@ class RemoteRun:
         return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
 
     def of_each_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
-        """Return the value of a task on each kind of worker."""
+        """Return the values of a task by kind of worker."""
         kinds = [one.kind for one in self.launcher.workers(1)]
         values = self.do(task, [self.job(form, kind, **fields) for kind in kinds], returns)
         return dict(zip(kinds, values, strict=True))
 
     def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
-        """Return the cases on each kind of worker, as of ``cases_of``."""
+        """Return the cases by kind of worker, as of ``cases_of``."""
         return self.of_each_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
 
     def do(self, task: str, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
-        """Return the values of a task on some jobs, in their order, each done by a worker of its kind."""
+        """Return the values of a task on some jobs, in their order, done by workers of their kinds."""
         queue = _WorkQueue(self, task, jobs, returns)
         workers = self.launcher.workers(len(jobs))
         with ThreadPoolExecutor(len(workers), "inferlens-parts") as pool:
@@ -698,7 +698,7 @@ def profile(
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
 ) -> list[TuningReport]:
-    """Tune each model at each batch size on one of the workers of the plan, several at the same time."""
+    """Tune all models at all batch sizes on the workers of the plan, several at the same time."""
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
         jobs: list[TuneJob] = []
@@ -738,7 +738,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     fields = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
     try:
         (record,) = remote.do("measure alone", [remote.job(AloneJob, one.kind, **fields)], Record)
-    except InferlensError:  # all is measured that was asked for
+    except InferlensError:  # all is measured that the plan wants
         return
     times = latencies(shared).samples, latencies(record).samples
     if not all(times):

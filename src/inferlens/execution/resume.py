@@ -1,10 +1,10 @@
-"""What a command uses of earlier runs in its output folder, so that the same command goes on where one was stopped.
+"""Results of earlier runs in the output folder, with which the same command continues after a stop.
 
 There is one rule for ``bench``, ``profile`` and ``tune``. A result is used again if the case, the rest of the request,
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of each record. A tuning or a study keeps its rounds in a
+``bench`` and ``profile`` keep a hash of the request as a fact of a record. A tuning or a study keeps its rounds in a
 :class:`TrialLog`.
 """
 
@@ -35,7 +35,7 @@ from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
 WORK = "work"  # in the folder of rounds, what their processes build
-REQUEST = "request"  # the fact of a record: a hash of what was asked for, beside the case
+REQUEST = "request"  # the fact of a record: a hash of the request without the case
 ON = "on"  # the fact that names the kind of machine, where a run uses several kinds
 
 
@@ -64,7 +64,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
 
 def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | None, *more: object) -> str:
-    """Return a hash of everything that was asked for beside the case, and of the files that its words name.
+    """Return a hash of the request without the case, and of the files that its words name.
 
     The time for rounds is no part of it: with more time a race goes on.
     """
@@ -151,7 +151,7 @@ def _ended_well(record: Record, planned: dict[str, PlannedCase]) -> bool:
 
 
 def by_work(records: Iterable[Record]) -> list[list[Record]]:
-    """Return records in groups of cases that do the same work, and so race each other."""
+    """Return the records by race: groups of cases that do the same work."""
     groups: dict[object, list[Record]] = {}
     for record in records:
         groups.setdefault(record.case.work, []).append(record)
@@ -202,7 +202,7 @@ def _hash(place: Path) -> str:
 
 
 class TrialLog:
-    """The rounds of a tuning or a study, each written as soon as it is over.
+    """The rounds of a tuning or a study, written as soon as they are over.
 
     Args:
         about: what makes rounds comparable: the request, the machine, the libraries, the content of the model's files.
@@ -272,7 +272,7 @@ class TrialRounds:
 
     @property
     def replays(self) -> bool:
-        """Whether rounds of an earlier run are left."""
+        """True while rounds of an earlier run are left."""
         return bool(self.earlier)
 
     def replay(self) -> Sequence[Record] | None:

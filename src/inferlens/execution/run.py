@@ -1,4 +1,4 @@
-"""A run of ``inferlens bench``: the cases of a plan are measured, and those that may be the fastest race each other.
+"""A run of ``inferlens bench``: the cases of a plan are measured, then the fastest ones race.
 
 :func:`run` is the table of contents. It runs on this machine; ``remote`` starts the same on other workers.
 """
@@ -23,9 +23,9 @@ from inferlens.spec.plan import Plan
 
 
 def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
-    """Measure every case of ``plan``; each record is on disk before the next case starts.
+    """Measure every case of ``plan``; a record is on disk before the next case starts.
 
-    Each case is measured once, by itself; those that may be the fastest then meet in rounds, unless the plan gives a
+    A case is measured once, by itself. Those that may be the fastest then meet in rounds, unless the plan gives a
     number of repeats. What an earlier run has measured alike is used. Return the records in the order they ended.
     """
     results = ResultCollector(observer)
@@ -43,7 +43,7 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
 
 
 def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
-    """Measure cases and let them race; on the CPU they begin with a round, elsewhere each is measured by itself."""
+    """Measure cases and let them race; on the CPU they begin with a round, elsewhere they are measured one by one."""
     results = CaseResults(scheduler)
     plan, order = scheduler.plan, measuring_order(cases, scheduler.plan.repeats, scheduler.plan.seed)
     unknown = [planned for planned in cases if not results.has(planned.case.work)]
@@ -78,7 +78,7 @@ class CaseResults:
         self.records |= {(record.case.digest, record.repeat): record for record in records}
 
     def measure(self, order: Sequence[Process]) -> None:
-        """Measure the processes that have no record yet, each by itself."""
+        """Measure the processes that have no record yet, one by one."""
         plan = self.scheduler.plan
         left = [(planned, repeat) for planned, repeat in order if not self._is_known(planned, repeat)]
         budget = None if plan.repeats > 1 else screening_budget(plan.budget)
@@ -115,7 +115,7 @@ def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[tup
 
 
 def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> list[Process]:
-    """Return each case ``repeats`` times, round after round, each in a random order, so heat hits all alike.
+    """Return the cases ``repeats`` times, in rounds of random order, so that heat hits all alike.
 
     Without repeats the order is that of the plan. A case that cannot run is there once.
     """
@@ -131,7 +131,7 @@ def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> li
 
 @contextmanager
 def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]:
-    """Keep the folders of the models to this process; two runs at once would disturb each other."""
+    """Keep the folders of the models to this process; two runs at once would disturb one another."""
     with ExitStack() as stack:
         for name in sorted({safe_name(planned.model.name) for planned in cases}):
             stack.enter_context(lock_folder(Path(plan.output) / name))
@@ -140,7 +140,7 @@ def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]
 
 @contextmanager
 def marked_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
-    """Mark the records of a race that was interrupted before its second round: they look like those of a whole one."""
+    """Mark the records of a race that was interrupted before its second round; else they look complete."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""The search of a tuning: which candidates to measure next, and what the measurements say of all candidates.
+"""The search of a tuning: the next candidates to measure, and the expected speed of all candidates.
 
 The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
 such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
@@ -42,11 +42,11 @@ from inferlens.stats.intervals import normal_quantile
 from inferlens.stats.search_model import Observation, Point, Prediction, predict, setting_effects
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
-LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
+LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: a candidate with less waits
 REACH = math.log(1.6)  # families further behind the best are not tuned
 COSTLY = 4  # times the cheapest family: such a family comes last
-LEAST_GROUP = 3  # candidates of a round, beside the best
-LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
+LEAST_GROUP = 3  # candidates of a round, in addition to the best
+LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Search:
         families: points without settings.
         neighbours: returns the points that differ from one by a setting more, less or of another value.
         cost: returns the relative cost to measure a point.
-        group: the number of candidates of a round, beside the best.
+        group: the number of candidates of a round, in addition to the best.
         first: points that are measured before all others, in this order, whatever they cost.
         advised: points that come next, in this order.
         barred: points that were measured and break a limit. The best is one of them, and their families are tuned, only
@@ -191,7 +191,7 @@ class Search:
         eligible = self._eligible
         limit = min(means[point] for point in eligible) + REACH
         near = [point for point in measured if point in eligible and means[point] <= limit]
-        best_of: dict[str, Point] = {}  # of each family the one that seems best
+        best_of: dict[str, Point] = {}  # by family, the one that seems best
         for point in sorted(near, key=means.__getitem__):
             best_of.setdefault(point.family, point)
         pool = dict.fromkeys(measured)
@@ -218,7 +218,7 @@ class Search:
         return not any((settings - working or settings) <= point.settings for settings in failed)
 
 
-# Times as slow as the best: what is further behind is not followed. CUDA graphs made calls four times as fast.
+# Times as slow as the best: slower candidates are not followed. CUDA graphs made calls four times as fast.
 ADVICE_REACH = {"host": 4.0, "layout": 1.3, "memory": 1.3}
 LOWER = ("fp16", "bf16")  # precisions that move fewer bytes than fp32
 
@@ -288,7 +288,7 @@ def candidates(
     constraints: Sequence[Constraint],
     point: PointOf,
 ) -> tuple[Candidate, ...]:
-    """Return all measured candidates: the finalists, slower ones, and those that could not win; each best first."""
+    """Return all measured candidates: the finalists, slower ones, and those that could not win; the best first."""
     first: dict[str, Record] = {}
     out: dict[str, str] = {}
     final = {record.case.digest for trial in trials if trial.final for record in trial.records}
@@ -335,7 +335,7 @@ def _why_out(record: Record, constraints: Sequence[Constraint]) -> str:
 def _against(
     trials: Sequence[Trial], best: Case | None, objective: Objective, point: PointOf
 ) -> dict[Point, tuple[float, float, float]]:
-    """Return the speedup of each timed point over the best, with a 95 % interval."""
+    """Return the speedups of timed points over the best, with a 95 % interval."""
     observations = _observations([trial for trial in trials if not trial.final], objective, point)
     if best is None or not observations:
         return {}
@@ -362,7 +362,7 @@ def _observations(trials: Sequence[Trial], objective: Objective, point: PointOf)
 def effects(
     trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf, space: SearchSpace
 ) -> tuple[Effect, ...]:
-    """Return the effects of the settings of the best, and of others that fit beside them, by all rounds."""
+    """Return the effects of the settings of the best, and of others that fit with them, by all rounds."""
     chosen, took, measured = point(best), _build_seconds(trials, point), []
     free = {name: values for name, values in space.values(best).items() if name not in space.settings(best)}
     pairs = [{name: value} for name, values in free.items() for value in values]

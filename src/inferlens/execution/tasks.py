@@ -69,7 +69,7 @@ from inferlens.units import duration, plural
 
 
 class TaskContext:
-    """A running task: everything that it has learned so far is kept even if the next step fails.
+    """A running task. Its results so far are kept even if the next step fails.
 
     ``runner`` is set once it was entered, because only then it can tell how much memory it takes. ``value`` is the
     result so far.
@@ -105,13 +105,12 @@ class TaskContext:
 
     @property
     def backend(self) -> Backend:
-        """The case's backend."""
         return BACKENDS.get(self.job.case.backend)()
 
     def prepare(self, model: Model) -> Runner:
-        """Return the model made ready by the case's backend; the device has not been used yet.
+        """Return the model, prepared by the case's backend. The device has not been used yet.
 
-        All ways on the CPU get the same number of threads. The record's case keeps what was asked for.
+        All ways on the CPU get the same number of threads. The record's case keeps the user's number.
         """
         case = self.job.case
         if case.device == "cpu" and case.threads is None:
@@ -138,7 +137,7 @@ class TaskContext:
 
     @property
     def observer(self) -> Observer:
-        """The observer of a run in this process; what it hears goes to the parent."""
+        """Return the observer of a run in this process. It forwards calls to the parent."""
         return RemoteObserver(self._send)
 
     def progress(self, share: float) -> None:
@@ -157,7 +156,7 @@ class TaskContext:
 
     def fail(self, error: BaseException) -> None:
         """Send the result until ``error``, with the meaning of the error for the case."""
-        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of what a library said
+        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of a library's error
             traceback.print_exc()
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
@@ -216,7 +215,7 @@ def ending(error: BaseException) -> tuple[Status, str, str]:
 
 
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
-LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
+LEAST_THROUGHPUT = 0.5  # with a short series of latencies
 LONGER = "A longer --max-time, or more --repeats."
 KEPT_WARMUP = series.MOST_SAMPLES
 
@@ -382,12 +381,12 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
 
 
 def _one_by_one(runner: Runner, case: Case) -> bool:
-    """Return whether calls that are timed one by one follow each other as calls back to back do."""
+    """Return whether calls that are timed one by one follow as closely as calls back to back."""
     return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
 
 
 def _renews(job: BenchmarkJob) -> bool:
-    """Return whether each call needs its inputs anew; copies from the host are new in every call."""
+    """Return whether every call needs new inputs. Copies from the host are new in every call."""
     return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
 
 
@@ -432,7 +431,7 @@ def _warn_of_one_shape(model: Model, context: TaskContext) -> None:
 def _throughput(
     job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding, latencies: Sequence[float]
 ) -> Measurement:
-    """Calls per second, for a time that follows from the latencies; without any, for the time that was asked for."""
+    """Return the calls per second, for a time that follows from the latencies, or else from the budget."""
     budget, depth = job.budget, job.case.depth
     if latencies:
         typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
@@ -471,7 +470,7 @@ def _throughput(
 
 
 def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequence[Outputs]) -> Agreement:
-    """Return how far the outputs of calls agree with the reference's, or why that is not known."""
+    """Return how far the outputs of calls agree with the reference's, or the reason why that is unknown."""
     reference = job.reference
     if not reference.path:
         return Agreement(reference=reference.name, reason=reference.missing)
@@ -482,7 +481,7 @@ def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequenc
 
 
 def _warn_of_lower_precision(agreement: Agreement, case: Case, preparation: Preparation) -> None:
-    """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
+    """Warn of fp32 that is none: some libraries compute in TF32 although that is off."""
     error = agreement.rel_l2 or 0.0
     if case.precision == "fp32" and agreement.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
         preparation.warn(

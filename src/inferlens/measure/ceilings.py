@@ -2,9 +2,9 @@
 
 A few sizes run in a few rounds, and the best one counts. On a GPU the rate of a size is the sustained one: the median
 of several repeats. On a CPU it is the fastest repeat, because other programs take cores away, and a median would show
-how busy they were. A CPU also gets short products, which may run undisturbed, convolutions, which some libraries compute
-faster than products, and copies that stay in the caches, as a layer's data may. Matrices hold normal random numbers: a
-GPU that multiplies zeros draws less power and clocks higher than with a model's numbers. It takes a few seconds.
+how busy they were. A CPU also gets short products, which may run undisturbed, convolutions, which some libraries
+compute faster than products, and copies that stay in the caches, as a layer's data may. Matrices hold normal random
+numbers: a GPU that multiplies zeros draws less power and clocks higher than with a model's numbers.
 """
 
 from __future__ import annotations

@@ -261,7 +261,6 @@ class StoppingRule(ABC):
 
     @property
     def finished(self) -> bool:
-        """Whether the series is over."""
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
     @property
