@@ -315,7 +315,7 @@ def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
         if isinstance(event, PhaseStart):
             told.append(event.phase)
 
-    monkeypatch.setattr(Fake, "times_kernels", lambda self, case, *, built=False: times_kernels and not built)
+    monkeypatch.setattr(Fake, "times_kernels", lambda self, case, *, cached=False: times_kernels and not cached)
     scheduler, ((planned, _),) = cases_in(tmp_path, {})
     job = BenchmarkJob(
         **scheduler.job_fields(planned.case, tmp_path),

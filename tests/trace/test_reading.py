@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
+from inferlens.trace import read as texts
 from inferlens.trace.model import Category, Trace
 from inferlens.trace.read import read_trace
-from inferlens.trace.read import read_trace as texts
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
