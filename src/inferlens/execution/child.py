@@ -6,8 +6,8 @@ cannot fill the disk.
 
 Processes that take turns of some milliseconds are disturbed by the same events of the machine. They load and build side
 by side. A process sends a ``TurnRequest`` before it calls its model for the first time, once it is warm, and after
-every chunk of calls. The parent answers through a pipe when all processes wait or have ended. So they warm up one after the
-other, and then alternate until all have enough samples.
+every chunk of calls. The parent answers through a pipe when all processes wait or have ended. So they warm up one after
+the other, and then alternate until all have enough samples.
 
 - A process gives up its turn once its own threads are at rest, because threads of libraries spin for some milliseconds
   after a call. The first calls of a turn are no samples (``Turn.lead``), because caches hold the data of others.

@@ -230,7 +230,7 @@ class LoadPlan:
     live: Path | None = None  # the file of the model, if it is a live one
 
     @property
-    def known(self) -> ModelFacts | None:
+    def model_facts(self) -> ModelFacts | None:
         """The facts of the model, if they suffice to load it."""
         return self.record.model if self.exported else None
 
@@ -405,9 +405,15 @@ def export_best(
     path = output / f"model{way.backend.deploy_suffix(way.case)}"
     try:
         words["cache"] = way.cache or CACHE
-        fields = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}
+        fields = {
+            "known": way.model_facts,
+            "exported": str(way.exported or ""),
+            "trust": trust,
+            "rebuild": rebuild,
+            **words,
+        }
         result = write_with(path, "deploy", FileJob, type(None), Deployer, way.case, **fields)
-        if not (rebuild or way.known):
+        if not (rebuild or way.model_facts):
             way.check_weights(result.model.weights_sha256 if result.model else "")
         (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs), "utf-8")
         versions = environment.collect().libraries if rebuild else record.environment.libraries
@@ -428,11 +434,17 @@ def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **
     right. Raises InferlensError if the script fails, or an output is wrong.
     """
     own = msgspec.structs.replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
-    is_own = way.known or way.info.origin or way.case.precision in QUANTIZED
+    is_own = way.model_facts or way.info.origin or way.case.precision in QUANTIZED
     case = (None if is_own else PlannedCase(way.case, way.info, None).reference) or own
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         arrays = str(Path(folder) / "arrays.npz")
-        fields = {**words, "known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild}
+        fields = {
+            **words,
+            "known": way.model_facts,
+            "exported": str(way.exported or ""),
+            "trust": trust,
+            "rebuild": rebuild,
+        }
         fields |= {"path": arrays, "inputs_seed": case.seed}
         run_task("measured outputs", ReferenceJob, ReferenceRun, Deployer, case, **fields)
         fields = {**words, "script": str(script.resolve()), "arrays": arrays}
@@ -492,7 +504,7 @@ class Deployed(Displayed):
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         values = named_inputs(self.inputs, args, named)
         with self._on_stream:
-            # In the caller's mode: what compiles for tensors tells those of another apart.
+            # In the caller's mode: compiled code distinguishes tensors of another mode.
             feed = self._runner.take(values)
             with self._mode():
                 outputs = self._runner.give(self._runner.infer(feed))
@@ -590,8 +602,8 @@ def load(
 
 def _model(way: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
     """Return the model that was measured; random weights leave PyTorch's generator as it was."""
-    if way.known:
-        return resolve.exported_model(way.case, way.known)
+    if way.model_facts:
+        return resolve.exported_model(way.case, way.model_facts)
     with library("torch", extra="torch").random.fork_rng(devices=[]) if is_installed("torch") else nullcontext():
         model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:

@@ -246,15 +246,15 @@ class QuantizationSearch:
         }
 
 
-def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
+def _error(ours: Sequence[Any], target: Sequence[Any]) -> OutputError:
     """Return the error of one output against the reference's, over all feeds."""
-    pair = flatten(*ours), flatten(*theirs)
+    pair = flatten(*ours), flatten(*target)
     return OutputError(relative_l2(*pair), cosine(*pair))
 
 
-def _same_top1(ours: Sequence[Outputs], theirs: Sequence[Outputs]) -> float | None:
+def _same_top1(ours: Sequence[Outputs], target: Sequence[Outputs]) -> float | None:
     """Return the share of samples with the same largest element of the first output, if it has scores of classes."""
-    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, theirs, strict=True)]
+    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, target, strict=True)]
     return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
 
 

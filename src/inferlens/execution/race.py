@@ -347,11 +347,11 @@ def measure_rounds(
             yield from records
             return
         scheduler.discard(records)
-    alone = options.budget or budget_of_rounds(budget)
-    if not options.budget and alone.mode == "both":
-        alone = replace(alone, mode="latency")
+    single_budget = options.budget or budget_of_rounds(budget)
+    if not options.budget and single_budget.mode == "both":
+        single_budget = replace(single_budget, mode="latency")
     for planned, number in processes:
-        yield scheduler.measure(planned, number, with_fields(options, budget=alone))[0]
+        yield scheduler.measure(planned, number, with_fields(options, budget=single_budget))[0]
 
 
 def may_meet(cases: Iterable[PlannedCase]) -> bool:
@@ -445,7 +445,7 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """Return how many rounds of cases are held at once, by a record of each.
+    """Return how many rounds of cases are held at once, by their records.
 
     As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
     """

@@ -55,7 +55,7 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
-BESIDE_OTHERS = "beside others"  # the fact of the case that was measured alone, too
+NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -523,7 +523,7 @@ class RemoteRun:
         state = RunState(run=self.run, facts={ON: kind} if kind else {})
         return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
 
-    def of_each_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
+    def values_by_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
         """Return the values of a task by kind of worker."""
         kinds = [one.kind for one in self.launcher.workers(1)]
         values = self.do(task, [self.job(form, kind, **fields) for kind in kinds], returns)
@@ -531,7 +531,7 @@ class RemoteRun:
 
     def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
         """Return the cases by kind of worker, as of ``cases_of``."""
-        return self.of_each_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
+        return self.values_by_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
 
     def do(self, task: str, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
         """Return the values of a task on some jobs, in their order, done by workers of their kinds."""
@@ -702,7 +702,7 @@ def tune(
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
         jobs: list[TuneJob] = []
-        spaces = remote.of_each_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
+        spaces = remote.values_by_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
         for kind, space in spaces.items():
             parts = list(parts_of(space))
             workers = sum(one.kind == kind for one in remote.launcher.workers(len(parts)))
@@ -744,7 +744,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     if not all(times):
         return
     factor = median(times[0]) / median(times[1])
-    fact = {BESIDE_OTHERS: {"others": one.neighbours, "ratio": factor}}
+    fact = {NEIGHBOUR_EFFECT: {"others": one.neighbours, "ratio": factor}}
     Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
     more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
     others = plural(one.neighbours, "other worker")

@@ -57,10 +57,10 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
         scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
     screened = [(planned, first) for planned in cases if (first := results.first(planned)) and first.ranked]
     racing = set() if plan.repeats else {planned.case.work for planned, _ in screened}
-    alone = [planned for planned, _ in stand_ins if planned.case.work not in racing]
-    results.measure(measuring_order(alone, plan.repeats, plan.seed))
+    unraced = [planned for planned, _ in stand_ins if planned.case.work not in racing]
+    results.measure(measuring_order(unraced, plan.repeats, plan.seed))
     if not plan.repeats:
-        screened += [(planned, first) for planned in alone if (first := results.first(planned))]
+        screened += [(planned, first) for planned in unraced if (first := results.first(planned))]
         joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in racing]
         hold_rounds(scheduler, screened, joining, scheduler.state.records)
 
@@ -80,9 +80,9 @@ class CaseResults:
     def measure(self, order: Sequence[Process]) -> None:
         """Measure the processes that have no record yet, one by one."""
         plan = self.scheduler.plan
-        left = [(planned, repeat) for planned, repeat in order if not self._is_known(planned, repeat)]
+        left = [(planned, repeat) for planned, repeat in order if not self._has_record(planned, repeat)]
         budget = None if plan.repeats > 1 else screening_budget(plan.budget)
-        self.add(self.scheduler.measure_each(left, MeasureOptions(budget=budget)))
+        self.add(self.scheduler.measure_singly(left, MeasureOptions(budget=budget)))
 
     def first(self, planned: PlannedCase) -> Record | None:
         """Return the first record of a case: measured by itself, or in the first round."""
@@ -93,7 +93,7 @@ class CaseResults:
         """Return whether a case that does some work has a record."""
         return any(record.case.work == work for record in self.records.values())
 
-    def _is_known(self, planned: PlannedCase, repeat: int) -> bool:
+    def _has_record(self, planned: PlannedCase, repeat: int) -> bool:
         if self.scheduler.plan.repeats:
             return (planned.case.digest, repeat) in self.records
         return self.first(planned) is not None

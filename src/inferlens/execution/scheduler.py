@@ -65,7 +65,7 @@ from inferlens.spec.plan import Plan
 
 MOST_LOADING = 8  # processes that load side by side before they are measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
-SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
+SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
@@ -245,7 +245,7 @@ class Scheduler:
             first = self._attempt(planned, repeat, folder, options)
         return self._finish(first), folder
 
-    def measure_each(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
+    def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
         """Measure cases, with their repeats, one after the other; some load and build side by side.
 
         As many do as have two CPUs, and as much memory as the reference took: loading is most of the time of a

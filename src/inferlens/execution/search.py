@@ -8,8 +8,8 @@ affects the whole round cancels out. The search is over when no candidate promis
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again. How candidates compare with the winner follows from the rounds of the search, by the same Gaussian
-process; a candidate that breaks a limit is included. The finals are not, because the answer is theirs alone. Effects of
-settings follow from all rounds.
+process; a candidate that breaks a limit is included. The finals are not, because only they give the answer. Effects
+of settings follow from all rounds.
 """
 
 from __future__ import annotations
@@ -211,14 +211,14 @@ class Search:
             point = belief.points[place]
 
     def _may_work(self, point: Point) -> bool:
-        """Return ``False`` for a point with all settings that may have made another one of its family fail."""
+        """Return ``False`` for a point with all settings that may be why another one of its family failed."""
         works = [one.point.settings for one in self.observations if one.point.family == point.family]
         working = frozenset[str]().union(*works)
         failed = (one.settings for one in self.failed if one.family == point.family)
         return not any((settings - working or settings) <= point.settings for settings in failed)
 
 
-# Times as slow as the best: slower candidates are not followed. CUDA graphs made calls four times as fast.
+# Times as slow as the best: slower candidates are not followed. CUDA graphs can be four times as fast.
 ADVICE_REACH = {"host": 4.0, "layout": 1.3, "memory": 1.3}
 LOWER = ("fp16", "bf16")  # precisions that move fewer bytes than fp32
 
@@ -408,7 +408,7 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
     ]
     others = {
         one.name for one in importable_backends() if [*one.reference_for] != [one.name]
-    }  # that takes its own alone
+    }  # that takes only its own
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [name for name in every if name.partition(":")[0] in others - whole and name not in (*labels, *refused)]
     alike = {name for one in space.families for name in names if _runs_as(name, one.case) == one.case.backend_label}

@@ -194,7 +194,7 @@ def _space(parts: Sequence[ProbeResult], selection: SearchSelection) -> SearchSp
 def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
     """Return ``case`` with knobs changed, ``None`` to the default, as the plainest case that runs the same.
 
-    A knob that does not fit the others drops out; of two that exclude each other, the later one of the
+    A knob that does not fit the others drops out; of two knobs that exclude one another, the later one of the
     backend's. Options that are no knobs stay.
     """
     backend = BACKENDS.get(case.backend)

@@ -326,7 +326,7 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
     start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = context.prepare(model)
     _warn_of_one_shape(model, context)
-    if alone := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
+    if exclusive := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
         _wait(job, context)
     with HostIoRunner(runner) if case.io == "host" else runner as runner:
         context.runner = runner
@@ -334,7 +334,7 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
         context.turn.ready(gpu=case.device != "cpu")
         restore(model.module, start)
         calls = _first_calls(job, context, runner, feeding)
-        if not (alone and job.one_turn):
+        if not (exclusive and job.one_turn):
             _wait(job, context)
         tolerance = context.backend.tolerance(case)
         if job.only_right and (agrees := _agreement(model, job, tolerance, calls)).agrees is False:

@@ -299,7 +299,7 @@ class Tuner:
 
     @property
     def _left_to_search(self) -> float:
-        """Return the seconds until the finals have to begin."""
+        """The seconds until the finals have to begin."""
         return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
@@ -467,10 +467,10 @@ class Tuner:
         return str(target)
 
 
-def _side_by_side(alone: Iterable[float]) -> float:
+def _side_by_side(seconds: Iterable[float]) -> float:
     """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
-    alone = list(alone)
-    return max([*alone, sum(alone) / len(usable_cpus())])
+    seconds = list(seconds)
+    return max([*seconds, sum(seconds) / len(usable_cpus())])
 
 
 def _from_export(record: Record) -> Record:

@@ -171,17 +171,19 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
         least = ".".join(map(str, LEAST))
         raise InferlensError(f"{interpreter} is Python {version}.", expected=f"Python {least} or newer")
     hint = in_environment(interpreter, installing("torch"))
-    mine = inferlens.__version__
+    own_version = inferlens.__version__
     if "version" not in answer and answer.get("missing") in ("inferlens", None):
-        raise InferlensError(f"{interpreter} has no Inferlens.", expected=f"Inferlens {mine}, as here", hint=hint)
-    if answer.get("version", mine) != mine:
+        raise InferlensError(
+            f"{interpreter} has no Inferlens.", expected=f"Inferlens {own_version}, as here", hint=hint
+        )
+    if answer.get("version", own_version) != own_version:
         what = f"{interpreter} has Inferlens {one_line(str(answer['version']))}."
-        raise InferlensError(what, expected=f"{mine}, as here", hint=hint)
+        raise InferlensError(what, expected=f"{own_version}, as here", hint=hint)
     lacking = answer.get("missing")
     if lacking and not lacking.startswith("inferlens"):
         raise InferlensError(f"Inferlens lacks {lacking} in the environment of {interpreter}.", hint=hint)
     if answer.get("code") != code():
-        what = f"{interpreter} has another Inferlens {mine}: its code is not that of this one."
+        what = f"{interpreter} has another Inferlens {own_version}: its code is not that of this one."
         raise InferlensError(what, expected="one Inferlens in all environments", hint=hint)
 
 

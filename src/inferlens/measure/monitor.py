@@ -246,8 +246,8 @@ class Cpus:
         busy, steal = ((after - before) / seconds for after, before in zip(times, last[1], strict=True))
         loads: dict[str, float | None] = {**dict.fromkeys(LOADS), "busy": busy, "steal": max(0.0, steal)}
         if case is not None and last[2] is not None and case >= last[2]:  # less: one of several has ended
-            mine = (case - last[2]) / seconds
-            loads |= {"case": mine, "others": max(0.0, busy - mine)}
+            own_load = (case - last[2]) / seconds
+            loads |= {"case": own_load, "others": max(0.0, busy - own_load)}
         return {name: None if load is None else round(load, 3) for name, load in loads.items()}
 
     def throttle_events(self) -> int:
@@ -492,11 +492,11 @@ class Neighbours:
     def read_memory(self, _: float) -> Mapping[str, Value]:
         """Return the memory of the case's processes, and the number of others."""
         listed = self._gpu.processes()
-        mine = self._own_processes(listed)
-        self._process_ids = self._process_ids or bool(mine)
+        own_ids = self._own_processes(listed)
+        self._process_ids = self._process_ids or bool(own_ids)
         others = len(self._foreign(listed))
-        memory = [listed[pid] for pid in mine]
-        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
+        memory = [listed[pid] for pid in own_ids]
+        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in own_ids}
         complete = self._process_ids and None not in memory
         return {
             "case_memory": sum(item or 0 for item in memory) if complete else None,

@@ -123,13 +123,13 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
             result, agrees=False, reason=f"outputs have shapes {shape_texts[0]}, the reference's {shape_texts[1]}"
         )
     pairs, texts = [], 0
-    for place, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), 1):
-        if ours.dtype.kind in TEXT or theirs.dtype.kind in TEXT:
+    for place, (ours, target) in enumerate(zip(outputs, reference, strict=True), 1):
+        if ours.dtype.kind in TEXT or target.dtype.kind in TEXT:
             texts += 1
-            if not np.array_equal(ours.astype(str), theirs.astype(str)):
+            if not np.array_equal(ours.astype(str), target.astype(str)):
                 return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
             continue
-        one, other = flatten(ours), flatten(theirs)
+        one, other = flatten(ours), flatten(target)
         finite = np.isfinite(one) & np.isfinite(other)
         if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
             proper = np.isfinite(other).all()
@@ -143,13 +143,13 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
         empty = not any(value.size for value in reference)
         reason = "the model has no outputs to compare" if empty else "the reference's outputs have no finite number"
         return replace(result, agrees=True) if texts else replace(result, reason=reason)
-    rel_l2 = max(relative_l2(ours, theirs) for ours, theirs in pairs)
+    rel_l2 = max(relative_l2(ours, target) for ours, target in pairs)
     agrees = rel_l2 <= tolerance
     return replace(
         result,
-        max_abs=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
+        max_abs=max(float(np.abs(ours - target).max()) for ours, target in pairs),
         rel_l2=rel_l2,
-        cosine=min(cosine(ours, theirs) for ours, theirs in pairs),
+        cosine=min(cosine(ours, target) for ours, target in pairs),
         top1=top1(outputs[0], reference[0]),
         agrees=agrees,
         reason="" if agrees else f"relative L2 error {rel_l2:.2g} is above the tolerance {tolerance:.2g}",
@@ -178,24 +178,24 @@ def apply_quantized_verdict(agreement: Agreement | None, case: Case, accuracy: A
     return replace(agreement, tolerance=None, agrees=True, reason="")
 
 
-def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
+def top1(ours: NDArray[np.generic], target: NDArray[np.generic]) -> float | None:
     """Return the share of rows with the same largest element, if the output looks like scores of classes."""
-    if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
+    if target.ndim != 2 or target.shape[1] < LEAST_CLASSES or not np.issubdtype(target.dtype, np.floating):
         return None
-    return float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+    return float((ours.argmax(axis=1) == target.argmax(axis=1)).mean())
 
 
 def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
-    ours, theirs = (
+    ours, target = (
         np.concatenate(
             [flatten(second) - flatten(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)]
         )
         for item in (calls, expected)
     )
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    size = np.vdot(theirs[finite], theirs[finite]).real
-    return float(np.vdot(theirs[finite], ours[finite]).real / size) if size else 1.0
+    finite = np.isfinite(ours) & np.isfinite(target)
+    size = np.vdot(target[finite], target[finite]).real
+    return float(np.vdot(target[finite], ours[finite]).real / size) if size else 1.0
 
 
 def _numeric(output: NDArray[np.generic]) -> bool:
@@ -384,6 +384,6 @@ def accuracy_of(data: str, own: Evaluation, name: str, reference: Evaluation | N
             else replace(accuracy, metric="", reason="The data has no labels, and there is no reference in fp32.")
         )
     if own.metric == AGREEMENT and own.classes:
-        same = (float(ours == theirs) for ours, theirs in zip(own.classes, reference.classes, strict=True))
+        same = (float(ours == target) for ours, target in zip(own.classes, reference.classes, strict=True))
         return replace(accuracy, values=tuple(same))
     return replace(accuracy, reference_values=reference.values, reference_top5=reference.top5)

@@ -32,7 +32,7 @@ from inferlens.units import duration, percent, plural
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
-LEAST_EACH = 8  # calls per place in flight: at a window's end some wait for the last, for half a call on average
+LEAST_PER_PLACE = 8  # calls per place in flight: at a window's end some wait for the last, for half a call on average
 Progress = Callable[[float], None]
 
 
@@ -139,7 +139,7 @@ def throughput(
     typical = max(typical, 1e-9)
     together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
     count = max(round(seconds / WINDOWS / typical), 1)
-    count = max(count, LEAST_EACH) * together if together > 1 else count
+    count = max(count, LEAST_PER_PLACE) * together if together > 1 else count
     count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
     windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []

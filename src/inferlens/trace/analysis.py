@@ -83,10 +83,10 @@ class Intervals:
         first = np.searchsorted(intervals.end, self.begin, "right")
         last = np.searchsorted(intervals.begin, self.end, "left")
         count = np.maximum(last - first, 0)
-        mine = np.repeat(np.arange(len(self)), count)
+        rows = np.repeat(np.arange(len(self)), count)
         its = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        begin = np.maximum(self.begin[mine], intervals.begin[its])
-        end = np.minimum(self.end[mine], intervals.end[its])
+        begin = np.maximum(self.begin[rows], intervals.begin[its])
+        end = np.minimum(self.end[rows], intervals.end[its])
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
@@ -349,10 +349,10 @@ class Costs:
             self.parent[others] = self.parent[self.parent[others]]
         # Operators that another one called, and those that are all that an operator of the same name calls.
         self._called: Bools = self._operators & (self.parent >= 0)
-        alone = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
+        only_call = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
         names = trace.name[rows]
         inside = (names == names[self.parent]) & (nest.end <= nest.end[self.parent])
-        self._merged: Bools = self._called & alone & inside
+        self._merged: Bools = self._called & only_call & inside
         self.is_operator: Bools = self._operators & ~self._merged
 
     @cached_property

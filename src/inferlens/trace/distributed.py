@@ -92,8 +92,8 @@ def why_no_job(origins: Mapping[str, Origin]) -> str:
         return "several have the same rank"
     if len({item.world_size for item in every} - {None}) > 1:
         return "they are of jobs of different sizes"
-    apart = max(item.begin for item in every) - min(item.end for item in every)
-    return "they were not taken at the same time" if apart > _CLOCKS else ""
+    gap = max(item.begin for item in every) - min(item.end for item in every)
+    return "they were not taken at the same time" if gap > _CLOCKS else ""
 
 
 def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
