@@ -332,6 +332,28 @@ def test_files_written_exist_and_pages_use_our_words(path: Path) -> None:
     assert "/tmp" not in text(path)
 
 
+@pytest.mark.parametrize("path", [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=called)
+def test_files_and_names_of_the_code_exist(path: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
+    for name in re.findall(r"`(?:\w+ )*([\w./-]+(?:\.py|/))`", prose):
+        assert (ROOT / name).exists() or sources(name), name
+    for name in re.findall(r"`(_?[A-Z]{2}[A-Z_]*)`", prose):
+        assert any(defines(source, name) for source in sources(".py")), name
+    for name, file in re.findall(r"`(?:\w+\.)?(\w+)`\s+(?:in|of)\s+`([\w./]+\.py)`", prose):
+        assert any(defines(source, name) for source in sources(file)), f"{name} in {file}"
+
+
+def sources(name: str) -> list[Path]:
+    """Return the files and folders of the package whose path ends with a name; of ``.py`` all modules."""
+    end = name if name == ".py" else "/" + name.rstrip("/")
+    return [source for source in (ROOT / "src" / "inferlens").rglob("*") if source.as_posix().endswith(end)]
+
+
+def defines(source: Path, name: str) -> bool:
+    """Return whether a file defines a function, a class, a constant or a field of a name."""
+    return bool(re.search(rf"^\s*(?:(?:def|class) {name}\b|{name}(?:: | = ))", text(source), re.M))
+
+
 def test_the_repository_speaks_of_the_project_alone() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:

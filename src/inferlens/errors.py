@@ -94,9 +94,11 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mapping[str, str] | None = None) -> str:
-    """Return the ``choices`` most like ``name`` as ``"did you mean a or b?"``, or an empty string.
+    """Return the names in ``choices`` that are most like ``name``: ``"did you mean a or b?"``, or an empty string.
 
-    ``spelled`` maps a choice to the text that is shown instead of it.
+    Args:
+        limit: the largest number of names.
+        spelled: the text to show for a choice, if it is not the choice itself.
     """
     near = [
         (spelled or {}).get(close_match, close_match)

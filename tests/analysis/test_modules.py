@@ -92,7 +92,7 @@ def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself)
         assert cell.shared
         assert cell.counted_in == (None if expected else "a" if itself else "a.conv" if conv else "a.norm")
     assert typical(row(module_table, "a").cells[0]) == pytest.approx(1, rel=0.02)
-    assert bool([row for row in module_table.rows if row.kind == "itself"]) == bool(itself)
+    assert bool([one for one in module_table.rows if one.kind == "itself"]) == bool(itself)
 
 
 def test_marks_are_where_they_can_be_trusted():
@@ -137,13 +137,13 @@ def test_columns_that_cannot_be_compared_have_no_marks():
 def test_folding():
     module_table = table(eager(), depth=1)
     assert (module_table.depth, module_table.deepest) == (1, 3)
-    assert [".".join(row.path) for row in module_table.rows if row.kind == "module"] == [
+    assert [".".join(one.path) for one in module_table.rows if one.kind == "module"] == [
         "conv1",
         "bn1",
         "layer1",
         "layer2",
     ]
-    assert [row.folded for row in module_table.rows if row.kind == "module"] == [0, 0, 6, 3]
+    assert [one.folded for one in module_table.rows if one.kind == "module"] == [0, 0, 6, 3]
     assert row(module_table, "layer1").cells == row(table(eager()), "layer1").cells
     assert table(eager(), depth=99).depth == 3
 
@@ -157,9 +157,9 @@ def test_rows_of_odd_modules_and_their_order():
     assert none is None
     assert (untimed.times, untimed.untimed) == (None, True)
     module_table = table(eager(), fused(), depth=1)
-    names = [row.path[0] for row in module_table.rows if row.kind == "module"]
+    names = [one.path[0] for one in module_table.rows if one.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
-    assert [row.last for row in module_table.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
+    assert [one.last for one in module_table.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
 
 
 def test_paths():

@@ -40,7 +40,7 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert conv.intensity == pytest.approx(4)
     assert (norm.floor, norm.bound, norm.distance) == (pytest.approx(4.5e-3), "memory", pytest.approx(5 / 4.5))
     assert head.floor == pytest.approx(7e-3)  # weights, what it reads and what the model returns
-    assert [row.won for row in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
+    assert [one.won for one in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
     assert [floor.name for floor in of.ranked] == ["conv", "relu", "head", "norm"]
     assert (of.floor, of.won, of.floored_time) == (pytest.approx(35.5e-3), pytest.approx(7.5e-3), pytest.approx(43e-3))
     assert of.time == pytest.approx(43.2e-3)

@@ -318,7 +318,7 @@ def test_it_prints_itself(tmp_path: Path) -> None:
     lines = str(long).splitlines()
     assert len(lines) <= 10
     assert max(map(len, lines)) <= 100
-    assert lines[-1] == f"(28 more: inferlens show {tmp_path} --view notes)"
+    assert " ".join(lines).endswith(f"(28 more: inferlens show {tmp_path} --view notes)")
 
 
 def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path: Path) -> None:

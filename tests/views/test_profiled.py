@@ -190,7 +190,7 @@ def test_different_kernels_have_different_names_however_narrow_the_terminal_is()
     of = of_kernels("pytorch", made(*(kernel(name, 1e-3) for name in names)))
     for width in (60, 100, 250):
         rows = drawn("kernels", of, width=width).partition("───\n")[2].splitlines()
-        found = {name for row in rows if (name := row.split("  ")[0]).startswith(("gemm", "cudnn"))}
+        found = {name for line in rows if (name := line.split("  ")[0]).startswith(("gemm", "cudnn"))}
         assert len(found) == 6, width
     assert row(drawn("kernels", of), "gemm<…> #2")
 

@@ -133,7 +133,7 @@ def test_bars_are_as_long_as_the_times_beside_them():
 def test_each_batch_size_has_its_own_scale_and_what_failed_no_bar():
     lines = render(with_bars(records_document(gpu_records(), top=9), 100)).splitlines()
     longest = max(map(length, lines))
-    assert sum(length(line) == longest for line in lines) == len({record.case.batch for record in gpu_records()})
+    assert sum(length(line) == longest for line in lines) == len({one.case.batch for one in gpu_records()})
     assert drawn([record(), failure(case("openvino"))])[0].split()[:2] == ["1", "pytorch"]
 
 

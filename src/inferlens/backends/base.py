@@ -69,7 +69,7 @@ class Knob(Struct, frozen=True, kw_only=True):
     excludes: tuple[str, ...] = ()  # options with which it has no effect or fails
     objectives: tuple[str, ...] = ()  # objectives that are worth a process; empty: all
     build: float = 1.0  # about how many times longer preparation takes with it
-    helps: tuple[str, ...] = ()  # bottlenecks of ``analysis.bottleneck`` that it may reduce
+    helps: tuple[str, ...] = ()  # keys of ``analysis.measures.BOTTLENECKS`` that it may reduce
 
     def fits(self, case: Case) -> bool:
         """Return whether the knob may have an effect; ``case.options`` holds the options that are not the default."""

@@ -147,14 +147,12 @@ def declare(command: Callable[..., Any]) -> None:
     name = command.__name__
     fields = fields_of(name, *command.more)
     own = list(inspect.signature(command, eval_str=True).parameters.values())
-    arguments = [argument(parameter) for parameter in own if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
-    others = [
-        parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fields
-    ]
+    arguments = [argument(one) for one in own if one.kind is one.POSITIONAL_OR_KEYWORD]
+    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in fields]
     declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
     signature = inspect.Signature([*arguments, *declared, *others])
     command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+    command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
     del command.more
 
 

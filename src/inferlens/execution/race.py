@@ -134,11 +134,18 @@ class RacePolicy:
 
 
 class FastestPolicy(RacePolicy):
-    """A policy for the fastest case: candidates meet until none of them can be faster than the leader.
+    """A policy for the fastest case: the leader meets its rivals until no rival can be faster than the leader.
 
-    The reference takes part in the first round, so that there are speedups, and in the second one, if the others of
-    the first show no noise. A case without a record takes part in the next round. ``rounds`` is the user's least
-    number of rounds.
+    - The first round has the next fastest case, all cases that are within the noise of separate processes
+      (``Noise.reach``), and the references, so that there are speedups.
+    - The second round has the rivals that are close to the leader. If there is none, it has the next fastest case and
+      the references, because two rounds are needed to estimate the noise.
+    - Every later round has the *open* rivals (see ``stats.race_rule``). Without one the race is over.
+
+    A case that has no record yet, such as a stand-in, takes part in the first round that is not of an earlier run.
+
+    Args:
+        rounds: the least number of rounds, whether the race is decided or not; 0 ends it once it is decided.
     """
 
     def __init__(self, rounds: int = 0) -> None:

@@ -40,10 +40,14 @@ ON = "on"  # the fact that names the kind of machine, where a run uses several k
 
 
 class RunState(Struct, frozen=True, kw_only=True):
-    """The number of a run, the facts of its records, and the records of earlier runs that it uses.
+    """The identity of a run, and the records of earlier runs that it uses again.
 
-    ``requests`` has the hash of the request by model. A race that goes on keeps the number of its run; other races get
-    the number of the run that is ``continued``, if there is one.
+    Attributes:
+        run: the id of this run, which its records have.
+        facts: facts that all records of this run have.
+        requests: the hash of the request by model, see :func:`request_hash`.
+        known: records of earlier runs that are used again; their cases are not measured.
+        continued: the id of the earlier run of the newest record in ``known``; empty without one.
     """
 
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)
@@ -53,7 +57,10 @@ class RunState(Struct, frozen=True, kw_only=True):
     continued: str = ""
 
     def run_of(self, case: Case) -> str:
-        """Return the number of the run that the records of a case belong to."""
+        """Return the id of the run that new records of a case belong to.
+
+        It is the run of the earlier records in the same race; without any, the run that is ``continued``, or this one.
+        """
         races = {record.case.work: record.run for record in self.records}
         return races.get(case.work) or self.continued or self.run
 
@@ -94,11 +101,19 @@ def find_earlier(
     observer: Observer,
     complete: Callable[[Path], bool] = lambda _: True,
 ) -> RunState:
-    """Return the state with the records of earlier runs that count, and report these.
+    """Find the records of earlier runs that are used again, and return ``state`` with them.
+
+    Only records of the same request, cases and environment count. Each race uses the records of one earlier run: the
+    run with the most cases, or the latest of several such runs. A record of that run is used if its case ran, or still
+    cannot run here, and if its folder is complete. The other records of that run are removed from the disk, so that
+    their cases are measured again. With ``plan.rerun`` no record is used, and none is removed.
 
     Args:
-        environment_of: returns the environment of a case; without it, environments are not compared.
-        complete: whether a folder of a record has all that belongs to it.
+        state: the run that begins.
+        cases: the cases of the plan.
+        environment_of: returns the environment of a case here; ``None`` to use records of any environment.
+        observer: hears which records are used.
+        complete: returns whether a record's folder has all files that the command needs.
     """
     if plan.rerun:
         return state

@@ -3,7 +3,7 @@
 The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
 such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
 has the candidates with the largest expected gain for their cost, by a Gaussian process over families and settings
-(``stats.gaussian_process``). The best candidate so far is in every round, so that a disturbance of the machine that
+(``stats.search_model``). The best candidate so far is in every round, so that a disturbance of the machine that
 affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and no family is left.
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its

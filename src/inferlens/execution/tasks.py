@@ -3,7 +3,7 @@
 :class:`TaskContext` has the first half of every task on a case: load, prepare, first inference. It also sends the
 result, however the task ends. ``reference`` computes the outputs that cases are compared with. ``benchmark`` warms up,
 takes latencies, then throughput, and checks the outputs. The timed loops are in ``backends.clocks``, and
-``measure.agreement`` decides whether outputs are right.
+``measure.output_check`` decides whether outputs are right.
 """
 
 from __future__ import annotations

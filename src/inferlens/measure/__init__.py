@@ -1,1 +1,1 @@
-"""Measuring a runner: warm-up, latency, throughput, memory, agreement, environment."""
+"""Measuring a runner: warm-up, latency, throughput, the output check, environment, ceilings, the monitor."""

@@ -164,9 +164,11 @@ def worse(first: Agreement, last: Agreement) -> Agreement:
 
 
 def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
-    """Return whether the drop in accuracy, rather than a tolerance, decides about a quantized case's outputs.
+    """Return whether a quantized case is assessed by its drop in accuracy, and not by a tolerance.
 
-    ``data`` names the data for an evaluation that is yet to come.
+    Args:
+        accuracy: the accuracy of the case; ``None`` before it was evaluated.
+        data: the name of the data that the case will be evaluated on; empty if there is none.
     """
     return case.precision in QUANTIZED and (measured_drop(accuracy) is not None if accuracy else bool(data))
 
@@ -245,7 +247,11 @@ class Evaluation(Struct, frozen=True, kw_only=True):
 
 
 def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:
-    """Return the samples, or the user's function, that ``data`` names. Raises InferlensError if it does not fit."""
+    """Return the labeled samples, or the user's function, that ``data`` names.
+
+    Raises:
+        InferlensError: The data are random, cannot be read, or do not fit the inputs of the model.
+    """
     if data == samples.RANDOM:
         raise InferlensError(
             "--accuracy needs labeled data: random inputs have no labels.",

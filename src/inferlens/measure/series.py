@@ -71,11 +71,22 @@ def latency(
     metric: Metric = "latency",
     turn: Turn | None = None,
 ) -> tuple[Measurement, ...]:
-    """Take latency samples until ``rule`` is satisfied, with enqueue and GPU times if the clock has them.
+    """Time single calls of ``runner`` until ``rule`` has enough samples, and return the samples in seconds.
 
-    If processes take turns after every chunk, sampling goes on until all have enough. A process with calls that are
-    longer than a chunk stops by itself, because the others would only wait for it. The rule does not count the time
+    Calls are timed in chunks of about ``turn.chunk_seconds``. A process that shares the machine gives it away after
+    a chunk. It goes on taking samples until the other process has enough, too. If one of its calls is longer than
+    a chunk, it only waits instead, because its calls would delay the other process. The rule does not count the time
     spent waiting.
+
+    Args:
+        feeds: the inputs of calls, without end.
+        progress: called with a number from 0 to 1 after every ``turn.chunks_a_report`` chunks.
+        metric: the metric of the latencies.
+        turn: the turns on a shared machine; ``None`` if the process has the machine for itself.
+
+    Returns:
+        The latencies with the times at which they began. Then the enqueue times, the GPU times and the times of
+        stages, if the clock measures them.
     """
     clock, turn = runner.clock, turn or Turn()
     waited = turn.waited

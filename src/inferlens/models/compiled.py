@@ -215,7 +215,7 @@ class EngineFile(Compiled):
         FileType.EMPTY,
         FileType.DATA,
         FileType.UNKNOWN,
-    )  # :func:`whole` says what is wrong, as a row beside others
+    )  # :meth:`problem` says what is wrong, in a row of the table
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 

@@ -393,7 +393,7 @@ HEAVY = re.compile(
     r"attention|cdist|cholesky|conv(?!ert)|euclidean_dist|fft_|geqrf|gru|_linear$|linalg_(?!cross|_powsum|vector)|lstm"
     r"|matmul|(^|_|b|d|p)mm($|_)|pdist|rnn|solve|transformer_encoder|_trilinear$"
 )
-# They read of their first tensor no more than they write, or than is asked for: see :func:`picked`.
+# They read of their first tensor no more than they write, or than is asked for: see :func:`picked_bytes`.
 PICKING = frozenset(
     ("embedding", "gather", "index", "index_select", "_unsafe_index", "embedding_bag", "_embedding_bag")
 )

@@ -85,7 +85,7 @@ def cache_in(output: Path) -> Path:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Has a folder, made as by :func:`made`, for this process alone. Raises InferlensError if another one has it."""
+    """Lock a folder, made by :func:`make_folder`, for this process. Raise InferlensError if another one has it."""
     descriptor = os.open(make_folder(folder), os.O_RDONLY)
     try:
         if not try_lock(descriptor):
@@ -102,7 +102,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 def claim_folder(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
     """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
 
-    ``first`` is the number to begin with, where those before it are known to be taken. Raises as :func:`made`.
+    ``first`` is the number to begin with, where those before it are known to be taken. Raises as :func:`make_folder`.
     """
     make_folder(parent, hint)
     for number in count(first):

@@ -1,7 +1,7 @@
 """What a tuning aims at and within which limits: measures of a case, and the words that ask for them.
 
 An objective is a measure: ``latency.p99``. A constraint is a measure and its limit: ``p99=5ms``, ``error=1e-2``. What a
-record has of a measure is computed in ``analysis.objective``.
+record has of a measure is computed in ``analysis.measures``.
 """
 
 from __future__ import annotations

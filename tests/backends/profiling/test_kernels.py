@@ -235,7 +235,7 @@ def test_a_joint_stretch_belongs_to_all_of_its_modules_and_is_counted() -> None:
 
 def test_a_long_engine_is_laid_out_quickly() -> None:
     layers = [layer(str(index), f"k{index % 7}" if index % 3 else "") for index in range(3000)]
-    names = [tactic(layer) or "library" for layer in layers]
+    names = [tactic(one) or "library" for one in layers]
     assert [owners[0] for owners in align_kernels(names, layers)] == layers
 
 

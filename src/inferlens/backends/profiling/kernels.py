@@ -359,7 +359,7 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
 
 
 def kernel_families(runner: Runner, feed: Any) -> dict[str, float]:
-    """Return the share of the GPU time of one call by family of kernels, as in ``analysis.profile.families``."""
+    """Return the share of the GPU time of one call by family of kernels (``analysis.profile_table.kernel_family``)."""
     check_profiler()
     seconds: dict[str, float] = {}
     for event in trace_single_run(runner, feed, on_gpu=True).events:
