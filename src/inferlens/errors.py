@@ -1,7 +1,7 @@
-"""What goes wrong, said once and clearly.
+"""Errors that users can act on, and short reasons from library messages.
 
-Every error a user can cause or mend is an :class:`InferlensError`. It says what happened, what was expected, and what
-to try; the command line prints it without a traceback and exits with code 2.
+Every error that a user can cause or fix is an :class:`InferlensError`. It says what happened, what was expected, and
+what to try. The command line prints it without a traceback and exits with code 2.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from types import ModuleType
 
 
 def printable(text: str) -> str:
-    """``text`` without characters that steer a terminal; line ends stay."""
+    """Return ``text`` without terminal control characters. Line ends stay."""
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
 
 
 def one_line(text: str) -> str:
-    """The same of a name in a message, which must not look like a line of ours."""
+    """Return ``text`` as one printable line, so that a name cannot imitate a line of the output."""
     return " ".join(printable(text).split())
 
 
 class InferlensError(Exception):
-    """A problem a user can act on. Names in it may come from anywhere: what steers a terminal is left out.
+    """A problem that a user can act on. Terminal control characters are removed, because names may come from anywhere.
 
     Args:
         expected: what was expected instead, if that is not obvious.
@@ -41,7 +41,7 @@ class InferlensError(Exception):
 
     @property
     def sentence(self) -> str:
-        """What happened and what was expected, without what to try."""
+        """The problem and the expectation, without the hint."""
         return f"{self.what} Expected: {self.expected}." if self.expected else self.what
 
     def __str__(self) -> str:
@@ -49,23 +49,23 @@ class InferlensError(Exception):
 
 
 def unwritable(what: object, error: OSError, hint: str) -> InferlensError:
-    """That a file or folder cannot be written, as on a disk that is full."""
+    """Return the error for a file or folder that cannot be written, for example on a full disk."""
     return InferlensError(f"{what} cannot be written: {error.strerror}.", hint=hint)
 
 
 class Unsupported(InferlensError):
-    """What was asked cannot be done by this backend, on this device or with this model; a row with a reason."""
+    """A request that this backend, device or model cannot fulfill. The case gets a row with the reason."""
 
 
 class MissingLibrary(Unsupported):
-    """A library that is not installed; the hint is the command that installs it."""
+    """A missing library. The hint is the command that installs it."""
 
     def __init__(self, library: str, *, extra: str) -> None:
         super().__init__(f"{library} is not installed.", hint=installing(extra))
 
 
 def installing(extra: str) -> str:
-    """The command that installs what an extra brings, from the checkout that this is, if it is one."""
+    """Return the command that installs an extra, from the current checkout if there is one."""
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file():
         return f"pip install -e '{'.' if checkout == Path.cwd() else checkout}[{extra}]'"
@@ -73,7 +73,7 @@ def installing(extra: str) -> str:
 
 
 def library(name: str, *, extra: str) -> ModuleType:
-    """The library of that name, imported; where it is not there, ``extra`` is ours that installs it."""
+    """Return the imported library. If it is missing, the error suggests the ``extra`` that installs it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:  # it, or what it needs
@@ -89,7 +89,7 @@ SHORT_OF_MEMORY = (
 
 
 def is_short_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory did not suffice, in whatever words its library has for that."""
+    """Return whether an error reports a lack of memory, in the words of any library."""
     return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
 
 
@@ -108,23 +108,23 @@ def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mappi
 
 
 def paths_like(path: Path, *, folders: bool = False) -> str:
-    """Near misses of a file, or folder, that is not there, among those beside it: ``"did you mean a/model.onnx?"``."""
+    """Return near misses of a missing file or folder in the same folder: ``"did you mean a/model.onnx?"``."""
     with suppress(OSError):
-        beside = {item.name: str(item) for item in path.parent.iterdir() if folders or item.is_file()}
-        return suggestion(path.name, beside, spelled=beside)
+        paths = {item.name: str(item) for item in path.parent.iterdir() if folders or item.is_file()}
+        return suggestion(path.name, paths, spelled=paths)
     return ""
 
 
-def check_choice(what: str, value: str, known: Iterable[str]) -> None:
-    """Raises InferlensError for a word that is not among those known; ``what`` it would be is such as ``format``."""
-    choices = list(dict.fromkeys(known))
+def check_choice(what: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise InferlensError for a value that is not among the choices. ``what`` is its kind, such as ``format``."""
+    choices = list(dict.fromkeys(allowed))
     if value not in choices:
         near = suggestion(value, choices) if len(choices) > 1 else ""  # the only one is expected anyway
         raise InferlensError(f"There is no {what} '{value}'.", expected=one_of(choices), hint=near)
 
 
 def one_of(choices: Sequence[str], most: int = 12) -> str:
-    """What was expected, where it was one of few: ``one of a, b``, or the only one; of many, the first."""
+    """Return an expectation: ``one of a, b``, or the only choice. A long list ends after ``most`` choices."""
     shown = ", ".join(choices[:most])
     return shown if len(choices) == 1 else f"one of {shown}{' ...' if len(choices) > most else ''}"
 
@@ -234,8 +234,8 @@ def _condensed(text: str) -> str:
     """Return the reason in a library's text; the text on one line where nothing would be left."""
     text = plain = _COLOURS.sub("", text).strip()
     for pattern in _QUOTED:
-        if found := pattern.search(text):
-            parts = found.groupdict("")
+        if match := pattern.search(text):
+            parts = match.groupdict("")
             text = f"{parts.get('kind', '')}{': ' * ('quote' in parts)}{parts['text']}".strip()
     text = _REST.split(text, maxsplit=1)[0]
     for pattern, instead in _CUTS:

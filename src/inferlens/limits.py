@@ -1,6 +1,6 @@
-"""What the system lets a process take: the memory that is left for it, and the control group whose limits hold.
+"""The memory and CPU time that the system allows a process, and the control groups that limit them.
 
-A container on a large machine has large caches and little memory, and is ended if it takes more.
+A container on a large machine has large caches and little memory. The kernel ends it if it takes more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def memory_left(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may still take: what the system has, or less where it is limited.
+    """Return the bytes of memory that this process may still take: those of the system, or its own limit.
 
     ``root``: where ``/proc`` and ``/sys`` are.
     """
@@ -59,11 +59,11 @@ def control_groups(file: str, root: Path) -> Iterator[Path]:
 
 
 def _of_group(root: Path) -> int:
-    """Bytes that the process's control group may still take, in version 1 all it may; very many without a limit."""
+    """Return the bytes that the control group may still take; its whole limit in version 1, very many without one."""
     group = control_group("memory.max", root=root)
     with suppress(OSError, ValueError, KeyError):  # "max": nothing limits it
         taken = dict(line.split() for line in (group / "memory.stat").read_text("utf-8").splitlines())
-        # Pages of files count as taken, and are given back when memory is asked for.
+        # Pages of files count as taken, but the kernel frees them on demand.
         used = int((group / "memory.current").read_text("utf-8")) - int(taken["file"])
         return max(int((group / "memory.max").read_text("utf-8")) - used, 0)
     with suppress(OSError, ValueError):

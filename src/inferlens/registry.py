@@ -1,7 +1,7 @@
-"""Named parts found through Python's entry points.
+"""Named parts that Python's entry points register.
 
-A registry knows nothing of what it holds. Built-in parts and third-party parts come in by the same door; a part whose
-import fails is an answer (the reason), not a crash.
+A registry does not depend on its parts. Built-in and third-party parts are registered in the same way. A part whose
+import fails is an error with a reason, not a crash.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Registry(Generic[T]):
         return {point.name: point for point in entry_points(group=self.group)}
 
     def names(self) -> tuple[str, ...]:
-        """Every registered name, in alphabetical order."""
+        """Return every registered name in alphabetical order."""
         return tuple(sorted(self._points))
 
     def get(self, name: str) -> type[T]:
-        """The part called ``name``.
+        """Return the part called ``name``.
 
         Raises InferlensError if there is none (near misses are suggested), or if its module cannot be imported.
         """

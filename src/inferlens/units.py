@@ -30,14 +30,14 @@ _JOULES = {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "µJ": 1e-6}
 
 
 def moment(text: str) -> float | None:
-    """Seconds from 1970 to a time in ISO 8601; ``None`` of what is none."""
+    """Return the seconds from 1970 to a time in ISO 8601; ``None`` for other text."""
     with suppress(msgspec.ValidationError):
         return msgspec.convert(text, datetime).timestamp()
     return None
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """``value`` with ``digits`` significant digits, never in scientific notation between 1e-4 and 1e9."""
+    """Return ``value`` with ``digits`` significant digits, without scientific notation between 1e-4 and 1e9."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 9.996 is 10.0, not 10.00
@@ -46,7 +46,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def bare(value: float | None, digits: int = 3, *, scale: float = 1.0) -> str:
-    """``value * scale`` as a number without a unit, e.g. ``12.3``."""
+    """Return ``value * scale`` as a number without a unit, e.g. ``12.3``."""
     return ABSENT if value is None else significant(value * scale, digits)
 
 
@@ -64,7 +64,7 @@ def latency(seconds: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds in the unit that reads best: ``850 µs``, ``12.3 ms``, ``4.2 s``, ``3 min 05 s``."""
+    """Return seconds in the unit that reads best: ``850 µs``, ``12.3 ms``, ``4.2 s``, ``3 min 05 s``."""
     if seconds is None:
         return ABSENT
     if seconds >= 60:
@@ -77,7 +77,7 @@ def duration(seconds: float | None) -> str:
 
 
 def about(seconds: float) -> str:
-    """Seconds to come, no finer than they are known: ``about 5 s``, ``about 40 s``, ``about 1 min 20 s``."""
+    """Return an estimate of seconds, rounded: ``about 5 s``, ``about 40 s``, ``about 1 min 20 s``."""
     step = 5 if seconds < 60 else 10 if seconds < 300 else 60 if seconds < 3600 else 600
     rounded = max(round(seconds / step), 1) * step
     hours, minutes, rest = rounded // 3600, rounded % 3600 // 60, rounded % 60
@@ -86,7 +86,7 @@ def about(seconds: float) -> str:
 
 
 def byte_count(count: float | None) -> str:
-    """Bytes in binary units: ``512 B``, ``1.50 MiB``, ``12.0 GiB``."""
+    """Return bytes in binary units: ``512 B``, ``1.50 MiB``, ``12.0 GiB``."""
     if count is None:
         return ABSENT
     value, unit = float(count), "B"
@@ -98,14 +98,14 @@ def byte_count(count: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A factor: ``1.83x``."""
+    """Return a factor: ``1.83x``."""
     return ABSENT if value is None else f"{significant(value)}x"
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """From one factor to another: ``1.71 to 1.95``; if little is known in two digits, ``2.1 to 7.5``, but next to 1.
+    """Return a range of factors: ``1.71 to 1.95``. A wide range has two digits, ``2.1 to 7.5``, except next to 1.
 
-    One around 1 that spans a hundredfold is *hardly known*.
+    A range around 1 that spans a hundredfold is *hardly known*.
     """
     if low is None or high is None:
         return ABSENT
@@ -116,9 +116,9 @@ def ratio_range(low: float | None, high: float | None) -> str:
 
 
 def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:
-    """How far the interval of a factor reaches, with its decimals: `` ±0.05``; empty where it is not known.
+    """Return the half-width of a factor's interval, with the factor's decimals: `` ±0.05``; empty without an interval.
 
-    One that reaches much further to one side is said from end to end, `` (1.99 to 7.07)``, as an answer says it.
+    A lopsided interval is written from end to end: `` (1.99 to 7.07)``.
     """
     if value is None or low is None or high is None:
         return ""
@@ -130,13 +130,13 @@ def ratio_spread(value: float | None, low: float | None, high: float | None) -> 
 
 
 def percent(share: float) -> str:
-    """A share or a relative difference without its sign, e.g. ``2 %``, ``0.5 %``, ``12.3 %``."""
+    """Return a share or a relative difference without its sign, e.g. ``2 %``, ``0.5 %``, ``12.3 %``."""
     whole, _, decimals = f"{100 * abs(share):,.{_places(share)}f}".partition(".")
     return f"{whole}.{decimals}".rstrip("0").rstrip(".") + " %" if decimals.strip("0") else f"{whole} %"
 
 
 def drop(share: float | None, low: float | None = None, high: float | None = None) -> str:
-    """How far something is below, with its sign where it is above, e.g. ``0.5 % ±0.8``, ``-0.2 % ±0.3``, ``0.0 %``."""
+    """Return a drop. A rise has a minus sign: ``0.5 % ±0.8``, ``-0.2 % ±0.3``, ``0.0 %``."""
     if share is None:
         return ABSENT
     digits = 2 if low is not None and high is not None and 0 < high - low < 0.002 else 1
@@ -145,17 +145,17 @@ def drop(share: float | None, low: float | None = None, high: float | None = Non
 
 
 def score(value: float | None, *, share: bool) -> str:
-    """A value of a measure of accuracy: a share in percent, e.g. ``94.8 %``, anything else as it is."""
+    """Return a value of an accuracy metric: a share in percent, e.g. ``94.8 %``, any other value as it is."""
     return f"{100 * value:.1f} %" if share and value is not None else bare(value)
 
 
 def change(relative: float | None) -> str:
-    """A relative difference with its sign: ``+3.02 %``, ``-12.3 %``, ``0.00 %``."""
+    """Return a relative difference with its sign: ``+3.02 %``, ``-12.3 %``, ``0.00 %``."""
     return ABSENT if relative is None else f"{_signed(relative, _places(relative))} %"
 
 
 def change_range(low: float | None, high: float | None) -> str:
-    """From one relative difference to another: ``-0.40 to +1.40 %``; with one digit more if else the two are equal."""
+    """Return a range of relative differences: ``-0.40 to +1.40 %``, with one more digit if the two would be equal."""
     if low is None or high is None:
         return ABSENT
     places = min(_places(low), _places(high))
@@ -164,7 +164,7 @@ def change_range(low: float | None, high: float | None) -> str:
 
 
 def change_spread(relative: float, low: float, high: float) -> str:
-    """A relative difference with how far it may be off: ``+10.0 ± 0.4 %``, or from end to end where it is lopsided."""
+    """Return a relative difference with its interval: ``+10.0 ± 0.4 %``, or a lopsided interval from end to end."""
     least, most = sorted((high - relative, relative - low))
     if most - least > max(LOPSIDED, 0.2 * most):
         return f"{change(relative)} ({change_range(low, high)})"
@@ -173,24 +173,24 @@ def change_spread(relative: float, low: float, high: float) -> str:
 
 
 def joules(value: float | None) -> str:
-    """An energy: ``12.3 mJ``, ``4.20 J``."""
+    """Return an energy: ``12.3 mJ``, ``4.20 J``."""
     if value is None:
         return ABSENT
     return f"{significant(value)} J" if value >= 1 else f"{millijoules(value)} mJ"
 
 
 def items_per_second(value: float | None) -> str:
-    """A throughput: ``81.3 items/s``."""
+    """Return a throughput: ``81.3 items/s``."""
     return ABSENT if value is None else f"{significant(value)} items/s"
 
 
 def kibibytes(count: float | None) -> str:
-    """Bytes as a bare number of KiB, e.g. ``48``."""
+    """Return bytes as a bare number of KiB, e.g. ``48``."""
     return ABSENT if count is None else f"{count / 2**10:,.1f}".removesuffix(".0")
 
 
 def decimal(value: float | None, unit: str) -> str:
-    """``value`` with the prefix that leaves one to three digits before the point: ``101 GFLOP/s``, ``4.10 TB/s``."""
+    """Return ``value`` with a prefix, so that it has one to three digits before the point: ``101 GFLOP/s``."""
     if value is None:
         return ABSENT
     prefix = ""
@@ -206,9 +206,9 @@ bandwidth = partial(decimal, unit="B/s")  # in decimal units, as memories are so
 
 
 def half_width(middle: float | None, low: float | None, high: float | None) -> str:
-    """How far an interval reaches to the farther side of ``middle``, as a share of it: ``0.4 %``.
+    """Return the larger distance from ``middle`` to an end of an interval, as a share of it: ``0.4 %``.
 
-    One that is wider than the value itself says no more than that nothing is known: it is :data:`UNKNOWN_WIDTH`.
+    It is :data:`UNKNOWN_WIDTH` for an interval that is wider than the value itself.
     """
     if not middle or low is None or high is None:
         return ABSENT
@@ -217,44 +217,44 @@ def half_width(middle: float | None, low: float | None, high: float | None) -> s
 
 
 def with_half_width(text: str, middle: float | None, low: float | None, high: float | None) -> str:
-    """``text``, which says ``middle``, with how far it may be off: ``12.3 ± 0.4 %``, ``12.3 unsteady``."""
+    """Return ``text``, which shows ``middle``, with its half-width: ``12.3 ± 0.4 %``, ``12.3 unsteady``."""
     width = half_width(middle, low, high)
     return text if width == ABSENT else f"{text} {width}" if width == UNKNOWN_WIDTH else f"{text} ± {width}"
 
 
 def bare_seconds(seconds: float | None) -> str:
-    """Seconds as a bare number, e.g. ``4.21``; no finer than a hundredth."""
+    """Return seconds as a bare number with at most two decimals, e.g. ``4.21``."""
     return bare(seconds) if seconds is None or seconds >= 1 else f"{seconds:.2f}"
 
 
 def plural(count: int, thing: str) -> str:
-    """``1 sample``, ``1,000 samples``, ``2 launches``."""
+    """Return a count with its noun: ``1 sample``, ``1,000 samples``, ``2 launches``."""
     ending = "es" if thing.endswith(("ch", "sh", "s", "x")) else "s"
     return f"{count:,} {thing}{'' if count == 1 else ending}"
 
 
 def listing(words: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
+    """Return names as a list in a sentence: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def error_size(value: float | None) -> str:
-    """A relative error, e.g. ``3e-07``; exactly zero is ``0``."""
+    """Return a relative error, e.g. ``3e-07``; exactly zero is ``0``."""
     if value is None:
         return ABSENT
     return "0" if value == 0 else f"{value:.1g}" if value < 0.001 else significant(value, 2)
 
 
 def number(text: str) -> float | None:
-    """The number that such text stands for, times in seconds; ``None`` where it is no bare number or duration."""
+    """Return the number in a text, times in seconds; ``None`` if it is no bare number or duration."""
     match = re.match(r"^\s*(\d[\d,]*(?:\.\d+)?)\s*(µs|ms|s|min)?\s*$", text)
     return float(match[1].replace(",", "")) * {"µs": 1e-6, **_SECONDS}[match[2] or "s"] if match else None
 
 
 def parse_share(text: str) -> float:
-    """A share from ``2%``, ``2 %`` or ``0.02``.
+    """Return a share from ``2%``, ``2 %`` or ``0.02``.
 
-    Raises InferlensError if the text is no share, or a number from 1 without ``%``, which may mean either.
+    Raises InferlensError if the text is no share, or an ambiguous number from 1 without ``%``.
     """
     match = _SHARE.match(text)
     if not match or (not match[2] and float(match[1]) >= 1):
@@ -263,7 +263,7 @@ def parse_share(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is not a duration."""
+    """Return seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is not a duration."""
     match = _DURATION.match(text)
     if not match:
         raise InferlensError(f"'{text}' is not a duration.", expected="such as 40 (seconds), 40s, 2m, 1h or 200ms")
@@ -271,9 +271,9 @@ def parse_duration(text: str) -> float:
 
 
 def parse_quantity(text: str, *, scales: Mapping[str, float], what: str, form: str) -> float:
-    """The number of ``text`` in the unit whose scale is 1, from one in any unit of ``scales``.
+    """Return the quantity in ``text``, whose unit is one of ``scales``, in the unit whose scale is 1.
 
-    Raises InferlensError if it is no number from 0, or its unit none of them; ``form`` is what was expected.
+    Raises InferlensError if it is negative or no number, or has another unit. ``form`` describes the expected text.
     """
     match = _QUANTITY.match(text)
     if not match or match[2] not in scales:
@@ -287,7 +287,7 @@ parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}
 
 
 def parse_error(text: str) -> float:
-    """A relative error from ``1e-2``, ``0.01`` or ``1%``; from 1 it needs the ``%``, as :func:`parse_share` does.
+    """Return a relative error from ``1e-2``, ``0.01`` or ``1%``. From 1 it needs the ``%``, as in :func:`parse_share`.
 
     Raises InferlensError if the text is not a relative error.
     """
@@ -299,7 +299,7 @@ def parse_error(text: str) -> float:
 
 
 def _places(relative: float) -> int:
-    """Decimals of a percentage: two below 10, one below 100, none above."""
+    """Return the decimals of a percentage: two below 10, one below 100, none above."""
     size = abs(round(100 * relative, 2))
     return 2 if size < 10 else 1 if size < 100 else 0
 

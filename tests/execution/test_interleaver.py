@@ -254,7 +254,7 @@ def test_cases_load_side_by_side_and_each_is_measured_by_itself(
     scheduler, every = cases_in(tmp_path, {}, {"trouble": "kill"}, {}, timeout=20.0)
     done: list[str] = []
     monkeypatch.setattr(scheduler.observer, "done", lambda record, _: done.append(record.case.variant))
-    records = scheduler.measure_each(every)
+    records = scheduler.measure_singly(every)
     assert [(each.case.variant, each.status) for each in records] == [
         ("steady", "ok"), ("fast", "crashed"), ("noisy", "ok"),
     ]  # fmt: skip
@@ -285,7 +285,7 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
 
     monkeypatch.setattr(scheduler.observer, "done", interrupts)
     with pytest.raises(KeyboardInterrupt):
-        scheduler.measure_each(every)
+        scheduler.measure_singly(every)
     assert [record.case.variant for record, _ in done] == ["steady"]
     assert [path.parent for path in tmp_path.glob("*/*/record.json")] == [folder for _, folder in done]
     assert not [*tmp_path.glob("*/fake-fast*")]

@@ -63,9 +63,9 @@ def test_throughput_is_calls_over_time_in_windows(tmp_path: Path) -> None:
 def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp_path: Path) -> None:
     fake, feeds = runner(tmp_path), itertools.repeat({})
     fake.clock.asynchronous = True
-    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16 * series.LEAST_EACH
+    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16 * series.LEAST_PER_PLACE
     fake.clock.lanes = 3
-    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None).calls == 3 * series.LEAST_EACH
+    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None).calls == 3 * series.LEAST_PER_PLACE
 
 
 @pytest.mark.parametrize(("typical", "calls", "windows"), [(0.004, 25, 10), (0.4, 1, 5), (1.5, 1, 1), (60.0, 1, 1)])

@@ -1,11 +1,11 @@
-"""Two things of the same inputs against each other, in rounds, until it is known which is faster: ``inferlens ab``.
+"""``inferlens ab``: a comparison of two cases with the same inputs, in rounds, until one is faster.
 
 They are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A round is
 a fresh process of A and one of B. On the CPU both are alive at once and take turns, some calls each, so that whatever
 slows the machine down slows down both. On a GPU they run one after the other in the first round, which tells how much
-memory each takes; then they take turns, if both fit. Who goes first alternates. Each process leaves its record. A side
-that does not run to its end, or whose outputs are wrong, ends the race without a verdict on speed: the processes left
-would mostly be fast.
+memory they take; then they take turns, if both fit. Who goes first alternates. Every process has its record. A side
+that fails, or whose outputs are wrong, ends the race without a verdict on speed: the processes that succeed would
+mostly be fast.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def ab_steps(
     on_round: Callable[[ABSteps], None] = lambda _: None,
     **words: Any,
 ) -> ABSteps:
-    """Measure a case in several environments, each against the one before, as :func:`inferlens.ab_steps` describes.
+    """Measure a case in several environments, one against the one before, as :func:`inferlens.ab_steps` describes.
 
     ``within`` is the time for all of it. Raises InferlensError for bad input. A side that fails is a verdict.
     """
@@ -126,7 +126,7 @@ def ab_steps(
 
 
 def _wait(wait: Duration, observer: Observer, device: str | None) -> None:
-    """Wait for a quiet machine, if that is asked for."""
+    """Wait for a quiet machine, if the options want it."""
     if limit := parse_duration(str(wait)):
         wait_for_quiet(limit, observer.remark, observer.doing, gpu=device != "cpu")
 
@@ -167,7 +167,7 @@ def _revision(case: Case) -> str:
 
 
 class ABPolicy(BasePolicy):
-    """Holds rounds of A and B until B has a verdict; a side that fails ends the race."""
+    """A policy of rounds of A and B until B has a verdict. A side that fails ends the race."""
 
     strict = True
 
@@ -177,7 +177,7 @@ class ABPolicy(BasePolicy):
 
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
         """See :class:`RacePolicy`."""
-        if self._run.outputs and not self._run.failed:  # of compiled files nothing was known of their inputs before
+        if self._run.outputs and not self._run.failed:  # the inputs of compiled files were unknown before
             check_inputs(*(side.records[-1].model.inputs for side in self._run.sides))
         self._on_round(self._run.so_far())
 
@@ -213,12 +213,12 @@ class ABRun:
 
     @property
     def failed(self) -> bool:
-        """Whether a side has nothing to compare."""
+        """True if a side has nothing to compare."""
         return any(side.records and not self._side(side.records).ok for side in self.sides)
 
     @property
     def _shared(self) -> int:
-        """Rounds of which both sides have samples."""
+        """Return the rounds of which both sides have samples."""
         return min(sum(record.ranked for record in records) for records in self._records)
 
     def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
@@ -279,7 +279,7 @@ class ABRun:
         )
 
     def _of_environments(self) -> dict[str, Any]:
-        """Return the differences of two environments, and the costs of each."""
+        """Return the differences of two environments, and the costs of both."""
         a, b = (planned.case.python for planned in self.pair)
         if a == b or not all(self._records):
             return {}
@@ -364,7 +364,7 @@ def _is_case(text: str) -> bool:
 
 
 def model_handles(sides: Sequence[SideSpec], example: Any, stack: ExitStack) -> list[ModelHandle]:
-    """Return the model of each side; files of live modules exist until ``stack`` is closed."""
+    """Return the models of both sides; files of live modules exist until ``stack`` is closed."""
     a, b = (side.model for side in sides)
     live = [not isinstance(model, (str, Path)) for model in (a, b)]
     one = stack.enter_context(model_handle(a, example if live[0] or not live[1] else None))
@@ -380,7 +380,7 @@ def model_handles(sides: Sequence[SideSpec], example: Any, stack: ExitStack) -> 
 def planned_pair(
     sides: Sequence[SideSpec], models: Sequence[ModelHandle], shared: Mapping[str, Any]
 ) -> tuple[list[Plan], tuple[PlannedCase, PlannedCase]]:
-    """Return a plan for each side, of the shared words and its own; and the one case of each."""
+    """Return the plans of both sides, of the shared words and their own, and their cases."""
     check_interpreters(side.python for side in sides)
     infos = _infos(sides, models)
     labels = [
@@ -416,12 +416,12 @@ def planned_pair(
     errors = [error for _, error in checked.values() if error]
     if errors and (len(able) == 1 or len(errors) == len(checked)):
         raise errors[0]
-    known = next(own for own, error in checked.values() if not error)
+    shared_infos = next(own for own, error in checked.values() if not error)
     parts = []
     for side, plan in zip(sides, plans, strict=True):
         own_infos, error = checked[_check_key(plan)]
         refusal = unsupported(error) if error else None
-        parts.append(ProbeResult(plan, own_infos or known, able[side.python], anywhere, refusal))
+        parts.append(ProbeResult(plan, own_infos or shared_infos, able[side.python], anywhere, refusal))
     return plans, _pair([part.cases() for part in parts])
 
 
@@ -432,14 +432,14 @@ def _check_key(plan: Plan) -> object:
 
 def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:
     names = [() if model.infos else texts(model.spec) for model in models]
-    known: dict[tuple[str, str], ModelInfo] = {}
-    for place in dict.fromkeys(side.checkout for side in sides):  # a process for each
+    infos_by_name: dict[tuple[str, str], ModelInfo] = {}
+    for place in dict.fromkeys(side.checkout for side in sides):  # a process per checkout
         here = [(side.python, own) for side, own in zip(sides, names, strict=True) if side.checkout == place]
         if wanted := list(dict.fromkeys(name for _, own in here for name in own)):
             infos = _find(wanted, place, list(dict.fromkeys(python for python, _ in here)))
-            known |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
+            infos_by_name |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
     return [
-        model.infos or [known[side.checkout, name] for name in own]
+        model.infos or [infos_by_name[side.checkout, name] for name in own]
         for side, model, own in zip(sides, models, names, strict=True)
     ]
 
@@ -458,7 +458,7 @@ def _find(names: Sequence[str], checkout: str, pythons: Sequence[str]) -> list[M
 
 
 def _pair(sides: Sequence[Sequence[PlannedCase]]) -> tuple[PlannedCase, PlannedCase]:
-    """Return the one case of each side. Raises InferlensError if there are several, or both are the same."""
+    """Return the cases of both sides. Raises InferlensError if a side has several, or both are the same."""
     for name, side in zip("AB", sides, strict=True):
         if len(side) > 1:
             raise InferlensError(
@@ -480,7 +480,7 @@ def compared_outputs(pair: Sequence[PlannedCase], reference: Callable[[PlannedCa
     """Return how far the reference outputs of B's model agree with those of A's; ``None`` for the same model.
 
     The tolerance is that of the coarser of the two precisions: a quantized file is not its source to the bit.
-    Raises InferlensError if the inputs of the two are known to differ.
+    Raises InferlensError if the inputs of the two differ.
     """
     a, b = (planned.case for planned in pair)
     if (a.model, a.checkout) == (b.model, b.checkout) or any(planned.refusal for planned in pair):

@@ -1,7 +1,7 @@
 """From a plan to its cases: what the models are, what the backends can do here, and how long the cases may take.
 
-Models and backends are looked up in child processes: a crash there takes nothing along. Whatever would stop every case
-is reported once, before the first case runs. A case that is known not to run here is listed with the reason.
+Models and backends are looked up in child processes, so that a crash does not end the run. An error that would stop
+every case is reported once, before the first case runs. A case that cannot run here is listed with the reason.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ EVERY_VARIANT = "all"
 
 def backends_named(plan: Plan) -> tuple[str, ...]:
     """Return the backends that the plan names, or all."""
-    known = BACKENDS.names()
+    registered = BACKENDS.names()
     if not plan.backend or EVERY_VARIANT in plan.backend:
-        return known
-    return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
+        return registered
+    return tuple(dict.fromkeys(split_label(label, registered)[0] for label in plan.backend))
 
 
 def expand(
@@ -57,7 +57,7 @@ def expand(
 
     Args:
         capabilities: those of the backends of one interpreter; a case that they exclude has the reason.
-        anywhere: those of all interpreters together, if there are several: their cases are listed for each.
+        anywhere: those of all interpreters together, if there are several: their cases are listed per interpreter.
 
     Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
@@ -117,8 +117,8 @@ def _cases(
             if unasked and device in BACKENDS.get(backend).excluded_devices:
                 continue
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
-            known = {"precision": model.precision, "batch": batch, "device": device}
-            axes = {axis.name: _axis_values(plan, axis, known) for axis in AXES}
+            defaults = {"precision": model.precision, "batch": batch, "device": device}
+            axes = {axis.name: _axis_values(plan, axis, defaults) for axis in AXES}
             prefix = f"{backend}."
             own = {name.removeprefix(prefix): values for name, values in plan.option.items() if name.startswith(prefix)}
             for values in itertools.product(*axes.values()):
@@ -176,12 +176,12 @@ def default_device(capabilities: Iterable[Capabilities]) -> str:
     return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
 
 
-def _axis_values(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
+def _axis_values(plan: Plan, axis: Axis, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the values of an axis in a plan; batch and device are chosen one at a time."""
     values = getattr(plan, axis.name)
     if axis.name in ("batch", "device"):
-        return (known[axis.name],)
-    return (values,) if axis.flag else values or (known.get(axis.name, axis.default),)
+        return (defaults[axis.name],)
+    return (values,) if axis.flag else values or (defaults.get(axis.name, axis.default),)
 
 
 def _backends(
@@ -227,8 +227,8 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
 
 def check_words(plan: Plan) -> None:
     """Refuse backends, variants and options that do not exist, which needs neither the model nor the machine."""
-    known = BACKENDS.names()
-    named = [split_label(label, known) for label in plan.backend if label != EVERY_VARIANT]
+    registered = BACKENDS.names()
+    named = [split_label(label, registered) for label in plan.backend if label != EVERY_VARIANT]
     for name, variant in named:
         variants = BACKENDS.get(name).variants
         if variant is not None and variant not in (EVERY_VARIANT, *variants):
@@ -250,7 +250,7 @@ def check_words(plan: Plan) -> None:
                 expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
                 hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
             )
-        split_label(backend, known)
+        split_label(backend, registered)
         if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [own for own, _ in named]:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
@@ -260,7 +260,7 @@ def check_words(plan: Plan) -> None:
 
 
 def installed(backend: str, can: Capabilities) -> str:
-    """Return the first variant that lacks nothing but a device; the first of all if each of them lacks more.
+    """Return the first variant that lacks nothing but a device; the first of all if all of them lack more.
 
     If a backend can write files without a device, their variants come first.
     """
@@ -349,7 +349,7 @@ class ProbeResult:
 def cases_of(plan: Plan, model: ModelHandle | None = None, *, listed: bool = False) -> list[PlannedCase]:
     """Return the cases of ``plan``; with ``listed`` also if none of them can run. ``model`` is its live one.
 
-    Raises InferlensError for everything that is known beforehand to stop every case.
+    Raises InferlensError for every foreseeable error that stops all cases.
     """
     cases = all_cases(plan, model)
     if not listed:
@@ -364,7 +364,7 @@ def all_cases(plan: Plan, model: ModelHandle | None = None) -> list[PlannedCase]
 
 
 def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult]:
-    """Return the models of the plan and the capabilities of its backends, for each of its interpreters."""
+    """Return the models of the plan and the capabilities of its backends, for all of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
     plans: list[Plan] = []
@@ -373,23 +373,23 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     errors: list[InferlensError | None] = []
     for python in plan.python or ("",):
         plans.append(msgspec.structs.replace(plan, python=(python,) if python else ()))
-        if known := next(filter(None, models), None):  # a name means the same to all
-            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in known))
+        if shared_infos := next(filter(None, models), None):  # a name means the same to all
+            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in shared_infos))
         with ThreadPoolExecutor() as pool:
             probing = pool.submit(probe, backends_named(plan), python)
             infos, error = try_models(plans[-1], model)
         models.append(infos)
         errors.append(error)
         able.append(probing.result())
-    known = next(filter(None, models), None)
-    if known is None:
+    shared_infos = next(filter(None, models), None)
+    if shared_infos is None:
         raise next(filter(None, errors))
     anywhere = (
         able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
     )
     refusals = [unsupported(error) if error else None for error in errors]
     return [
-        ProbeResult(part, infos or known, can, anywhere, refusal)
+        ProbeResult(part, infos or shared_infos, can, anywhere, refusal)
         for part, infos, can, refusal in zip(plans, models, able, refusals, strict=True)
     ]
 
@@ -414,7 +414,7 @@ def check_interpreters(pythons: Iterable[str]) -> None:
 
 
 def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelInfo]:
-    """Return the models of the plan, each loaded once to check that it takes the inputs and weights."""
+    """Return the models of the plan. They are loaded once to check that they take the inputs and weights."""
     job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, checks=True)
     if model and model.infos:
         job = msgspec.structs.replace(job, known=model.infos, live=model.live)
@@ -508,7 +508,7 @@ def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa
 
 
 def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
-    """Return the models of names. Raises InferlensError if the plan asks of them what they cannot do."""
+    """Return the models of names. Raises InferlensError if they cannot do what the plan wants."""
     infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     live = Path(job.live) if job.live else None
     for model in infos if job.checkout else ():
@@ -532,7 +532,7 @@ PREPARATION = ("load", "export", "build", "first inference")
 
 
 def seconds_of(cases: Sequence[PlannedCase], plan: Plan) -> list[float]:
-    """Return the seconds of each case in one process, 0 if it cannot run."""
+    """Return the seconds of the cases in one process, 0 if a case cannot run."""
     seconds = estimator([planned.model.name for planned in cases], plan)
     return [0.0 if planned.refusal else seconds(planned.case) for planned in cases]
 
@@ -572,8 +572,8 @@ def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]
         if case.digest in whole:
             return median(whole[case.digest])
         factor, label = build_factor(case), case.backend_label
-        known = parts.get(label) or in_turns.get(label) or [typical]
-        return median([prepared * factor + rest for prepared, rest in known])
+        phases = parts.get(label) or in_turns.get(label) or [typical]
+        return median([prepared * factor + rest for prepared, rest in phases])
 
     return seconds_for
 

@@ -1,19 +1,19 @@
-"""Child processes: each runs a task with a deadline, and several can take turns on the machine.
+"""Child processes, which run tasks with a deadline. Several of them can take turns on the machine.
 
 However a process ends, the parent goes on and knows why. A child leads a process group of its own, so that everything
 it started ends with it. Its output comes through a pipe and is kept up to a limit: a child that prints without end
 cannot fill the disk.
 
-Processes that take turns, some milliseconds each, see the same disturbances of the machine. They load and build side by
-side. Each asks for its turn with a ``TurnRequest`` before it calls its model for the first time, once it is warm, and
-after each chunk of calls. The parent answers through a pipe when all have asked, and the process whose turn it was asks
-again or has ended. So they warm up one after the other, and then alternate until all have enough samples.
+Processes that take turns of some milliseconds are disturbed by the same events of the machine. They load and build side
+by side. A process sends a ``TurnRequest`` before it calls its model for the first time, once it is warm, and after
+every chunk of calls. The parent answers through a pipe when all processes wait or have ended. So they warm up one after
+the other, and then alternate until all have enough samples.
 
 - A process gives up its turn once its own threads are at rest, because threads of libraries spin for some milliseconds
   after a call. The first calls of a turn are no samples (``Turn.lead``), because caches hold the data of others.
-- One thread makes the calls of a GPU, and a CPU is slower for moments. So these threads run on one CPU in each turn,
+- One thread makes the calls of a GPU, and a CPU is slower for moments. So these threads run on one CPU in a turn,
   the same for all processes, and on another one in the next, and their turns are short.
-- With ``one_turn`` processes only load and export side by side: each keeps its turn until it has ended. A build that
+- With ``one_turn`` processes only load and export side by side: a turn lasts until the process ends. A build that
   times kernels takes a turn of its own, too, so that no other build disturbs it.
 """
 
@@ -78,7 +78,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 @dataclass
 class Outcome(Generic[Value]):
-    """How a task's process ended."""
+    """The outcome of a task's process."""
 
     result: TaskResult[Value]  # what it answered, or how it ended without an answer
     answered: bool = True
@@ -98,7 +98,7 @@ class Outcome(Generic[Value]):
             raise result.problem.error()
         if self.answered:
             raise InferlensError(result.reason, hint=result.hint)
-        shown = () if result.status == "timed out" else self.tail[-5:]  # where it was is of no use to whoever waited
+        shown = () if result.status == "timed out" else self.tail[-5:]  # without the place in the child's code
         raise InferlensError("\n  ".join((f"{what}: {result.reason}.", *shown)), hint="" if shown else result.hint)
 
 
@@ -125,7 +125,7 @@ def launch(
         log: file for what the process prints; none is written if it prints nothing.
         monitor: makes a monitor of the process with a number, which watches the machine until the process has ended.
         slot: the place of the process among those that take turns.
-        variables: environment variables beside those of this process.
+        variables: environment variables in addition to those of this process.
         started: called with the number of the process.
         program: the module of this room whose ``main`` the process runs.
     """
@@ -133,7 +133,7 @@ def launch(
     process: _Process | None = None
     in_time = True
     try:
-        if job.interpreter and not os.access(job.interpreter, os.X_OK):  # gone since it was asked
+        if job.interpreter and not os.access(job.interpreter, os.X_OK):  # removed since it was checked
             gone = f"{job.interpreter} could not be started: it is not there"
             return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
         with _unbroken():
@@ -187,7 +187,7 @@ def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | N
 
 @contextmanager
 def _unbroken() -> Iterator[None]:
-    """Delay interrupts until the end of the context: a process must be known before it can be ended, and be ended."""
+    """Delay interrupts until the end of the context: a started process must be registered, so that it can be ended."""
     kept: list[int] = []
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     if threading.current_thread() is not threading.main_thread() or None in usual.values():
@@ -280,7 +280,7 @@ class _Process:
 
     def end(self, *, patient: bool) -> None:
         """Kill whatever is left of the process and of its children."""
-        if self.answer and patient:  # it has said all; a moment to leave in good order
+        if self.answer and patient:  # it has answered; give it a moment to exit normally
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         with suppress(ProcessLookupError, PermissionError):
@@ -308,7 +308,7 @@ class _Process:
 
 
 def oom_kills() -> int:
-    """Return the number of processes that the kernel has killed for memory; 0 where it does not tell."""
+    """Return the number of processes that the kernel has killed for memory; 0 if that is unknown."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text("utf-8").splitlines():
             if line.startswith("oom_kill "):
@@ -330,8 +330,8 @@ def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
 def variables_for(interpreter: str = "") -> dict[str, str]:
     """Return the parent's environment variables, with an import path for the user's own modules.
 
-    That is the parent's whole path, but in another environment: there no package of the parent's is found, only what
-    comes before its standard library, such as the folder of a program. Tools are looked for in that environment first.
+    That is the parent's whole path. In another environment it is only the part before the standard library, such as the
+    folder of a program, without the parent's packages. Tools of that environment come first.
     The working directory is left out, unless ``PYTHONPATH`` names it: the child imports from there last.
     """
     named = {*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))}
@@ -347,7 +347,7 @@ def variables_for(interpreter: str = "") -> dict[str, str]:
     return {**given, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
-MORE, OVER = b"m", b"o"  # go on until you have enough; go on, all others have enough or are gone
+MORE, OVER = b"m", b"o"  # go on until there are enough samples; go on, all others have enough or have ended
 Result = TypeVar("Result")
 
 
@@ -403,7 +403,7 @@ class Slot:
     def __init__(self, interleaver: Interleaver) -> None:
         self._interleaver = interleaver
         self.pid: int | None = None
-        self.asked = self.waiting = self.enough = self.ended = False
+        self.requested = self.waiting = self.enough = self.ended = False
         self.on_turn: Callable[[], object] = lambda: None  # called whenever its turn begins
         self._answers = -1
         self._waited = self._since = 0.0
@@ -415,7 +415,7 @@ class Slot:
 
     @property
     def one_turn(self) -> bool:
-        """Whether a turn lasts until its process has ended."""
+        """True if a turn lasts until its process ends."""
         return self._interleaver.one_turn
 
     @property
@@ -425,7 +425,7 @@ class Slot:
 
     @property
     def stopped(self) -> bool:
-        """Whether all were ended, so that the answer of its process does not count."""
+        """True if all were ended, so that the answer of its process does not count."""
         return self._interleaver.stopped
 
     @property
@@ -443,9 +443,9 @@ class Slot:
         """Register that the process asks for its turn; except for the first time, its last turn is over."""
         with self._interleaver.lock:
             self.waiting, self.enough, self._since = True, enough, time.monotonic()
-            if self.asked:
+            if self.requested:
                 self._interleaver.next = self._interleaver.after(self)
-            self.asked = True
+            self.requested = True
             self._interleaver.look(self)
 
     def end(self) -> None:
@@ -497,7 +497,7 @@ class Interleaver:
             slot.kill()
         following = self.after(self.next) if self.next.ended else self.next
         left = [one for one in self.slots if not one.ended]
-        if following.ended or not following.waiting or not all(one.asked for one in left):
+        if following.ended or not following.waiting or not all(one.requested for one in left):
             return
         self.next = following
         if self.one_turn or (len(left) > 1 and not all(one.enough for one in left)):
@@ -515,7 +515,7 @@ class Interleaver:
                 slot.kill()
 
     def run(self, functions: Sequence[Callable[[Slot], Result]]) -> list[Result]:
-        """Run functions at the same time, each with its slot; an error of one ends all of them."""
+        """Run functions at the same time, with their slots. An error of one ends all of them."""
 
         def run_one(function: Callable[[Slot], Result], slot: Slot) -> Result:
             try:

@@ -28,14 +28,14 @@ from inferlens.spec.plan import WORDS, Plan, Where, toml_words
 
 
 def run_bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
-    """Measure every case of a plan, and let those that may be the fastest race each other."""
+    """Measure every case of a plan, and hold a race of those that may be the fastest."""
     return (run.run if plan.where == Where() else remote.bench)(plan, observer, model)
 
 
 def run_tune(
     request: tune.TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
 ) -> list[TuningReport]:
-    """Tune each model of a plan at each of its batch sizes."""
+    """Tune all models of a plan at all of their batch sizes."""
     return (tune.tune if request.plan.where == Where() else remote.tune)(request, selection, observer, model)
 
 
@@ -47,7 +47,7 @@ def run_profile(
 
 
 def cases_by_kind(plan: Plan) -> dict[str, list[PlannedCase]]:
-    """Return the cases of a plan on each kind of worker, also if none of them can run."""
+    """Return the cases of a plan by kind of worker, also if none of them can run."""
     if plan.where == Where():
         return {"": cases_of(plan, listed=True)}
     with remote.remote_run(plan, Observer(), None) as workers:
@@ -55,11 +55,11 @@ def cases_by_kind(plan: Plan) -> dict[str, list[PlannedCase]]:
 
 
 def spaces_by_kind(plan: Plan, selection: SearchSelection) -> dict[str, SearchSpace]:
-    """Return the search space of a plan on each kind of worker."""
+    """Return the search spaces of a plan by kind of worker."""
     if plan.where == Where():
         return {"": explore(plan, selection)}
     with remote.remote_run(plan, Observer(), None) as workers:
-        return workers.of_each_kind("explore", remote.ExploreJob, SearchSpace, selection=selection)
+        return workers.values_by_kind("explore", remote.ExploreJob, SearchSpace, selection=selection)
 
 
 def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:

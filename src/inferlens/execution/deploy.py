@@ -1,10 +1,10 @@
 """Models as files, and measured cases ready to use: ``inferlens export``, ``build``, ``partition``, ``load``.
 
-``save``, ``build`` and ``partition`` run in a process of their own; backends are asked by their abilities. For
-``load`` and ``export --best`` the record has to be of a case that ran and was right, on such a GPU and with such
-versions as are here, and the files beside it have to be whole. A compiled file is used if it was kept there, then a
-quantized or exported one; else the model is loaded by its name, and must have the same weights. A script that is
-exported runs in a fresh process before it is handed over: its outputs must be those of the case.
+``save``, ``build`` and ``partition`` run in a process of their own; backends are chosen by their abilities.
+``load`` and ``export --best`` need a record of a case that ran and was right, on the same kind of GPU and with the same
+versions, and the files in its folder have to be whole. They use a compiled file if there is one, then a quantized or
+exported one. Else they load the model by its name, and its weights must be the same. An exported script first runs in a
+fresh process: its outputs must be those of the case.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
         raise InferlensError("This command takes one model.", expected="a single name or file")
     (model,) = find(plan.model, plan=plan)
     name = backend.partition(":")[0]
-    BACKENDS.get(name)  # a name that means nothing is told before it is asked
+    BACKENDS.get(name)  # report an unknown name before its abilities are checked
     return cases_on(plan, model, probe([name]))
 
 
@@ -116,7 +116,7 @@ def single(words: Mapping[str, Any], backend: str) -> Case:
 def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     """Let the backend of ``case`` write its model to ``path``; an older file stays if that fails.
 
-    ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it.
+    ``more`` is as in :func:`partition`. Files that belong to it, such as its provenance, are written to its folder.
     """
     return write_with(path, "save", FileJob, type(None), Saver, case, **more)
 
@@ -132,7 +132,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     """Return which operators the backend of ``case`` would compile. Raises InferlensError if it cannot tell.
 
     ``more``: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
-    ``timeout``, seconds after which the process is killed; ``phase``, called with the name of each phase.
+    ``timeout``, seconds after which the process is killed; ``phase``, called with the names of phases.
     """
     return run_task("partition", CaseJob, Partition, Partitioner, case, **more)
 
@@ -146,15 +146,18 @@ def saver(path: Path, backend: str | None = None) -> str:
     """Return the backend that writes files with the suffix of ``path``: ``backend``, or else the first that does."""
     names = [backend.partition(":")[0]] if backend else BACKENDS.names()
     kinds = [(name, BACKENDS.get(name)) for name in reversed(names)]
-    known = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
-    if path.suffix not in known:
+    backend_by_suffix = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
+    if path.suffix not in backend_by_suffix:
         raise InferlensError(
             f"{f'{names[0]} writes no models' if backend else 'Nothing writes models'} to files named "
             f"'{path.suffix or path.name}'.",
-            expected=f"one of {', '.join(sorted(known))}" if known else "a backend that writes models to files",
-            hint=suggestion(path.suffix, known) or ("inferlens export without --backend" if backend else ""),
+            expected=f"one of {', '.join(sorted(backend_by_suffix))}"
+            if backend_by_suffix
+            else "a backend that writes models to files",
+            hint=suggestion(path.suffix, backend_by_suffix)
+            or ("inferlens export without --backend" if backend else ""),
         )
-    return backend or known[path.suffix]
+    return backend or backend_by_suffix[path.suffix]
 
 
 def run_task(
@@ -169,7 +172,7 @@ def run_task(
     phase: Callable[[PhaseName], None] = lambda _: None,
     **fields: Any,
 ) -> TaskResult[Value]:
-    """Return the result of a task that ended well; ``form`` is its job, with ``fields`` beside the case."""
+    """Return the result of a task that ended well; ``form`` is its job, with the case and ``fields``."""
     if case.backend not in able(ability):
         hint = one_of([f"--backend {name}" for name in able(ability)])
         raise InferlensError(f"The backend '{case.backend}' cannot do that.", hint=hint)
@@ -195,7 +198,7 @@ def run_task(
 def write_with(
     path: Path, task: str, form: type[FileJob], returns: type[Value], ability: type[ABC], case: Case, **more: Any
 ) -> TaskResult[Value]:
-    """Let a task write into a folder beside ``path`` and, once everything is there, move it to its place.
+    """Let a task write into a folder next to ``path`` and, once everything is there, move it to its place.
 
     The folder belongs to this process: it is removed also if the process that writes into it was killed.
     """
@@ -216,7 +219,7 @@ ANEW = "rebuild=True, which prepares it anew here and checks its outputs; on the
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """How a record's case is loaded: from a compiled or exported file, or the model by its name."""
+    """The plan to load a record's case: from a compiled or exported file, or the model by its name."""
 
     record: Record
     folder: Path
@@ -227,13 +230,13 @@ class LoadPlan:
     live: Path | None = None  # the file of the model, if it is a live one
 
     @property
-    def known(self) -> ModelFacts | None:
+    def model_facts(self) -> ModelFacts | None:
         """The facts of the model, if they suffice to load it."""
         return self.record.model if self.exported else None
 
     @property
     def cache(self) -> Path | None:
-        """The folder beside the records of what is worth keeping between cases, if it exists."""
+        """The cache folder next to the records, if it exists."""
         path = self.folder.parents[1] / ".cache"
         return path if path.is_dir() else None
 
@@ -286,8 +289,8 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
                 expected="a model by a name, or in a file",
                 hint="inferlens.bench('package.module:factory')",
             )
-        kept = _whole(record, folder, "model", rebuild=rebuild)
-        info = resolve.find(str(kept or case.model))
+        path = _whole(record, folder, "model", rebuild=rebuild)
+        info = resolve.find(str(path or case.model))
         case = msgspec.structs.replace(case, model=info.spec)
     if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
         case = msgspec.structs.replace(case, calibration="")
@@ -402,9 +405,15 @@ def export_best(
     path = output / f"model{way.backend.deploy_suffix(way.case)}"
     try:
         words["cache"] = way.cache or CACHE
-        fields = {"known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild, **words}
+        fields = {
+            "known": way.model_facts,
+            "exported": str(way.exported or ""),
+            "trust": trust,
+            "rebuild": rebuild,
+            **words,
+        }
         result = write_with(path, "deploy", FileJob, type(None), Deployer, way.case, **fields)
-        if not (rebuild or way.known):
+        if not (rebuild or way.model_facts):
             way.check_weights(result.model.weights_sha256 if result.model else "")
         (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs), "utf-8")
         versions = environment.collect().libraries if rebuild else record.environment.libraries
@@ -425,16 +434,22 @@ def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **
     right. Raises InferlensError if the script fails, or an output is wrong.
     """
     own = msgspec.structs.replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
-    is_own = way.known or way.info.origin or way.case.precision in QUANTIZED
+    is_own = way.model_facts or way.info.origin or way.case.precision in QUANTIZED
     case = (None if is_own else PlannedCase(way.case, way.info, None).reference) or own
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         arrays = str(Path(folder) / "arrays.npz")
-        fields = {**words, "known": way.known, "exported": str(way.exported or ""), "trust": trust, "rebuild": rebuild}
+        fields = {
+            **words,
+            "known": way.model_facts,
+            "exported": str(way.exported or ""),
+            "trust": trust,
+            "rebuild": rebuild,
+        }
         fields |= {"path": arrays, "inputs_seed": case.seed}
         run_task("measured outputs", ReferenceJob, ReferenceRun, Deployer, case, **fields)
         fields = {**words, "script": str(script.resolve()), "arrays": arrays}
-        known = way.record.agreement
-        tolerance = way.backend.tolerance(way.case) if known is None or known.repeatable else math.inf
+        agreement = way.record.agreement
+        tolerance = way.backend.tolerance(way.case) if agreement is None or agreement.repeatable else math.inf
         run_task("script", ScriptJob, type(None), Deployer, way.case, tolerance=tolerance, **fields)
 
 
@@ -461,7 +476,7 @@ class Deployed(Displayed):
 
     Attributes:
         record: what was measured.
-        inputs: name, shape and type of each input.
+        inputs: names, shapes and types of the inputs.
     """
 
     def __init__(self, way: LoadPlan, runner: Runner, stack: ExitStack, *, copy: bool) -> None:
@@ -489,7 +504,7 @@ class Deployed(Displayed):
             raise InferlensError("This callable was closed.", hint="inferlens.load, once more")
         values = named_inputs(self.inputs, args, named)
         with self._on_stream:
-            # In the caller's mode: what compiles for tensors tells those of another apart.
+            # In the caller's mode: compiled code distinguishes tensors of another mode.
             feed = self._runner.take(values)
             with self._mode():
                 outputs = self._runner.give(self._runner.infer(feed))
@@ -571,8 +586,8 @@ def load(
     arrays = inputs.make_inputs(loaded, way.case.seed)
     torch = sys.modules.get("torch")
     placed = {name: torch.from_numpy(value).to(way.case.device) for name, value in arrays.items()} if torch else arrays
-    taken = way.record.agreement
-    state = {} if taken is None or taken.repeatable else buffers(loaded.module)
+    agreement = way.record.agreement
+    state = {} if agreement is None or agreement.repeatable else buffers(loaded.module)
     try:
         for _ in range(WARMUP):
             fast(**placed)
@@ -587,8 +602,8 @@ def load(
 
 def _model(way: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
     """Return the model that was measured; random weights leave PyTorch's generator as it was."""
-    if way.known:
-        return resolve.exported_model(way.case, way.known)
+    if way.model_facts:
+        return resolve.exported_model(way.case, way.model_facts)
     with library("torch", extra="torch").random.fork_rng(devices=[]) if is_installed("torch") else nullcontext():
         model = resolve.load(way.case, trust=trust, live=way.live)
     if not rebuild:
@@ -616,8 +631,8 @@ def _check_outputs(fast: Deployed, way: LoadPlan, model: Model, *, trust: bool) 
         if outputs.inputs_sha256 != inputs_sha256(arrays):
             return
         expected = Reference(name=case.label, path=path).expected()
-    taken = way.record.agreement
-    by_accuracy = taken is not None and taken.agrees and taken.tolerance is None
+    agreement = way.record.agreement
+    by_accuracy = agreement is not None and agreement.agrees and agreement.tolerance is None
     comparable = not by_accuracy and not expected.behavior.keys() & {RANDOM, KEEPS_STATE}
     tolerance = way.backend.tolerance(way.case) if comparable else math.inf
     result = judge([fast.on_host(arrays)], expected, tolerance)

@@ -1,10 +1,10 @@
 """``inferlens profile``: where the time of cases goes, by a backend's own profiler or by torch.profiler.
 
-Each case is measured first with nothing added, and then profiled, level by level, each in a process of its own. So a
-profile can tell the cost of profiling from the record beside it.
+A case is measured first without a profiler, and then profiled, in one process per level. So the record next to a
+profile shows the cost of profiling.
 
 With ``--torch-profiler`` the traces of a case lie in ``<output>/<model>/<case>/trace.json.gz``, or in log folders for
-TensorBoard, which have short names; each is whole or not there at all. Every file is read again before the case's
+TensorBoard, which have short names. A file is complete or absent. Every file is read again before the case's
 process ends. A few calls of the same process before the profiler tell how long a call takes without it.
 """
 
@@ -99,7 +99,7 @@ def profile_case(job: ProfileJob, context: TaskContext) -> ProfileResult:
 
 
 def makers(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the paths of the modules that make each tensor of an ONNX file, by the name of the tensor."""
+    """Return the paths of the modules that compute the tensors of an ONNX file, by the name of the tensor."""
     return {name: node.modules for node in read_nodes(path).nodes for name in node.outputs}
 
 
@@ -130,7 +130,7 @@ def run(
 
 
 def check_repeats(plan: Plan) -> None:
-    """Refuse a plan of several processes of each case."""
+    """Refuse a plan of several processes per case."""
     if plan.repeats > 1:
         raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
 
@@ -158,9 +158,9 @@ def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
 
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
     """Measure and profile the cases that have no record yet."""
-    known = {record.case.digest for record in scheduler.state.known}
+    digests = {record.case.digest for record in scheduler.state.records}
     ceilings: dict[Path, Ceilings] = {}
-    for planned in (planned for planned in cases if planned.case.digest not in known):
+    for planned in (planned for planned in cases if planned.case.digest not in digests):
         record, folder = scheduler.measure(planned)
         for level in levels:
             scheduler.observer.doing(f"{planned.case.label}: profiling {level}s")
@@ -232,11 +232,11 @@ def measure_ceilings(job: CeilingsJob, context: TaskContext) -> Ceilings:  # noq
     return ceilings.measure(job.device, job.name, job.threads)
 
 
-def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -> Ceilings:
+def ceilings_of(case: Case, scheduler: Scheduler, measured_ceilings: dict[Path, Ceilings]) -> Ceilings:
     """Return the ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if unknown.
 
     They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay.
-    Ceilings that something else on the machine lowered are used in this run, as they are ``known``, and not kept.
+    Ceilings that something else on the machine lowered are used in this run only.
     """
     machine, cpu = scheduler.environments.here, case.device == "cpu"
     threads = (case.threads or default_threads()[0]) if cpu else None
@@ -244,8 +244,8 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
     own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
     depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
     file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
-    if file in known:
-        return known[file]
+    if file in measured_ceilings:
+        return measured_ceilings[file]
     ceilings = None
     if not scheduler.plan.rebuild:
         with suppress(OSError, msgspec.DecodeError, RecursionError):
@@ -256,13 +256,13 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
         ceilings = result.value or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
         if result.value and not ceilings.disturbed:
             write_whole(file, msgspec.json.format(msgspec.json.encode(ceilings), indent=1) + b"\n")
-    known[file] = ceilings
+    measured_ceilings[file] = ceilings
     return ceilings
 
 
 UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
 SETTLED = 5  # of these, the last ones
-LITTLE = 0.5  # a smaller share of a step in operators on the CPU is said
+LITTLE = 0.5  # a smaller share of a step in operators on the CPU is reported
 UNSEEN = (
     "The traces of {} have {} of a step in operators of PyTorch{}: torch.profiler saw no more. "
     "All its layers: inferlens profile MODEL --level {}"
@@ -283,11 +283,11 @@ class TraceContent(Struct, frozen=True, kw_only=True):
     operators: float  # share of a step in operators of PyTorch; the largest, for a busy machine lengthens some
     gpu: float  # share of a step in which a GPU was at work, in the same way
     events: int
-    notes: tuple[str, ...]  # what was amiss when it was read, a sentence each
+    notes: tuple[str, ...]  # sentences on damage to the file
 
 
 class TraceFiles(Struct, frozen=True, kw_only=True):
-    """Summaries of the trace files, one for each cycle, and median seconds of the last calls before the profiler."""
+    """Summaries of the trace files, one per cycle, and median seconds of the last calls before the profiler."""
 
     contents: tuple[TraceContent, ...] = ()
     untraced: float | None = None
@@ -341,7 +341,7 @@ class CaseTrace(TraceFiles, frozen=True, kw_only=True):
     status: Status  # how it ended; ``reason`` says why if not ``ok``
     reason: str = ""
     hint: str = ""
-    files: tuple[Path, ...] = ()  # one for each cycle of the profiler's schedule, in order
+    files: tuple[Path, ...] = ()  # one per cycle of the profiler's schedule, in order
     warnings: tuple[Warning, ...] = ()
     log: Path | None = None
 
@@ -370,7 +370,7 @@ class CaseTrace(TraceFiles, frozen=True, kw_only=True):
 
 
 def trace_cases(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[CaseTrace]:
-    """Trace every case of ``plan``; each is on disk before the next one starts."""
+    """Trace every case of ``plan``; a trace is on disk before the next case starts."""
     if plan.repeats > 1:
         raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")
     observer.doing("looking at models and backends")
@@ -392,7 +392,7 @@ def run_name(case: Case, format: Format) -> str:
     """Return the name of a case's log folder, such as ``pytorch_bs1``; different cases of a model differ.
 
     Backend and precision, batch, and what else is not as usual: a variant that is not the backend's first, a device
-    other than CUDA, threads, options. Of what a model of that format is compared with, fp32 is not said.
+    other than CUDA, threads, options. fp32 is left out for models of a format that is compared in fp32.
     """
     backend = BACKENDS.get(case.backend)
     words = [backend.short or case.backend]
@@ -426,7 +426,7 @@ def _trace(
             outcome = scheduler.launch("trace", job, TraceFiles, log=printed)
             traces = outcome.result.value or TraceFiles()
             log = None
-            if outcome.result.status != "ok" and printed.exists():  # beside the folder, which will not be there
+            if outcome.result.status != "ok" and printed.exists():  # next to the folder, which will not be there
                 log = printed.replace(folder.with_name(f"{folder.name}.log"))
             files = []
             for number, content in enumerate(traces.contents, 1):  # moved on one disk: whole or not there

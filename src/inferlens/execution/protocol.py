@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of a plan, its model, and the reason why it cannot run here, if that is known before it runs.
+    """A case of a plan, its model, and the reason why it cannot run here, if it is clear beforehand.
 
     ``fallback`` is the plain case to measure if this recommended one fails. ``note`` explains why a plain case is here.
     """
@@ -116,7 +116,7 @@ class CaseJob(Job, frozen=True, kw_only=True):
     trust: bool = False  # whether files that can run code may be opened
     exported: str = ""  # the folder in which a process of this run exported the model, for this backend and precision
     export_by: str = ""  # the file by which processes of this run that are alive at once export the model once
-    known: ModelFacts | None = None  # what that one learned of the model, if what it exported is all that is needed
+    known: ModelFacts | None = None  # the facts of the model by that process, if its export is all that is needed
     built: bool = False  # whether an earlier process of the case in this run has built it
     rebuild: bool = False  # whether to make anew what is in the cache
     live: str | None = None  # the file of a live module
@@ -146,9 +146,9 @@ class Order(Struct, frozen=True):
 
 
 class TaskResult(Struct, Generic[Value], frozen=True, kw_only=True):
-    """How a task ended, and what was learned on the way, named as in a record.
+    """The end of a task and the data that it collected, named as in a record.
 
-    ``value`` is what the task returns; if it ended badly, the part that was known until then. ``problem`` is the error
+    ``value`` is what the task returns; if it failed, the part so far. ``problem`` is the error
     in its parts, if it is one that a user can act on.
     """
 
@@ -172,7 +172,7 @@ def result_from_json(data: bytes | msgspec.Raw, type: Any) -> TaskResult[Any]:
 
 
 def refused(planned: PlannedCase) -> TaskResult[Any]:
-    """Return the result of a case that is known not to run here."""
+    """Return the result of a case that cannot run here."""
     refusal = planned.refusal
     assert refusal
     return TaskResult(status="unsupported", reason=refusal.sentence, hint=refusal.hint)
@@ -223,55 +223,55 @@ Event = PhaseStart | ProgressReport | TurnRequest | TaskAnswer | RemoteEvent
 
 
 class Observer:
-    """Hears what happens while a plan runs; this one shows nothing."""
+    """An observer of the run of a plan. This one shows nothing."""
 
     def planned(self, cases: Sequence[PlannedCase]) -> None:
-        """The cases are known and will run in this order."""
+        """Show the cases in the order in which they will run."""
 
     def doing(self, what: str) -> None:
-        """Something other than a case is under way, such as the reference."""
+        """Show work on something other than a case, such as the reference."""
 
     def part(self, name: str) -> None:
-        """A part of the command begins, such as one of several models to tune."""
+        """Show the begin of a part of the command, such as one of several models to tune."""
 
     def began(self, case: Case) -> None:
-        """A case begins."""
+        """Show that a case begins."""
 
     def phase(self, name: PhaseName) -> None:
-        """The case enters a phase."""
+        """Show that the case enters a phase."""
 
     def progress(self, share: float) -> None:
-        """A share of the case's steady state is over."""
+        """Show the share of the case's steady state that is over."""
 
     def again(self, case: Case) -> None:
-        """A case is measured once more, because something disturbed it for a short time."""
+        """Show that a case is measured once more after a short disturbance."""
 
     def done(self, record: Record, folder: Path) -> None:
-        """A case is over and its record is on disk."""
+        """Show that a case is over and its record is on disk."""
 
     def discarded(self, records: Sequence[Record]) -> None:
-        """Records do not count any more and their folders are gone: their cases are measured again."""
+        """Drop records that do not count any more. Their folders are removed and their cases are measured again."""
 
     def unused(self, records: Sequence[Record]) -> None:
-        """Records of an earlier run do not count after all, because a worker differs; they stay on disk."""
+        """Drop records of an earlier run, because a worker differs. They stay on disk."""
 
     def kept(self, path: Path) -> None:
-        """A file or folder that is no record was written below the folder of all records."""
+        """Show a new file or folder that is no record, below the folder of all records."""
 
     def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:
-        """Records of an earlier run count for this one; their folders are given by record id."""
+        """Show the records of an earlier run that count for this one. Their folders are by record id."""
 
     def remark(self, text: str) -> None:
-        """Something about the run as a whole is worth a line."""
+        """Show a remark about the run as a whole."""
 
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
-        """A round of the ``contenders`` is over; ``standing`` tells the state of the race in a few words.
+        """Show that a round of the ``contenders`` is over. ``standing`` is the state of the race in a few words.
 
         ``finals`` is the least number of the final rounds of a tuning.
         """
 
     def heard(self, event: Event) -> None:
-        """The process of a case sent an event."""
+        """Handle an event from the process of a case."""
         if isinstance(event, PhaseStart):
             self.phase(event.phase)
         elif isinstance(event, ProgressReport):
@@ -279,7 +279,7 @@ class Observer:
 
 
 class ForwardingObserver(Observer):
-    """Forwards each call to :meth:`forward`."""
+    """An observer that forwards every call to :meth:`forward`."""
 
     def forward(self, method: str, *arguments: Any) -> None:
         """Handle a call of a method of an observer."""
@@ -329,7 +329,7 @@ class ForwardingObserver(Observer):
 
 
 class ResultCollector(ForwardingObserver):
-    """Keeps the records of a run and their folders, and forwards all calls, one at a time."""
+    """An observer that keeps the records of a run and their folders, and forwards all calls, one at a time."""
 
     def __init__(self, observer: Observer) -> None:
         self.inner, self.lock = observer, threading.RLock()
@@ -375,7 +375,7 @@ def remove_results(folder: Path) -> None:
 
 
 class RemoteObserver(ForwardingObserver):
-    """The observer of a run on a remote worker; it sends each call as an event, but for what changes all the time."""
+    """The observer of a run on a remote worker; it sends calls as events, except for progress."""
 
     def __init__(self, send: Callable[[Event], None]) -> None:
         self.send = send

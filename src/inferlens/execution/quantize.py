@@ -51,13 +51,13 @@ from inferlens.stats.samples import cosine, flatten, relative_l2
 from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
-LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # what an attempt has of each
+LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # the fields of an attempt
 
 
 class QuantizeJob(FileJob, frozen=True, kw_only=True):
     """Write the case's model, quantized, to ``path``, and compare it with ``reference``.
 
-    ``errors``: whether to measure the error of each layer; ``limit``: the limit of the file; ``accuracy``: data to
+    ``errors``: whether to measure the errors of layers; ``limit``: the limit of the file; ``accuracy``: data to
     evaluate it on.
     """
 
@@ -106,7 +106,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 class QuantizationSearch:
-    """Quantizes a model with different layers kept, and measures the results."""
+    """A search that quantizes a model with different layers kept, and measures the results."""
 
     def __init__(self, job: QuantizeJob, context: TaskContext, model: Model) -> None:
         self.job, self.context, self.model = job, context, model
@@ -174,7 +174,7 @@ class QuantizationSearch:
         return self.job.limit is None or self._beyond(attempt) <= 1.0
 
     def layers(self) -> list[LayerError]:
-        """Return the error of each layer, quantized alone, as ONNX Runtime quantizes on the CPU."""
+        """Return the errors of layers that are quantized one at a time, as ONNX Runtime quantizes on the CPU."""
         size = max(self.count // len(self.feeds), 1)
         feeds = self.feeds[: math.ceil(FEW / size)]
         with self.context.preparation.phase("quantize"):
@@ -190,12 +190,16 @@ class QuantizationSearch:
         failed, number, good = 0, 1, None
         while good is None and failed < len(names) - 1:
             number = min(number, len(names) - 1)
-            tried = first(number)
-            good, failed, number = (tried, failed, number) if self.keeps(tried) else (None, number, number * 2)
+            quantized_file = first(number)
+            good, failed, number = (
+                (quantized_file, failed, number) if self.keeps(quantized_file) else (None, number, number * 2)
+            )
         while good is not None and number - failed > 1:
             middle = (failed + number) // 2
-            tried = first(middle)
-            good, failed, number = (tried, failed, middle) if self.keeps(tried) else (good, middle, number)
+            quantized_file = first(middle)
+            good, failed, number = (
+                (quantized_file, failed, middle) if self.keeps(quantized_file) else (good, middle, number)
+            )
         return good or min(self.attempts, key=self._beyond)
 
     def _beyond(self, attempt: QuantizedFile) -> float:
@@ -229,28 +233,28 @@ class QuantizationSearch:
         pair = accuracy_of(self.job.accuracy, own, "fp32", self.reference)
         if not pair.values:
             raise InferlensError(pair.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        known = score_accuracy(pair)
-        assert known
+        accuracy_score = score_accuracy(pair)
+        assert accuracy_score
         return {
             "metric": pair.metric,
-            "accuracy": known.value,
+            "accuracy": accuracy_score.value,
             "reference_accuracy": float(np.mean(pair.reference_values)) if pair.reference_values else 1.0,
-            "accuracy_share": known.is_share,
-            "accuracy_drop": known.drop,
-            "accuracy_drop_low": known.drop_interval.low if known.drop_interval else None,
-            "accuracy_drop_high": known.drop_interval.high if known.drop_interval else None,
+            "accuracy_share": accuracy_score.is_share,
+            "accuracy_drop": accuracy_score.drop,
+            "accuracy_drop_low": accuracy_score.drop_interval.low if accuracy_score.drop_interval else None,
+            "accuracy_drop_high": accuracy_score.drop_interval.high if accuracy_score.drop_interval else None,
         }
 
 
-def _error(ours: Sequence[Any], theirs: Sequence[Any]) -> OutputError:
+def _error(ours: Sequence[Any], target: Sequence[Any]) -> OutputError:
     """Return the error of one output against the reference's, over all feeds."""
-    pair = flatten(*ours), flatten(*theirs)
+    pair = flatten(*ours), flatten(*target)
     return OutputError(relative_l2(*pair), cosine(*pair))
 
 
-def _same_top1(ours: Sequence[Outputs], theirs: Sequence[Outputs]) -> float | None:
+def _same_top1(ours: Sequence[Outputs], target: Sequence[Outputs]) -> float | None:
     """Return the share of samples with the same largest element of the first output, if it has scores of classes."""
-    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, theirs, strict=True)]
+    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, target, strict=True)]
     return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
 
 
@@ -309,7 +313,7 @@ def _planned(
     check_choice("precision to quantize to", to, QUANTIZED)
     names = able(Quantizer)
     if backend and (name := backend.partition(":")[0]) not in names:
-        BACKENDS.get(name)  # a name that means nothing is told first
+        BACKENDS.get(name)  # an unknown name is reported first
         raise InferlensError(
             f"{name} writes no files of what it quantizes.",
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",

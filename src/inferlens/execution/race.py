@@ -1,6 +1,6 @@
-"""The rounds of a race: cases meet in fresh processes until it is known which one is fastest.
+"""The rounds of a race: cases meet in fresh processes until one is the fastest.
 
-A round is a fresh process of each case that takes part, all alive at once and in turns if memory allows it, else one
+A round is a fresh process of every case that takes part, all alive at once and in turns if memory allows it, else one
 after the other. With enough CPUs some rounds are held at once: that takes the time of one to load and build. ``bench``,
 ``ab``, the finals of ``tune`` and an option sweep use the same :class:`RaceEngine`; they differ in their
 :class:`RacePolicy`, which decides who meets next, when the race ends, and what is logged.
@@ -31,14 +31,14 @@ from inferlens.spec.plan import references
 from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_ROUNDS, RaceState
 from inferlens.units import ratio, ratio_range
 
-REFERENCE_ROUNDS = 2  # that the reference is in, however slow it is, so that speedups are known
+REFERENCE_ROUNDS = 2  # rounds of the reference, however slow it is, so that there are speedups
 ROOM = 2.0  # times the memory of the reference: what a process of the first round may need
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
-AT_ONCE = 4  # rounds at most that are held at once, if each process has a CPU
+AT_ONCE = 4  # rounds at most that are held at once, if every process has a CPU
 CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
 AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
-BUILDS = 3  # of each finalist of a tuning, from scratch: builds differ
+BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
 
 
 @dataclass
@@ -69,21 +69,21 @@ class Entrant:
 
 
 class RoundLog(Protocol):
-    """Writes rounds as soon as each is over, and has those of an earlier run that was stopped."""
+    """A log that writes a round as soon as it is over, and has the rounds of a stopped run."""
 
     def replay(self) -> Sequence[Record] | None:
         """Return the records of the next round of an earlier run; ``None`` if there is none left."""
 
     @property
     def replays(self) -> bool:
-        """Whether rounds of an earlier run are left."""
+        """True while rounds of an earlier run are left."""
 
     def keep(self, records: Sequence[Record], seconds: float) -> None:
         """Write a round that took so many seconds."""
 
 
 class RacePolicy:
-    """Decides who takes part in the next round, when a race is over, and what is logged.
+    """A policy that decides which cases are in the next round, when a race is over, and what is logged.
 
     Attributes:
         least, most: the least number of rounds, whatever the time, and the largest.
@@ -134,13 +134,13 @@ class RacePolicy:
 
 
 class FastestPolicy(RacePolicy):
-    """Finds the fastest case: the leader meets its rivals until no rival can be faster than the leader.
+    """A policy for the fastest case: the leader meets its rivals until no rival can be faster than the leader.
 
     - The first round has the next fastest case, all cases that are within the noise of separate processes
-      (``Noise.reach``), and the references, so that speedups are known.
+      (``Noise.reach``), and the references, so that there are speedups.
     - The second round has the rivals that are close to the leader. If there is none, it has the next fastest case and
       the references, because two rounds are needed to estimate the noise.
-    - Each later round has the *open* rivals (see ``stats.race_rule``). Without one the race is over.
+    - Every later round has the *open* rivals (see ``stats.race_rule``). Without one the race is over.
 
     A case that has no record yet, such as a stand-in, takes part in the first round that is not of an earlier run.
 
@@ -182,7 +182,7 @@ class FastestPolicy(RacePolicy):
 
 
 class FinalsPolicy(FastestPolicy):
-    """Finds the finalist of a tuning that is best by an aim: all meet in the first rounds.
+    """A policy for the finalist of a tuning that is best by an aim. All meet in the first rounds.
 
     With ``rebuild`` the processes of the first rounds build from scratch.
     """
@@ -204,7 +204,7 @@ class FinalsPolicy(FastestPolicy):
 
 
 class BasePolicy(RacePolicy):
-    """Compares each case with a base, until each has a verdict."""
+    """A policy that compares all cases with a base, until all have a verdict."""
 
     def __init__(self, base: Entrant, least: int = LEAST_ROUNDS, most: int = USUAL_ROUNDS) -> None:
         self.base, self.least, self.most = base, least, most
@@ -222,7 +222,7 @@ class BasePolicy(RacePolicy):
 
 @dataclass
 class RaceEngine:
-    """Holds the rounds of one race.
+    """An engine that holds the rounds of one race.
 
     Attributes:
         end: when no further round begins, by the clock of ``time.monotonic``; there are ``policy.least`` all the same.
@@ -268,7 +268,7 @@ class RaceEngine:
         return {entrant.id: entrant for entrant in self.entrants if entrant.runs.ranked}
 
     def references(self) -> list[str]:
-        """Return the ids of the references on each device."""
+        """Return the ids of the references by device."""
         chosen = references_of([entrant.planned for entrant in self.able.values()], self.scheduler.plan.reference)
         return [name for name, entrant in self.able.items() if entrant.planned.case in chosen]
 
@@ -288,7 +288,7 @@ class RaceEngine:
         return rounds_at_once(sizing) if taking_turns else 1
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
-        """Measure a process of each case of some rounds, or take the records of a round from the log."""
+        """Measure a process of every case of some rounds, or take the records of a round from the log."""
         log = self.policy.log
         if log and (replayed := log.replay()) is not None:
             records_of = {record.case.digest: record for record in replayed}
@@ -304,12 +304,12 @@ class RaceEngine:
                 log.keep(own, seconds)
 
     def _measured(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
-        """Measure a process of each case; who goes first changes from round to round."""
+        """Measure a process of every case. The order changes from round to round."""
         processes = []
         for number, meeting in rounds.items():
             place = (number - 1) % len(meeting)
             order = [*meeting[place:], *meeting[:place]]
-            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # nothing runs beside what cannot run
+            order.sort(key=lambda entrant: entrant.planned.refusal is None)  # a case that cannot run takes no turn
             processes += [(entrant, number) for entrant in order]
         together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
         measured = measure_rounds(
@@ -354,11 +354,11 @@ def measure_rounds(
             yield from records
             return
         scheduler.discard(records)
-    alone = options.budget or budget_of_rounds(budget)
-    if not options.budget and alone.mode == "both":
-        alone = replace(alone, mode="latency")
+    single_budget = options.budget or budget_of_rounds(budget)
+    if not options.budget and single_budget.mode == "both":
+        single_budget = replace(single_budget, mode="latency")
     for planned, number in processes:
-        yield scheduler.measure(planned, number, with_fields(options, budget=alone))[0]
+        yield scheduler.measure(planned, number, with_fields(options, budget=single_budget))[0]
 
 
 def may_meet(cases: Iterable[PlannedCase]) -> bool:
@@ -367,7 +367,7 @@ def may_meet(cases: Iterable[PlannedCase]) -> bool:
 
 
 def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return cases in groups that do the same work, and so race each other."""
+    """Return the races: groups of cases that do the same work."""
     groups: dict[Hashable, list[PlannedCase]] = {}
     for planned in cases:
         groups.setdefault(planned.case.work, []).append(planned)
@@ -375,9 +375,9 @@ def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases that begin with a round: of each race on the CPU, where all have room at the same time.
+    """Return the cases that begin with a round: those of races on the CPU whose cases have room at the same time.
 
-    They load side by side, so the first round takes less time than to measure each by itself. On a GPU the first
+    They load side by side, so the first round takes less time than single measurements. On a GPU the first
     process of a case is the only one there: it tells how much memory the case needs, and may time kernels.
     """
 
@@ -393,22 +393,22 @@ def hold_rounds(
     scheduler: Scheduler,
     screened: Iterable[tuple[PlannedCase, Record]],
     stand_ins: Iterable[tuple[PlannedCase, Record]] = (),
-    known: Sequence[Record] = (),
+    earlier: Sequence[Record] = (),
 ) -> None:
-    """Hold the rounds of cases that were measured once; those that do the same work race each other.
+    """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
     A stand-in begins in the next round: it has the record of the case in whose place it is measured. The race goes on
-    after the rounds that are ``known`` from an earlier run, and the time of these counts.
+    after the ``earlier`` rounds of another run, and the time of these counts.
     """
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
         if first.ranked:
-            later = [record for record in known if record.case == planned.case and record.repeat > first.repeat]
+            later = [record for record in earlier if record.case == planned.case and record.repeat > first.repeat]
             records = [first, *sorted(later, key=lambda record: record.repeat)]
             entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
     for planned, failed in stand_ins:
         entrants_of[planned.case.work].append(Entrant(planned, stands_for=failed))
-    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in known if record.repeat])
+    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
     left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
     while left:
         entrants, *left = left
@@ -419,7 +419,7 @@ def hold_rounds(
 
 
 def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
-    """Return the reference of each device: the named case, or the plain case of the reference's backend."""
+    """Return the references by device: the named case, or the plain case of the reference's backend."""
     usual = {planned.reference.backend_label for planned in cases if planned.reference}
     return list(references([planned.case for planned in cases], usual, named).values())
 
@@ -435,14 +435,14 @@ def spent_seconds(records: Sequence[Record]) -> float:
 
 
 def screening_budget(budget: Budget) -> Budget:
-    """Return what is measured of a case before the rounds: what was asked for, or else a short series."""
+    """Return the budget of a case before the rounds: the user's, or else a short series."""
     if budget.explicit or budget.max_time is not None:
         return budget
     return replace(budget, warmup_seconds=SCREENING_WARMUP, max_time=SCREENING_SERIES)
 
 
 def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget:
-    """Return what each process of rounds that are held at once measures: what was asked for, or else a short series."""
+    """Return the budget of a process in rounds that are held at once: the user's, or else a short series."""
     if budget.explicit:
         return budget
     series = ROUND_SERIES if budget.max_time is None else min(budget.max_time, max(ROUND_SERIES, budget.max_time / 4))
@@ -452,9 +452,9 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """Return how many rounds of cases are held at once, by a record of each.
+    """Return how many rounds of cases are held at once, by their records.
 
-    As many as have a CPU for each process; on the CPU two where to load and build takes longer than to measure.
+    As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
     """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
     if all(record.case.device == "cpu" for record in firsts):
@@ -469,9 +469,9 @@ def _preparing(record: Record) -> float:
 
 
 def fit_together(records: Sequence[Record]) -> bool:
-    """Return whether processes such as these have room at the same time, by the memory that each took.
+    """Return whether processes such as these have room at the same time, by the memory that they took.
 
-    What took turns on a GPU where its memory was not known counts as much as the largest that is.
+    A process of unknown GPU memory, because it took turns, counts as much as the largest one.
     """
     if SPARE * sum(record.memory.host_peak or 0 for record in records) > memory_left():
         return False
@@ -479,8 +479,8 @@ def fit_together(records: Sequence[Record]) -> bool:
     gpus = records[0].environment.gpus
     if not on_gpu or not gpus or gpus[0].memory is None:
         return True
-    known = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
-    if not known and not any(IN_TURNS in record.facts for record in on_gpu):
+    peaks = [record.memory.device_peak for record in on_gpu if record.memory.device_peak is not None]
+    if not peaks and not any(IN_TURNS in record.facts for record in on_gpu):
         return False
-    needed = sum(known) + max(known, default=0) * (len(on_gpu) - len(known))
+    needed = sum(peaks) + max(peaks, default=0) * (len(on_gpu) - len(peaks))
     return SPARE * needed <= gpus[0].memory - (gpu_before().memory_used or 0)

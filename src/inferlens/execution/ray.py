@@ -1,7 +1,7 @@
-"""Workers on a Ray cluster: each part is a task that asks for the accelerator it needs, and Ray decides where it runs.
+"""Workers on a Ray cluster: a part is a task that requests an accelerator, and Ray decides where it runs.
 
-There the same code runs as here, into a scratch folder. Each record is sent back as soon as it is made, with the files
-of its folder that are not too large. Ray does not try again: a task that is lost with its node is begun anew by
+The same code runs there as here, into a scratch folder. Records are sent back at once, with the files of their folders
+that are not too large. Ray does not try again: a task that is lost with its node is begun anew by
 ``remote``, with the records that have come back.
 """
 
@@ -72,7 +72,7 @@ class TaskStatus(Struct, frozen=True):
 
 
 class RayLauncher(Launcher):
-    """Offers tasks on a cluster: an existing one, or one on this machine for as long as the plan runs."""
+    """A launcher of tasks on a cluster: an existing one, or one on this machine for as long as the plan runs."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -156,7 +156,7 @@ class RayLauncher(Launcher):
 
 
 class RayWorker(Worker):
-    """Runs one task at a time, wherever Ray chooses."""
+    """A worker that runs one task at a time, wherever Ray chooses."""
 
     def __init__(self, launcher: RayLauncher, needs: Needs) -> None:
         self.launcher, self.needs, self.kind = launcher, needs, needs.kind
@@ -228,8 +228,8 @@ def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Seq
     """Return the resources of workers for ``--on``, from those of the nodes.
 
     A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
-    node: no node has two at a time, which would disturb each other. Raises InferlensError for what no node has; or
-    where nothing is named and nodes have different accelerators.
+    node: two on one node would disturb one another. Raises InferlensError for what no node has, or
+    if nothing is named and nodes have different accelerators.
     """
     resources = [dict(node["Resources"]) for node in nodes]
     there = sorted({name[len(ACCELERATOR) :] for own in resources for name in own if name.startswith(ACCELERATOR)})
@@ -285,7 +285,7 @@ def serve(
     """Do a part on a node, and yield its events.
 
     Args:
-        files: files that it needs beside those of the node, by their paths.
+        files: files that the node lacks, by their paths.
         folder: the working directory, if there is such a folder.
         variables: environment variables; one that is None is not set, whatever Ray has set.
         code_there: the hash of the code of the command: other code may measure in another way.
@@ -321,12 +321,12 @@ def serve(
 
         thread = threading.Thread(target=work, name="inferlens-part")
         thread.start()
-        known: set[str] = set()
+        sent: set[str] = set()
         while (event := events.get()) is not None:
             if isinstance(event, TaskAnswer) and msgspec.json.decode(event.result, type=TaskStatus).status != "ok":
                 _check_room(output)
             if isinstance(event, (RemoteEvent, TaskAnswer)):
-                yield _packed(event, output, known)
+                yield _packed(event, output, sent)
         thread.join()
 
 
@@ -338,15 +338,15 @@ def _check_room(scratch: Path) -> None:
         raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
 
 
-def _packed(event: RemoteEvent | TaskAnswer, output: Path, known: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
+def _packed(event: RemoteEvent | TaskAnswer, output: Path, sent: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
     """Return an event as JSON, with a path below the scratch folder, and the files there."""
     relative, files = "", {}
     if isinstance(event, RemoteEvent) and event.method in ("done", "kept"):
         path = Path(event.decoded()[-1]).resolve()
         relative = str(path.relative_to(output))
         if event.method == "done":
-            known.add(relative)
-        files = _read(path, limited=relative in known)
+            sent.add(relative)
+        files = _read(path, limited=relative in sent)
     return msgspec.json.encode(event), relative, files
 
 

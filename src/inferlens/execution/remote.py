@@ -1,6 +1,6 @@
-"""Runs on other workers: GPUs of this machine, each with a process, or what a third-party launcher offers, such as Ray.
+"""Runs on other workers: GPUs of this machine, one process per GPU, or workers of a third-party launcher.
 
-This is an outer program over the same runs: it divides a plan into parts, starts each part on a worker, and copies the
+This is an outer program over the same runs: it divides a plan into parts, starts them on workers, and copies the
 records back. Cases that do the same work are a *race*, and stay on one worker: cases that are compared ran on the same
 device. Records are on disk here as soon as a worker reports them. If a worker is lost, another one does the rest.
 
@@ -55,7 +55,7 @@ from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most, where all take as long
 MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
-BESIDE_OTHERS = "beside others"  # the fact of the case that was measured alone, too
+NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -63,7 +63,7 @@ TOPOLOGY = "/sys/devices/system/cpu"
 
 
 class RemoteJob(Job, frozen=True, kw_only=True):
-    """A part of a plan; ``live`` has the files of live modules, by the full name of each."""
+    """A part of a plan; ``live`` has the files of live modules, by their full names."""
 
     plan: Plan
     state: RunState = msgspec.field(default_factory=RunState)
@@ -112,12 +112,12 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
     @property
     def gpu(self) -> str:
         """See :class:`RemoteJob`."""
-        return self.state.known[0].environment.variables.get(VISIBLE, "") if self.state.known else ""
+        return self.state.records[0].environment.variables.get(VISIBLE, "") if self.state.records else ""
 
     @property
     def progress(self) -> int:
         """See :class:`RemoteJob`."""
-        return len(self.state.known)
+        return len(self.state.records)
 
     def own(self, records: Sequence[Record]) -> list[Record]:
         """Return the records of the cases on this kind of worker."""
@@ -126,7 +126,7 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
 
     def updated(self, records: Sequence[Record]) -> CasesJob:
         """See :class:`RemoteJob`."""
-        return replace(self, state=replace(self.state, known=tuple(self.own(records))))
+        return replace(self, state=replace(self.state, records=tuple(self.own(records))))
 
     def planned(self) -> tuple[PlannedCase, ...]:
         """Return the cases; with the reason, if they are given up."""
@@ -201,15 +201,15 @@ Context = PartContext | TaskContext
 @contextmanager
 def part_scheduler(job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]) -> Iterator[Scheduler]:
     """Yield a scheduler for cases of a part; records of another device or other versions do not count."""
-    environments, known = Environments(), job.state.known
+    environments, records = Environments(), job.state.records
     if not (isinstance(job, CasesJob) and job.given_up):
-        known = tuple(record for record in known if same_place(record, environments.of(record.case)))
-        stale = [record for record in job.state.known if record not in known]
+        records = tuple(record for record in records if same_place(record, environments.of(record.case)))
+        stale = [record for record in job.state.records if record not in records]
         if own := [record for record in stale if record.run == job.state.run]:
             observer.discarded(own)
         if others := [record for record in stale if record.run != job.state.run]:
             observer.unused(others)
-    state = replace(job.state, known=known)
+    state = replace(job.state, records=records)
     with open_scheduler(job.plan, observer, cases, job.live, state, environments=environments) as scheduler:
         yield scheduler
 
@@ -259,7 +259,7 @@ def tune_part(job: TuneJob, context: Context) -> TuningReport:
 
 
 class WithoutRecords(ResultCollector):
-    """Forwards all calls but those about records."""
+    """An observer that forwards all calls but those about records."""
 
     def forward(self, method: str, *arguments: Any) -> None:
         """See :class:`ResultCollector`."""
@@ -290,12 +290,12 @@ class WorkerLost(Exception):
 
 
 class Worker(ABC):
-    """Does parts of a plan, one at a time, and each in a thread of its own.
+    """A worker that does parts of a plan, one at a time, in a thread of its own.
 
     Attributes:
-        kind: the kind of device, such as ``H200``: each kind measures the whole plan. Empty: there is only one kind.
-        gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it is known beforehand: the UUID of its only GPU.
-        neighbours: the number of others that work on the same machine at the same time, if it is known.
+        kind: the kind of device, such as ``H200``: every kind measures the whole plan. Empty: there is only one kind.
+        gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it has one GPU: its UUID.
+        neighbours: the number of others that work on the same machine at the same time, if the launcher knows it.
     """
 
     kind = ""
@@ -311,7 +311,7 @@ class Worker(ABC):
 
 
 class Launcher(ABC):
-    """Offers workers for a plan until the end of its context."""
+    """A launcher that offers workers for a plan until the end of its context."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -327,7 +327,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def workers(self, most: int) -> Sequence[Worker]:
-        """Return those that may work at the same time, at most ``most`` of each kind and at least one."""
+        """Return those that may work at the same time, at most ``most`` per kind and at least one."""
 
     def stop(self) -> None:  # noqa: B027 - nor anything to end
         """End the running parts, from another thread: the user has interrupted the run."""
@@ -346,7 +346,7 @@ def launcher_of(plan: Plan) -> Launcher:
 
 
 class GpuCard(Struct, frozen=True):
-    """A GPU: its name, UUID, and the CPUs that are near to it, as far as they are known."""
+    """A GPU: its name, UUID, and the CPUs that are near to it, as far as the system tells."""
 
     name: str
     uuid: str
@@ -354,7 +354,7 @@ class GpuCard(Struct, frozen=True):
 
 
 class GpuLauncher(Launcher):
-    """A worker for each GPU of this machine that the plan names."""
+    """A launcher with a worker per GPU of this machine that the plan names."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -409,7 +409,7 @@ def _interrupt(pid: int) -> None:
 
 
 class GpuWorker(Worker):
-    """A process for each part, which sees one GPU by UUID, before anything imports CUDA, and has some of the cores.
+    """A worker with a process per part, which sees one GPU by UUID from its start, and has some of the cores.
 
     So nothing is timed while another worker's build runs on the same cores.
     """
@@ -479,7 +479,7 @@ def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
 
 
 def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
-    """Return whole cores for each card, near to it where possible. Raises InferlensError for fewer cores than cards."""
+    """Return whole cores per card, near to it where possible. Raises InferlensError for fewer cores than cards."""
     near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
     groups = list(dict.fromkeys(near))
     if any(a & b for place, a in enumerate(groups) for b in groups[:place]):
@@ -523,18 +523,18 @@ class RemoteRun:
         state = RunState(run=self.run, facts={ON: kind} if kind else {})
         return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
 
-    def of_each_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
-        """Return the value of a task on each kind of worker."""
+    def values_by_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
+        """Return the values of a task by kind of worker."""
         kinds = [one.kind for one in self.launcher.workers(1)]
         values = self.do(task, [self.job(form, kind, **fields) for kind in kinds], returns)
         return dict(zip(kinds, values, strict=True))
 
     def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
-        """Return the cases on each kind of worker, as of ``cases_of``."""
-        return self.of_each_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
+        """Return the cases by kind of worker, as of ``cases_of``."""
+        return self.values_by_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
 
     def do(self, task: str, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
-        """Return the values of a task on some jobs, in their order, each done by a worker of its kind."""
+        """Return the values of a task on some jobs, in their order, done by workers of their kinds."""
         queue = _WorkQueue(self, task, jobs, returns)
         workers = self.launcher.workers(len(jobs))
         with ThreadPoolExecutor(len(workers), "inferlens-parts") as pool:
@@ -698,11 +698,11 @@ def profile(
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
 ) -> list[TuningReport]:
-    """Tune each model at each batch size on one of the workers of the plan, several at the same time."""
+    """Tune all models at all batch sizes on the workers of the plan, several at the same time."""
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
         jobs: list[TuneJob] = []
-        spaces = remote.of_each_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
+        spaces = remote.values_by_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
         for kind, space in spaces.items():
             parts = list(parts_of(space))
             workers = sum(one.kind == kind for one in remote.launcher.workers(len(parts)))
@@ -738,13 +738,13 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     fields = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
     try:
         (record,) = remote.do("measure alone", [remote.job(AloneJob, one.kind, **fields)], Record)
-    except InferlensError:  # all is measured that was asked for
+    except InferlensError:  # all is measured that the plan wants
         return
     times = latencies(shared).samples, latencies(record).samples
     if not all(times):
         return
     factor = median(times[0]) / median(times[1])
-    fact = {BESIDE_OTHERS: {"others": one.neighbours, "ratio": factor}}
+    fact = {NEIGHBOUR_EFFECT: {"others": one.neighbours, "ratio": factor}}
     Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
     more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
     others = plural(one.neighbours, "other worker")
@@ -755,7 +755,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
 def _reference_record(plan: Plan, job: CasesJob) -> Record | None:
     """Return the first record of the reference of a part, or else of any case, with latencies."""
     chosen = references_of(job.cases, plan.reference)
-    able = [record for record in job.state.known if record.status == "ok" and latencies(record).samples]
+    able = [record for record in job.state.records if record.status == "ok" and latencies(record).samples]
     return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)
 
 

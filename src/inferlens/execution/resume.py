@@ -1,10 +1,10 @@
-"""What a command uses of earlier runs in its output folder, so that the same command goes on where one was stopped.
+"""Results of earlier runs in the output folder, with which the same command continues after a stop.
 
 There is one rule for ``bench``, ``profile`` and ``tune``. A result is used again if the case, the rest of the request,
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of each record. A tuning or a study keeps its rounds in a
+``bench`` and ``profile`` keep a hash of the request as a fact of a record. A tuning or a study keeps its rounds in a
 :class:`TrialLog`.
 """
 
@@ -35,7 +35,7 @@ from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
 WORK = "work"  # in the folder of rounds, what their processes build
-REQUEST = "request"  # the fact of a record: a hash of what was asked for, beside the case
+REQUEST = "request"  # the fact of a record: a hash of the request without the case
 ON = "on"  # the fact that names the kind of machine, where a run uses several kinds
 
 
@@ -53,7 +53,7 @@ class RunState(Struct, frozen=True, kw_only=True):
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)
     facts: dict[str, str] = {}
     requests: dict[str, str] = {}
-    known: tuple[Record, ...] = ()
+    records: tuple[Record, ...] = msgspec.field(default=(), name="known")
     continued: str = ""
 
     def run_of(self, case: Case) -> str:
@@ -61,7 +61,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
         It is the run of the earlier records in the same race; without any, the run that is ``continued``, or this one.
         """
-        races = {record.case.work: record.run for record in self.known}
+        races = {record.case.work: record.run for record in self.records}
         return races.get(case.work) or self.continued or self.run
 
     def candidate_facts(self, case: Case) -> dict[str, str]:
@@ -71,7 +71,7 @@ class RunState(Struct, frozen=True, kw_only=True):
 
 
 def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | None, *more: object) -> str:
-    """Return a hash of everything that was asked for beside the case, and of the files that its words name.
+    """Return a hash of the request without the case, and of the files that its words name.
 
     The time for rounds is no part of it: with more time a race goes on.
     """
@@ -118,7 +118,7 @@ def find_earlier(
     if plan.rerun:
         return state
     planned = {one.case.digest: one for one in cases}
-    known: list[Record] = []
+    records: list[Record] = []
     folders: dict[str, Path] = {}
     for name in sorted({safe_name(one.model.name) for one in cases}):
         loaded = _loaded(Path(plan.output) / name)
@@ -132,17 +132,19 @@ def find_earlier(
                     remove_results(loaded.folders[record.id])
                 elif record.facts.pop(CUT_SHORT, None):
                     Store.save(loaded.folders[record.id], record)
-            known += good
+            records += good
             folders |= {record.id: loaded.folders[record.id] for record in good}
-    if known:
-        observer.reused(known, folders)
-        number, every = len({record.case.digest for record in known}), len(planned)
+    if records:
+        observer.reused(records, folders)
+        number, every = len({record.case.digest for record in records}), len(planned)
         some = (
             f"{number} of {every} cases were" if number < every else "All cases were" if every > 1 else "The case was"
         )
         what = "it" if number == 1 else "them"
         observer.remark(f"{some} measured here before; --rerun measures {what} again.")
-    return replace(state, known=tuple(known), continued=max(known, key=lambda one: one.created).run if known else "")
+    return replace(
+        state, records=tuple(records), continued=max(records, key=lambda one: one.created).run if records else ""
+    )
 
 
 def _loaded(folder: Path) -> LoadedRecords:
@@ -164,7 +166,7 @@ def _ended_well(record: Record, planned: dict[str, PlannedCase]) -> bool:
 
 
 def by_work(records: Iterable[Record]) -> list[list[Record]]:
-    """Return records in groups of cases that do the same work, and so race each other."""
+    """Return the records by race: groups of cases that do the same work."""
     groups: dict[object, list[Record]] = {}
     for record in records:
         groups.setdefault(record.case.work, []).append(record)
@@ -215,7 +217,7 @@ def _hash(place: Path) -> str:
 
 
 class TrialLog:
-    """The rounds of a tuning or a study, each written as soon as it is over.
+    """The rounds of a tuning or a study, written as soon as they are over.
 
     Args:
         about: what makes rounds comparable: the request, the machine, the libraries, the content of the model's files.
@@ -285,7 +287,7 @@ class TrialRounds:
 
     @property
     def replays(self) -> bool:
-        """Whether rounds of an earlier run are left."""
+        """True while rounds of an earlier run are left."""
         return bool(self.earlier)
 
     def replay(self) -> Sequence[Record] | None:

@@ -1,4 +1,4 @@
-"""A run of ``inferlens bench``: the cases of a plan are measured, and those that may be the fastest race each other.
+"""A run of ``inferlens bench``: the cases of a plan are measured, then the fastest ones race.
 
 :func:`run` is the table of contents. It runs on this machine; ``remote`` starts the same on other workers.
 """
@@ -23,9 +23,9 @@ from inferlens.spec.plan import Plan
 
 
 def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
-    """Measure every case of ``plan``; each record is on disk before the next case starts.
+    """Measure every case of ``plan``; a record is on disk before the next case starts.
 
-    Each case is measured once, by itself; those that may be the fastest then meet in rounds, unless the plan gives a
+    A case is measured once, by itself. Those that may be the fastest then meet in rounds, unless the plan gives a
     number of repeats. What an earlier run has measured alike is used. Return the records in the order they ended.
     """
     results = ResultCollector(observer)
@@ -43,7 +43,7 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
 
 
 def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
-    """Measure cases and let them race; on the CPU they begin with a round, elsewhere each is measured by itself."""
+    """Measure cases and let them race; on the CPU they begin with a round, elsewhere they are measured one by one."""
     results = CaseResults(scheduler)
     plan, order = scheduler.plan, measuring_order(cases, scheduler.plan.repeats, scheduler.plan.seed)
     unknown = [planned for planned in cases if not results.has(planned.case.work)]
@@ -57,12 +57,12 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
         scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
     screened = [(planned, first) for planned in cases if (first := results.first(planned)) and first.ranked]
     racing = set() if plan.repeats else {planned.case.work for planned, _ in screened}
-    alone = [planned for planned, _ in stand_ins if planned.case.work not in racing]
-    results.measure(measuring_order(alone, plan.repeats, plan.seed))
+    unraced = [planned for planned, _ in stand_ins if planned.case.work not in racing]
+    results.measure(measuring_order(unraced, plan.repeats, plan.seed))
     if not plan.repeats:
-        screened += [(planned, first) for planned in alone if (first := results.first(planned))]
+        screened += [(planned, first) for planned in unraced if (first := results.first(planned))]
         joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in racing]
-        hold_rounds(scheduler, screened, joining, scheduler.state.known)
+        hold_rounds(scheduler, screened, joining, scheduler.state.records)
 
 
 class CaseResults:
@@ -71,18 +71,18 @@ class CaseResults:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.records: dict[tuple[str, int], Record] = {}
-        self.add(scheduler.state.known)
+        self.add(scheduler.state.records)
 
     def add(self, records: Iterable[Record]) -> None:
         """Add records."""
         self.records |= {(record.case.digest, record.repeat): record for record in records}
 
     def measure(self, order: Sequence[Process]) -> None:
-        """Measure the processes that have no record yet, each by itself."""
+        """Measure the processes that have no record yet, one by one."""
         plan = self.scheduler.plan
-        left = [(planned, repeat) for planned, repeat in order if not self._is_known(planned, repeat)]
+        left = [(planned, repeat) for planned, repeat in order if not self._has_record(planned, repeat)]
         budget = None if plan.repeats > 1 else screening_budget(plan.budget)
-        self.add(self.scheduler.measure_each(left, MeasureOptions(budget=budget)))
+        self.add(self.scheduler.measure_singly(left, MeasureOptions(budget=budget)))
 
     def first(self, planned: PlannedCase) -> Record | None:
         """Return the first record of a case: measured by itself, or in the first round."""
@@ -93,7 +93,7 @@ class CaseResults:
         """Return whether a case that does some work has a record."""
         return any(record.case.work == work for record in self.records.values())
 
-    def _is_known(self, planned: PlannedCase, repeat: int) -> bool:
+    def _has_record(self, planned: PlannedCase, repeat: int) -> bool:
         if self.scheduler.plan.repeats:
             return (planned.case.digest, repeat) in self.records
         return self.first(planned) is not None
@@ -115,7 +115,7 @@ def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[tup
 
 
 def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> list[Process]:
-    """Return each case ``repeats`` times, round after round, each in a random order, so heat hits all alike.
+    """Return the cases ``repeats`` times, in rounds of random order, so that heat hits all alike.
 
     Without repeats the order is that of the plan. A case that cannot run is there once.
     """
@@ -131,7 +131,7 @@ def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> li
 
 @contextmanager
 def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]:
-    """Keep the folders of the models to this process; two runs at once would disturb each other."""
+    """Keep the folders of the models to this process; two runs at once would disturb one another."""
     with ExitStack() as stack:
         for name in sorted({safe_name(planned.model.name) for planned in cases}):
             stack.enter_context(lock_folder(Path(plan.output) / name))
@@ -140,7 +140,7 @@ def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]
 
 @contextmanager
 def marked_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
-    """Mark the records of a race that was interrupted before its second round: they look like those of a whole one."""
+    """Mark the records of a race that was interrupted before its second round; else they look complete."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Measures the cases of a run, each in a fresh process that is watched; each record is on disk before the next case.
+"""The scheduler measures the cases of a run in fresh, monitored processes. A record is on disk before the next case.
 
 :class:`Scheduler` measures a case by itself, or several in turns. What differs between commands is an argument: see
 :class:`MeasureOptions`. :class:`Interference` holds the monitor's log of the machine against the samples.
@@ -63,9 +63,9 @@ from inferlens.record.store import LOG, Store, cache_in, discard_if_interrupted
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
 
-MOST_LOADING = 8  # processes that load side by side before each is measured
-TYPICAL_MEMORY = 1.5e9  # bytes of a process, before one has told
-SPARE = 1.25  # times the memory that processes took alone is what they are given room for together
+MOST_LOADING = 8  # processes that load side by side before they are measured
+TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
+SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
 PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
@@ -74,7 +74,7 @@ Process = tuple[PlannedCase, int]  # a case, and its repeat or round
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How a process measures a case.
+    """The options for measuring a case.
 
     Attributes:
         budget: what to measure; ``None``: the budget of the plan.
@@ -102,7 +102,7 @@ class References:
 
     scheduler: Scheduler
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
-    _known: dict[str, Reference] = field(default_factory=dict)
+    _by_key: dict[str, Reference] = field(default_factory=dict)
 
     def of(self, planned: PlannedCase) -> Reference:
         """Return the reference of a case, the same for all cases that share model, inputs and weights.
@@ -126,8 +126,8 @@ class References:
         """Return the outputs of ``case``, the reference of a planned case, or the reason why there are none."""
         seed, scheduler = planned.case.seed, self.scheduler
         key = f"{case.digest}-{seed}"
-        if key in self._known:
-            return self._known[key]
+        if key in self._by_key:
+            return self._by_key[key]
         scheduler.observer.doing(f"reference outputs: {case.label}")
         path = str(scheduler.scratch / f"{key}.npz")
         name = f"{case.backend_label} {case.precision} on {case.device}"
@@ -146,7 +146,7 @@ class References:
                 self.evaluations[planned.evaluated_as] = value.evaluation
         else:
             reference = Reference(name=name, missing=f"the reference failed: {result.reason}")
-        self._known[key] = reference
+        self._by_key[key] = reference
         return reference
 
 
@@ -177,11 +177,11 @@ class Environments:
 
 @dataclass
 class Scheduler:
-    """Measures the cases of one run of a plan.
+    """A scheduler that measures the cases of one run of a plan.
 
     Attributes:
         scratch: a folder for the run.
-        live: files of live modules, by the full name of each.
+        live: files of live modules, by their full names.
         state: the number of the run, and the facts of its records.
         accuracies: those of cases, by digest. Each case is evaluated once.
     """
@@ -195,17 +195,15 @@ class Scheduler:
     accuracies: dict[str, Accuracy] = field(default_factory=dict)
     _folders: dict[str, Path] = field(default_factory=dict)  # of records, by their ids
     _built: set[str] = field(default_factory=set)  # digests of cases of which a process has run
-    _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # where each was exported first
+    _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # first exports
     _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
     def references(self) -> References:
-        """The outputs that cases are compared with."""
         return References(self)
 
     @cached_property
     def cache(self) -> Path:
-        """The folder of what is worth keeping between cases."""
         return cache_in(Path(self.plan.output))
 
     def _cache_of(self, case: Case) -> Path:
@@ -247,10 +245,10 @@ class Scheduler:
             first = self._attempt(planned, repeat, folder, options)
         return self._finish(first), folder
 
-    def measure_each(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
-        """Measure cases, with their repeats, one after the other, each by itself; some load and build side by side.
+    def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
+        """Measure cases, with their repeats, one after the other; some load and build side by side.
 
-        As many do as have two CPUs each, and as much memory as the reference took: loading is most of the time of a
+        As many do as have two CPUs, and as much memory as the reference took: loading is most of the time of a
         short case.
         """
         records: list[Record] = []
@@ -265,7 +263,7 @@ class Scheduler:
         return records
 
     def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
-        """Measure cases that can run, with their repeats, each in a fresh process, all at once, in turns.
+        """Measure cases that can run, with their repeats, in fresh processes, all at once, in turns.
 
         There are no second attempts: what disturbs one of them disturbs the others as well.
         """
@@ -342,8 +340,8 @@ class Scheduler:
         if record.status == "ok":
             self._built.add(record.case.digest)
             if any(artefact.kind == "onnx" for artefact in record.artefacts):
-                known = record.model if resolve.inputs_are_drawn(record.case) else None
-                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), known))
+                model_facts = record.model if resolve.inputs_are_drawn(record.case) else None
+                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), model_facts))
         self.observer.done(record, folder)
 
     def _second_attempt(self, first: Attempt) -> Record | None:
@@ -354,7 +352,7 @@ class Scheduler:
         result, marks = second.outcome.result, second.interference.marks
         ran = result.status == "ok"
         self._stays_busy = not ran or (marks is not None and not marks.clean)
-        # With the first one's preparation: the second may have found things in the cache.
+        # With the first one's preparation: the second may have used the cache.
         prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
         phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
         value = replace(result.value or BenchmarkResult(), evaluation=None)
@@ -411,9 +409,9 @@ class Scheduler:
     ) -> BenchmarkJob:
         case, rebuild = planned.case, options.rebuild or self.plan.rebuild
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}
-        if repeat and not self.plan.rebuild:  # a build that is made anew is made from the same export
-            exported, known = self._exports.get(_exported_as(case), ("", None))
-            fields |= {"exported": exported, "known": known, "built": case.digest in self._built and not rebuild}
+        if repeat and not self.plan.rebuild:  # a new build starts from the same export
+            exported, model_facts = self._exports.get(_exported_as(case), ("", None))
+            fields |= {"exported": exported, "known": model_facts, "built": case.digest in self._built and not rebuild}
         if slot and not rebuild:
             fields["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
         ends_if_wrong = in_turns and options.only_right
@@ -478,8 +476,8 @@ class Scheduler:
             reference, case = self.references.of(planned), planned.reference
             fp32 = case is not None and case.precision == "fp32"
             same = model is not None and model.weights_sha256 == reference.weights_sha256
-            other = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
-            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, other)
+            evaluation = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
+            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, evaluation)
         return self.accuracies.get(digest) if own or in_all else None
 
     def _before(self, cases: Sequence[PlannedCase]) -> Before:
@@ -490,7 +488,7 @@ class Scheduler:
 def loading_threads(case: Case, processes: int) -> dict[str, str]:
     """Return the variables by which processes that load side by side for a GPU share the CPUs.
 
-    If each starts a thread for every CPU, loading takes several times as long.
+    If every process starts a thread per CPU, loading takes several times as long.
     """
     if case.device == "cpu" or case.threads or "OMP_NUM_THREADS" in os.environ:
         return {}
@@ -523,11 +521,13 @@ def open_scheduler(
         environments = environments or Environments()
         environments.begin(pool)
         state = state or RunState()
-        known = {record.case.digest: record.accuracy for record in state.known if record.accuracy}
-        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, {**known, **(accuracies or {})})
+        earlier = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
+        yield Scheduler(
+            plan, observer, Path(scratch), live or {}, environments, state, {**earlier, **(accuracies or {})}
+        )
 
 
-# What the machine did to a case: the monitor's log, held against the samples.
+# The interference of the machine: the monitor's log, compared with the samples.
 
 
 class Interference(Struct, frozen=True, kw_only=True):
@@ -542,7 +542,7 @@ class Interference(Struct, frozen=True, kw_only=True):
 
     @property
     def repeat(self) -> bool:
-        """Whether to measure the case again, because a disturbance was short."""
+        """True if the case is to be measured again, because the disturbance was short."""
         decisive = self.marks or self.window_marks
         return decisive is not None and decisive.short
 
@@ -579,7 +579,7 @@ def interference_of(
 
 
 def _timed(result: TaskResult[BenchmarkResult], metric: Metric) -> Measurement | None:
-    """Return the measurement of a metric, if the times of its samples are known."""
+    """Return the measurement of a metric, if it has the times of its samples."""
     measurements = result.value.measurements if result.value else ()
     one = next((one for one in measurements if one.metric == metric), None)
     return one if one and one.samples and len(one.begins) == len(one.samples) else None

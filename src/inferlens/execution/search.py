@@ -1,4 +1,4 @@
-"""The search of a tuning: which candidates to measure next, and what the measurements say of all candidates.
+"""The search of a tuning: the next candidates to measure, and the expected speed of all candidates.
 
 The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
 such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
@@ -8,8 +8,8 @@ affects the whole round cancels out. The search is over when no candidate promis
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again. How candidates compare with the winner follows from the rounds of the search, by the same Gaussian
-process; a candidate that breaks a limit is included. The finals are not, because the answer is theirs alone. Effects of
-settings follow from all rounds.
+process; a candidate that breaks a limit is included. The finals are not, because only they give the answer. Effects
+of settings follow from all rounds.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from inferlens.stats.intervals import normal_quantile
 from inferlens.stats.search_model import Observation, Point, Prediction, predict, setting_effects
 
 LEAST_GAIN = 0.004  # expected, as a share: less is not worth a process
-LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: what promises less waits until more is known
+LEAST_SHARE = 0.3  # of what the first of a round promises for its cost: a candidate with less waits
 REACH = math.log(1.6)  # families further behind the best are not tuned
 COSTLY = 4  # times the cheapest family: such a family comes last
-LEAST_GROUP = 3  # candidates of a round, beside the best
-LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed beside it
+LEAST_GROUP = 3  # candidates of a round, in addition to the best
+LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirmed
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Search:
         families: points without settings.
         neighbours: returns the points that differ from one by a setting more, less or of another value.
         cost: returns the relative cost to measure a point.
-        group: the number of candidates of a round, beside the best.
+        group: the number of candidates of a round, in addition to the best.
         first: points that are measured before all others, in this order, whatever they cost.
         advised: points that come next, in this order.
         barred: points that were measured and break a limit. The best is one of them, and their families are tuned, only
@@ -110,10 +110,10 @@ class Search:
 
     def propose(self) -> list[Point]:
         """Return the next round, the best so far first; empty if the search is over."""
-        known = {one.point for one in self.observations} | self.failed
+        points = {one.point for one in self.observations} | self.failed
         best = [self.best] if self.observations else []
-        first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in known]
-        families = [point for point in self.families if point not in {*known, *first}]
+        first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in points]
+        families = [point for point in self.families if point not in {*points, *first}]
         families.sort(key=lambda family: (self._level(family), self.cost(family)))
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in families if self.cost(point) <= limit]
@@ -191,7 +191,7 @@ class Search:
         eligible = self._eligible
         limit = min(means[point] for point in eligible) + REACH
         near = [point for point in measured if point in eligible and means[point] <= limit]
-        best_of: dict[str, Point] = {}  # of each family the one that seems best
+        best_of: dict[str, Point] = {}  # by family, the one that seems best
         for point in sorted(near, key=means.__getitem__):
             best_of.setdefault(point.family, point)
         pool = dict.fromkeys(measured)
@@ -211,14 +211,14 @@ class Search:
             point = belief.points[place]
 
     def _may_work(self, point: Point) -> bool:
-        """Return ``False`` for a point with all settings that may have made another one of its family fail."""
+        """Return ``False`` for a point with all settings that may be why another one of its family failed."""
         works = [one.point.settings for one in self.observations if one.point.family == point.family]
-        known = frozenset[str]().union(*works)
+        working = frozenset[str]().union(*works)
         failed = (one.settings for one in self.failed if one.family == point.family)
-        return not any((settings - known or settings) <= point.settings for settings in failed)
+        return not any((settings - working or settings) <= point.settings for settings in failed)
 
 
-# Times as slow as the best: what is further behind is not followed. CUDA graphs made calls four times as fast.
+# Times as slow as the best: slower candidates are not followed. CUDA graphs can be four times as fast.
 ADVICE_REACH = {"host": 4.0, "layout": 1.3, "memory": 1.3}
 LOWER = ("fp16", "bf16")  # precisions that move fewer bytes than fp32
 
@@ -288,7 +288,7 @@ def candidates(
     constraints: Sequence[Constraint],
     point: PointOf,
 ) -> tuple[Candidate, ...]:
-    """Return all measured candidates: the finalists, slower ones, and those that could not win; each best first."""
+    """Return all measured candidates: the finalists, slower ones, and those that could not win; the best first."""
     first: dict[str, Record] = {}
     out: dict[str, str] = {}
     final = {record.case.digest for trial in trials if trial.final for record in trial.records}
@@ -335,17 +335,17 @@ def _why_out(record: Record, constraints: Sequence[Constraint]) -> str:
 def _against(
     trials: Sequence[Trial], best: Case | None, objective: Objective, point: PointOf
 ) -> dict[Point, tuple[float, float, float]]:
-    """Return the speedup of each timed point over the best, with a 95 % interval."""
+    """Return the speedups of timed points over the best, with a 95 % interval."""
     observations = _observations([trial for trial in trials if not trial.final], objective, point)
     if best is None or not observations:
         return {}
     points = list(dict.fromkeys([point(best), *(one.point for one in observations)]))
     belief, wide = predict(observations, points), normal_quantile(0.975)
     against = {}
-    for place, other in enumerate(points):
+    for place, item in enumerate(points):
         log = float(belief.mean[0] - belief.mean[place])
         spread = wide * math.sqrt(max(belief.difference_variance(0, place), 0.0))
-        against[other] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
+        against[item] = (math.exp(log), math.exp(log - spread), math.exp(log + spread))
     return against
 
 
@@ -362,7 +362,7 @@ def _observations(trials: Sequence[Trial], objective: Objective, point: PointOf)
 def effects(
     trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf, space: SearchSpace
 ) -> tuple[Effect, ...]:
-    """Return the effects of the settings of the best, and of others that fit beside them, by all rounds."""
+    """Return the effects of the settings of the best, and of others that fit with them, by all rounds."""
     chosen, took, measured = point(best), _build_seconds(trials, point), []
     free = {name: values for name, values in space.values(best).items() if name not in space.settings(best)}
     pairs = [{name: value} for name, values in free.items() for value in values]
@@ -391,7 +391,7 @@ def _build_seconds(trials: Sequence[Trial], point: PointOf) -> dict[Point, list[
 def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) -> float | None:
     """Return how many seconds longer a build of a family takes with a setting."""
     pairs = [(one, Point(family, one.settings - {setting})) for one in took if setting in one.settings]
-    more = [mean(took[one]) - mean(took[other]) for one, other in pairs if one.family == family and other in took]
+    more = [mean(took[one]) - mean(took[point]) for one, point in pairs if one.family == family and point in took]
     return mean(more) if more else None
 
 
@@ -408,12 +408,12 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
     ]
     others = {
         one.name for one in importable_backends() if [*one.reference_for] != [one.name]
-    }  # that takes its own alone
+    }  # that takes only its own
     whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
     names = [name for name in every if name.partition(":")[0] in others - whole and name not in (*labels, *refused)]
     alike = {name for one in space.families for name in names if _runs_as(name, one.case) == one.case.backend_label}
-    known = {one.case.precision for one in (*space.families, *space.refused)}
-    precisions = [precision for precision in PRECISIONS if precision not in known]
+    precisions_in_space = {one.case.precision for one in (*space.families, *space.refused)}
+    precisions = [precision for precision in PRECISIONS if precision not in precisions_in_space]
     names = [*precisions, *sorted(whole), *(name for name in names if name not in alike)]
     selected = _words(selection)
     left_out = [

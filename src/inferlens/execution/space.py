@@ -2,7 +2,7 @@
 
 A *family* is a backend's variant in a precision, with the backend's defaults. A *candidate* is a family with some of
 its knobs at other values. Two candidates that would run alike are one case: :func:`combined` makes every candidate,
-and drops knobs that are at their default or do nothing beside the others. Nothing here runs a candidate.
+and drops knobs that are at their default or do nothing with the others. Nothing here runs a candidate.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = (FAMILY, PRECISION, KNOB)
 
 @dataclass(frozen=True)
 class SearchSelection:
-    """The part of the search space that the user selected; ``knobs`` by backend, with the values beside the default."""
+    """The part of the search space that the user selected; ``knobs`` by backend, without default values."""
 
     labels: frozenset[str]
     precisions: frozenset[str]
@@ -84,7 +84,7 @@ class SearchSpace:
         return list(recommended.values())
 
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
-        """Return the values beside the default of each knob that may do something in the case's family."""
+        """Return the values, without the default, of the knobs that may do something in the case's family."""
         values_of: dict[str, dict[Option, None]] = {}
         for knob in self.able(case):
             values_of.setdefault(knob.name, {}).update(dict.fromkeys(knob.values))
@@ -122,7 +122,7 @@ def search_selection(
     Args:
         file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
         only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
-            of each kind that is named, nothing else.
+            nothing else of a kind that is named.
         measures: names of the objective and the limits; knobs for others are tried only if they are named.
         cpus: the CPUs of the machine; by default as many as may be used here.
 
@@ -194,7 +194,7 @@ def _space(parts: Sequence[ProbeResult], selection: SearchSelection) -> SearchSp
 def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
     """Return ``case`` with knobs changed, ``None`` to the default, as the plainest case that runs the same.
 
-    A knob that does not fit beside the others drops out; of two that exclude each other, the later one of the
+    A knob that does not fit the others drops out; of two knobs that exclude one another, the later one of the
     backend's. Options that are no knobs stay.
     """
     backend = BACKENDS.get(case.backend)
@@ -238,7 +238,7 @@ def combinations(family: Case, space: SearchSpace, names: Collection[str] | None
 
 
 def size(space: SearchSpace) -> int:
-    """Return the number of candidates. Knobs that have nothing to do with each other are counted separately."""
+    """Return the number of candidates. Independent knobs are counted separately."""
     total = 0
     for family in (planned.case for planned in space.families):
         groups = _linked(space.values(family), BACKENDS.get(family.backend).knobs)
@@ -263,19 +263,19 @@ def _linked_changes(name: str, case: Case, space: SearchSpace) -> dict[str, Opti
     for one in brought:  # which grows: what it needs may need others
         needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == one)
         brought += [need for need in needed if need in values and need not in (*before, *brought)]
-    excluded = {other for knob in knobs if knob.name in brought for other in knob.excludes}
+    excluded = {exclude for knob in knobs if knob.name in brought for exclude in knob.excludes}
     excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
     return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
 
 
 def _unfit(case: Case, backend: type[Backend]) -> list[str]:
-    """Return the knobs of a case that do not fit beside its others, in the backend's order."""
+    """Return the knobs of a case that do not fit its others, in the backend's order."""
     fitting = {knob.name for knob in backend.knobs if knob.fits(case)}
     return [knob.name for knob in backend.knobs if knob.name in case.options and knob.name not in fitting]
 
 
 def _linked(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
-    """Return names of knobs in groups: knobs that need or exclude each other are in one."""
+    """Return names of knobs in groups: a knob is in the group of those that it needs or excludes."""
     groups = [{name} for name in names]
     for knob in knobs:
         linked = {knob.name, *knob.needs, *knob.excludes}
@@ -341,10 +341,10 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
 
 def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Kind, frozenset[str]]:
     """Return the meaning of words, by kind."""
-    known = [name for name, (kind, _) in names.items() if kind in kinds]
+    choices = [name for name, (kind, _) in names.items() if kind in kinds]
     meanings: dict[Kind, frozenset[str]] = {}
     for word in words:
-        check_choice(", ".join(kinds[:-1]) + " or " * (len(kinds) > 1) + kinds[-1], word, known)
+        check_choice(", ".join(kinds[:-1]) + " or " * (len(kinds) > 1) + kinds[-1], word, choices)
         kind, meaning = names[word]
         meanings[kind] = meanings.get(kind, frozenset()) | meaning
     return meanings
@@ -360,8 +360,10 @@ def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
         if not any(knob.name == THREADS for knob in knobs):
             counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
             knobs.append(Knob(name=THREADS, values=tuple(counts), devices=("cpu",)))
-        known = {knob.name for knob in knobs}
-        knobs += [Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in known]
+        knob_names = {knob.name for knob in knobs}
+        knobs += [
+            Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in knob_names
+        ]
         knobs_of[backend.name] = tuple(
             msgspec.structs.replace(
                 knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores)
@@ -386,12 +388,12 @@ def _values_of_file(table: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
             continue
         options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
         check_choice("knob", name, sorted(set().union(*options.values())))
-        given |= {(backend, name): listed(own) for backend, known in options.items() if name in known}
+        given |= {(backend, name): listed(own) for backend, knob_names in options.items() if name in knob_names}
     return given
 
 
 def _checked(backend: type[Backend], name: str, values: Sequence[Any], cores: int | None) -> tuple[Option, ...]:
-    """Return values of a knob with their types, without duplicates and the default (of threads: one for each core)."""
+    """Return values of a knob with their types, without duplicates and the default (of threads: one per core)."""
     if name == THREADS:
         return tuple(one for one in dict.fromkeys(count(THREADS, value) for value in values) if one != cores)
     if name not in backend.options.__struct_fields__:

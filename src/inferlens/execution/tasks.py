@@ -69,7 +69,7 @@ from inferlens.units import duration, plural
 
 
 class TaskContext:
-    """A running task: everything that it has learned so far is kept even if the next step fails.
+    """A running task. Its results so far are kept even if the next step fails.
 
     ``runner`` is set once it was entered, because only then it can tell how much memory it takes. ``value`` is the
     result so far.
@@ -105,13 +105,12 @@ class TaskContext:
 
     @property
     def backend(self) -> Backend:
-        """The case's backend."""
         return BACKENDS.get(self.job.case.backend)()
 
     def prepare(self, model: Model) -> Runner:
-        """Return the model made ready by the case's backend; the device has not been used yet.
+        """Return the model, prepared by the case's backend. The device has not been used yet.
 
-        All ways on the CPU get the same number of threads. The record's case keeps what was asked for.
+        All ways on the CPU get the same number of threads. The record's case keeps the user's number.
         """
         case = self.job.case
         if case.device == "cpu" and case.threads is None:
@@ -138,7 +137,7 @@ class TaskContext:
 
     @property
     def observer(self) -> Observer:
-        """The observer of a run in this process; what it hears goes to the parent."""
+        """Return the observer of a run in this process. It forwards calls to the parent."""
         return RemoteObserver(self._send)
 
     def progress(self, share: float) -> None:
@@ -157,7 +156,7 @@ class TaskContext:
 
     def fail(self, error: BaseException) -> None:
         """Send the result until ``error``, with the meaning of the error for the case."""
-        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of what a library said
+        if not isinstance(error, InferlensError) or error.__cause__:  # the whole text of a library's error
             traceback.print_exc()
         if self.answered:  # the exit code says that something went wrong afterwards
             sys.exit(1)
@@ -216,7 +215,7 @@ def ending(error: BaseException) -> tuple[Status, str, str]:
 
 
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
-LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
+LEAST_THROUGHPUT = 0.5  # with a short series of latencies
 LONGER = "A longer --max-time, or more --repeats."
 KEPT_WARMUP = series.MOST_SAMPLES
 
@@ -327,7 +326,7 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
     start = buffers(model.module) if KEEPS_STATE in job.reference.behavior else {}
     runner = context.prepare(model)
     _warn_of_one_shape(model, context)
-    if alone := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
+    if exclusive := context.backend.times_kernels(case, cached=job.built):  # nothing else may use the device meanwhile
         _wait(job, context)
     with HostIoRunner(runner) if case.io == "host" else runner as runner:
         context.runner = runner
@@ -335,7 +334,7 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
         context.turn.ready(gpu=case.device != "cpu")
         restore(model.module, start)
         calls = _first_calls(job, context, runner, feeding)
-        if not (alone and job.one_turn):
+        if not (exclusive and job.one_turn):
             _wait(job, context)
         tolerance = context.backend.tolerance(case)
         if job.only_right and (agrees := _agreement(model, job, tolerance, calls)).agrees is False:
@@ -346,10 +345,10 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
             warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
             kept = slice(-KEPT_WARMUP, None)
-            taken = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
+            measurements = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
         facts = context.preparation.facts
         facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
-        context.value = BenchmarkResult(measurements=taken)
+        context.value = BenchmarkResult(measurements=measurements)
         context.turn.wait()
         with phase("steady state"):
             latencies: Sequence[float] = ()
@@ -360,17 +359,17 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
                 )
                 if rule.missed:
                     context.preparation.warn("not-reached", rule.missed, LONGER)
-                taken, latencies = (*taken, *series_taken), series_taken[0].values
+                measurements, latencies = (*measurements, *series_taken), series_taken[0].values
             if mode == "both" and _one_by_one(runner, case):
-                taken = (*taken, series.rate_of(series_taken[0]))
+                measurements = (*measurements, series.rate_of(series_taken[0]))
             elif mode == "throughput" or (mode == "both" and not (runner.clock.asynchronous and context.turn.shared)):
-                taken = (*taken, _throughput(job, context, runner, feeding, latencies))
-            context.value = BenchmarkResult(measurements=taken)
+                measurements = (*measurements, _throughput(job, context, runner, feeding, latencies))
+            context.value = BenchmarkResult(measurements=measurements)
         if not context.turn.shared and (floor := runner.clock.floor()) is not None:
             facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         agrees = _agreement(model, job, tolerance, [*calls, *_last_call(job, runner, feeding)])
         _warn_of_lower_precision(agrees, case, context.preparation)
-        measured = context.value = BenchmarkResult(measurements=taken, agreement=agrees)
+        measured = context.value = BenchmarkResult(measurements=measurements, agreement=agrees)
         if job.accuracy:
             context.keep_memory()  # before there are samples in it
             with phase("accuracy"):
@@ -382,12 +381,12 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
 
 
 def _one_by_one(runner: Runner, case: Case) -> bool:
-    """Return whether calls that are timed one by one follow each other as calls back to back do."""
+    """Return whether calls that are timed one by one follow as closely as calls back to back."""
     return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
 
 
 def _renews(job: BenchmarkJob) -> bool:
-    """Return whether each call needs its inputs anew; copies from the host are new in every call."""
+    """Return whether every call needs new inputs. Copies from the host are new in every call."""
     return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
 
 
@@ -432,7 +431,7 @@ def _warn_of_one_shape(model: Model, context: TaskContext) -> None:
 def _throughput(
     job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding, latencies: Sequence[float]
 ) -> Measurement:
-    """Calls per second, for a time that follows from the latencies; without any, for the time that was asked for."""
+    """Return the calls per second, for a time that follows from the latencies, or else from the budget."""
     budget, depth = job.budget, job.case.depth
     if latencies:
         typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
@@ -471,7 +470,7 @@ def _throughput(
 
 
 def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequence[Outputs]) -> Agreement:
-    """Return how far the outputs of calls agree with the reference's, or why that is not known."""
+    """Return how far the outputs of calls agree with the reference's, or the reason why that is unknown."""
     reference = job.reference
     if not reference.path:
         return Agreement(reference=reference.name, reason=reference.missing)
@@ -482,7 +481,7 @@ def _agreement(model: Model, job: BenchmarkJob, tolerance: float, calls: Sequenc
 
 
 def _warn_of_lower_precision(agreement: Agreement, case: Case, preparation: Preparation) -> None:
-    """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
+    """Warn of fp32 that is none: some libraries compute in TF32 although that is off."""
     error = agreement.rel_l2 or 0.0
     if case.precision == "fp32" and agreement.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
         preparation.warn(

@@ -1,16 +1,16 @@
-"""``inferlens tune``: a search for the fastest right way of running a model, and rounds of fresh builds that prove it.
+"""``inferlens tune``: a search for the fastest way to run a model correctly, and rounds of fresh builds that prove it.
 
-Each round of the search measures some candidates beside the best so far. Their processes build side by side and are
+A round of the search measures some candidates and the best so far. Their processes build side by side and are
 timed in turns, with short series. Candidates that fail or have wrong outputs are out before they are timed. The few
 that may be the fastest then meet the best of ``inferlens bench`` and the reference in the finals, which alone decide.
 
-Each model at each batch size is a tuning of its own, with a share of the time, and a folder of its own:
+Every pair of a model and a batch size is a tuning of its own, with a share of the time, and a folder of its own:
 ``OUTPUT/MODEL``, or in it ``batch-8`` or ``batch-1-sequence_length-32`` if the model has several sizes. Time that one
 leaves is for those that follow. A round is kept as soon as it is over, and the next one depends on the kept rounds
 alone, so the same command goes on where an earlier one was stopped.
 
-A sweep is about one option of one way of running a model. Each value is measured once, by itself,
-and built anew for that; then the values race the default, until each has a verdict.
+A sweep is about one option of one way of running a model. A value is built anew and measured
+once, by itself. Then the values race the default, until all have a verdict.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processe
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds of a process
-PATIENCE = 5  # times what other processes of the family needed, beside that
+PATIENCE = 5  # times what other processes of the family needed, in addition
 FIRST_OF_FAMILY = 0.25  # of the time that a tuning has, for the first process of a family
 
 
@@ -156,13 +156,13 @@ def tune_one(
 
 
 def budget_for(budget: Budget, measures: Collection[str], series: float | None = None) -> Budget:
-    """Return the budget of a process of a round, so that the objective and all limits are known.
+    """Return the budget of a process of a round, so that it measures the objective and all limits.
 
     ``series`` are the seconds of a process of the search; ``None``: as in other races.
     """
     modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
     mode = "both" if len(modes) > 1 else min(modes)
-    if budget.explicit or "energy" in measures:  # which is not known well enough of a short series
+    if budget.explicit or "energy" in measures:  # which a short series does not measure well enough
         return replace(budget, mode=mode)
     own = replace(budget_of_rounds(budget), mode=mode)
     if series:
@@ -183,7 +183,7 @@ class Tuner:
     home: Path
     share: float
     begin: float = field(default_factory=lambda: time.monotonic())
-    first: dict[str, Record] = field(default_factory=dict)  # of each case that ran, by its digest
+    first: dict[str, Record] = field(default_factory=dict)  # of the cases that ran, by digest
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
@@ -299,7 +299,7 @@ class Tuner:
 
     @property
     def _left_to_search(self) -> float:
-        """The seconds that are left until the finals have to begin."""
+        """The seconds until the finals have to begin."""
         return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
@@ -316,7 +316,7 @@ class Tuner:
 
     @property
     def _crowded(self) -> bool:
-        """Whether a round had too little memory for all at once: then none are measured at once any more."""
+        """True after a round with too little memory for all at once. Then none are measured at once any more."""
         rounds = [trial.records for trial in self.log.trials if not trial.final and len(trial.records) > 1]
         return any(
             all(IN_TURNS not in one.facts and one.status != "out of memory" for one in records) for records in rounds
@@ -432,7 +432,7 @@ class Tuner:
         )
 
     def _add_model(self, case: Case, folder: Path) -> None:
-        """Put the model's own files beside its record, or the files that it was exported to."""
+        """Put the model's own files, or those that it was exported to, into the folder of its record."""
         own = files_of(case.model)
         copies = [Path(shutil.copy2(path, folder)) for path in own or self.scheduler.exported(case)]
         kind = "model" if own else "onnx"
@@ -443,7 +443,7 @@ class Tuner:
     def _ship(self, best: Entrant) -> str:
         """Copy the winner's last build to its place, unless it is there; if there is no build, build anew."""
         target, work = self.home / BEST, Path(self.scheduler.plan.output)
-        most = max(len(record.artefacts) for record in best.records)  # a process that found things cached has none
+        most = max(len(record.artefacts) for record in best.records)  # a process that used the cache has none
         whole = [record.id for record in best.records if len(record.artefacts) == most]
         if {*whole} & folders_of(target).keys():
             return str(target)
@@ -467,10 +467,10 @@ class Tuner:
         return str(target)
 
 
-def _side_by_side(alone: Iterable[float]) -> float:
+def _side_by_side(seconds: Iterable[float]) -> float:
     """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
-    alone = list(alone)
-    return max([*alone, sum(alone) / len(usable_cpus())])
+    seconds = list(seconds)
+    return max([*seconds, sum(seconds) / len(usable_cpus())])
 
 
 def _from_export(record: Record) -> Record:
@@ -498,7 +498,7 @@ def tuning_request(plan: Plan, objective: str, within: Texts, budget: Duration) 
 def tune(
     request: TuningRequest, selection: SearchSelection, observer: Observer, model: ModelHandle | None = None
 ) -> list[TuningReport]:
-    """Tune each model of the plan at each of its batch sizes.
+    """Tune all models of the plan at all of their batch sizes.
 
     Raises InferlensError if one of them cannot run here, before the first one begins.
     """
@@ -520,7 +520,7 @@ def tune(
 
 
 def parts_of(space: SearchSpace) -> Iterator[SearchSpace]:
-    """Yield the space of each model at each batch size and with each set of inputs."""
+    """Yield the spaces of all models at all batch sizes and with all sets of inputs."""
 
     def sizes(planned: PlannedCase) -> tuple[object, ...]:
         return planned.case.model, planned.case.batch, planned.case.inputs
@@ -584,12 +584,12 @@ class StudiedValue(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> str:
-        """How it compares; empty where it does not."""
+        """The verdict of the comparison; empty without one."""
         return self.comparison.verdict if self.comparison else ""
 
 
 class Study(Struct, frozen=True, kw_only=True):
-    """How a study ended; ``values`` has the default too: numbers in their order, others as they were named."""
+    """The end of a study; ``values`` has the default too: numbers in their order, others as they were named."""
 
     request: StudyRequest
     values: tuple[StudiedValue, ...]
@@ -632,7 +632,7 @@ def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
 
 
 def study(request: StudyRequest, observer: Observer, model: ModelHandle | None = None) -> Study:
-    """Measure the default and each value; the records are kept as those of ``inferlens bench`` are.
+    """Measure the default and all values; the records are kept as those of ``inferlens bench`` are.
 
     Rounds of an earlier run of the same study count. Raises InferlensError if several ways of
     running the model are left, none can run here, or the knob does nothing.
@@ -689,7 +689,7 @@ def _first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
 
 
 class OptionSweep(BasePolicy):
-    """Compares the values of a knob with its default, until each has a verdict."""
+    """A policy that compares the values of a knob with its default, until all have a verdict."""
 
     def __init__(
         self, entrants: Sequence[Entrant], values: Sequence[Option | None], place: int, knob: str, log: TrialRounds
@@ -698,7 +698,7 @@ class OptionSweep(BasePolicy):
         self.entrants, self.values, self.knob, self.log = entrants, values, knob, log
 
     def comparisons(self, race: Race) -> Mapping[str, Comparison]:
-        """Return the verdict on each value against the default, of those that ran right."""
+        """Return the verdicts on the values that ran right, against the default."""
         base = self.base.id
         if base not in race.ranked:
             return {}
@@ -723,7 +723,7 @@ def _only_backend_with(knob: str, plan: Plan) -> str:
     able = [one for one in able if "fake" not in one.reference_for or one.name in words]
     options = {one.name: (THREADS, *one.options.__struct_fields__) for one in able}
     check_choice("knob", knob, sorted(set().union(*options.values())))
-    having = [name for name, known in options.items() if knob in known]
+    having = [name for name, knob_names in options.items() if knob in knob_names]
     if len(having) > 1:
         what = f"Several backends have {knob}: {listing(having)}."
         raise InferlensError(what, expected="one of them", hint=f"--backend NAME, or BACKEND.{knob}=VALUE,VALUE")
@@ -749,7 +749,7 @@ def _base(request: StudyRequest, model: ModelHandle | None) -> PlannedCase:
 def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
     """Return the case with the knob at a value.
 
-    Raises InferlensError if it would run the same as another one: beside other options, or on this device.
+    Raises InferlensError if it would run the same as another one: with other options, or on this device.
     """
     case = combined(base, {request.knob: value})
     if value is not None and has_changes(case, base, {request.knob: value}):

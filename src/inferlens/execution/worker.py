@@ -39,7 +39,7 @@ Task = Callable[[Any, Any], Any]  # called with a job and a ``TaskContext``
 
 
 def task_named(name: str) -> Task:
-    """Return the function of a task. Modules of rare tasks are imported late, because each case starts a process."""
+    """Return the function of a task. Modules of rare tasks are imported late, because every case starts a process."""
     tasks: dict[str, Task] = {
         "capabilities": capabilities,
         "environment": interpreter_environment,
@@ -86,7 +86,7 @@ def main(task_of: Callable[[str], Task] = task_named) -> None:
     descriptor, parent, *turns = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # so that a hang can be seen
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # to show the stacks of a hang
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before the line above

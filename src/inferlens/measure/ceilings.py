@@ -1,10 +1,10 @@
-"""What a device reaches at best: how fast it copies within its memory, and how fast it multiplies and convolves.
+"""The ceilings of a device: the highest rates of copies within its memory, of matrix products and of convolutions.
 
-Of a few sizes in a few rounds the best counts. Of each size that is on a GPU what is sustained, the median of several
-repeats; on a CPU the fastest repeat, for others take its cores away and a median says how busy they were. There
-products are short ones as well, which may run undisturbed, and convolutions, which some libraries compute faster than
-products; and copies that stay in the caches, as a layer's data may. Matrices hold normal random numbers: a GPU that
-multiplies zeros draws less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
+A few sizes run in a few rounds, and the best one counts. On a GPU the rate of a size is the sustained one: the median
+of several repeats. On a CPU it is the fastest repeat, because other programs take cores away, and a median would show
+how busy they were. A CPU also gets short products, which may run undisturbed, convolutions, which some libraries
+compute faster than products, and copies that stay in the caches, as a layer's data may. Matrices hold normal random
+numbers: a GPU that multiplies zeros draws less power and clocks higher than with a model's numbers.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ INTERRUPTED = "Other programs ran while the ceilings were measured, so they may 
 SLOW = "the CPU has no instructions for it: it is computed in another precision"
 
 Timer = Callable[[Callable[[], Any]], tuple[float, bool]]
-Rates = list[tuple[float, bool]]  # of each size: how much a second, and whether it was left alone; the largest counts
+Rates = list[tuple[float, bool]]  # by size: the work per second, and whether nothing disturbed it; the largest counts
 
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
-    """The ceilings of ``device``, ``cpu`` or ``cuda``, called ``name``; ``threads``: ``None`` is PyTorch's choice."""
+    """Measure the ceilings of ``device``, ``cpu`` or ``cuda``; ``threads``: ``None`` is PyTorch's choice."""
     torch = library("torch", extra="torch")
     gpu = device == "cuda"
     timer = gpu_timer if gpu else host_timer
@@ -81,7 +81,7 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
 
 
 def lacking(precision: str, *, gpu: bool) -> str:
-    """Why a device has no rate in a precision; empty if it has."""
+    """Return why a device has no rate in a precision; empty if it has one."""
     import torch
 
     if gpu:
@@ -96,10 +96,10 @@ def lacking(precision: str, *, gpu: bool) -> str:
 
 
 def copies(device: str, sizes: Sequence[int], timer: Timer, rates: Rates) -> None:
-    """Adds copies of so many bytes each; the work is what is read and written together.
+    """Add the rates of copies. The work is the sum of bytes read and written.
 
-    On a CPU those of large ones go window by window through all of it, so that each is out of the caches again when
-    its turn comes.
+    On a CPU a large copy goes window by window through the buffer, so that a window has left the caches before it is
+    copied again.
     """
     import torch
 
@@ -113,7 +113,7 @@ def copies(device: str, sizes: Sequence[int], timer: Timer, rates: Rates) -> Non
 
 
 def products(device: str, dtype: str, timer: Timer, rates: Rates) -> None:
-    """Adds products of square matrices of a few sizes; the work is their FLOPs."""
+    """Add the rates of products of square matrices of a few sizes. The work is their FLOPs."""
     import torch
 
     seconds = 0.0
@@ -127,7 +127,7 @@ def products(device: str, dtype: str, timer: Timer, rates: Rates) -> None:
 
 
 def convolutions(dtype: str, timer: Timer, rates: Rates) -> None:
-    """Adds convolutions of a few sizes, with filters of 3 by 3, in the order that libraries prefer."""
+    """Add the rates of convolutions of a few sizes, with filters of 3 by 3, in the channels-last format."""
     import torch
 
     for channels, size in IMAGES:
@@ -142,9 +142,9 @@ def convolutions(dtype: str, timer: Timer, rates: Rates) -> None:
 
 
 def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
-    """The median of repeats in seconds, on the host's clock the least; and whether it was left alone.
+    """Return the seconds of a call, and whether nothing disturbed it: the median of repeats, on a CPU the shortest.
 
-    Some calls before them are not kept: memory is mapped, code is chosen, clocks rise.
+    The first calls are dropped, because memory is mapped, code is chosen and clocks rise.
     """
     begin = time.perf_counter()
     timer(call)
@@ -161,7 +161,7 @@ def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
 
 
 def host_timer(call: Callable[[], Any]) -> tuple[float, bool]:
-    """Seconds of one call on the host's clock, and whether a CPU was taken away from a thread meanwhile."""
+    """Return the seconds of one call on the host's clock, and whether a thread lost its CPU meanwhile."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     begin = time.perf_counter()
     call()
@@ -170,7 +170,7 @@ def host_timer(call: Callable[[], Any]) -> tuple[float, bool]:
 
 
 def gpu_timer(call: Callable[[], Any]) -> tuple[float, bool]:
-    """Seconds of one call on the GPU, between two events; nobody tells whether others had it meanwhile.
+    """Return the seconds of one call on the GPU, between two events. Disturbances of a GPU are not detected.
 
     One more is enqueued before the first event, so that the GPU is busy when it comes and no launch is timed.
     """
@@ -187,7 +187,7 @@ def gpu_timer(call: Callable[[], Any]) -> tuple[float, bool]:
 
 
 def copy_sizes(device: str) -> Sequence[int]:
-    """Bytes of buffers: several times the last cache, as far as the memory allows; a CPU copies one of them."""
+    """Return the bytes of buffers: several times the last cache, if the memory allows it. A CPU copies one of them."""
     if device == "cuda":
         import torch
 
@@ -201,7 +201,7 @@ def copy_sizes(device: str) -> Sequence[int]:
 
 @contextmanager
 def as_memory_allows() -> Iterator[None]:
-    """Leaves a size out that the memory does not hold."""
+    """Leave out a size that does not fit into memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""The machine, the system and the libraries a record was measured with. What cannot be learned stays empty."""
+"""The machine, the system and the libraries of a record. Unknown fields stay empty."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from inferlens.errors import InferlensError, installing, one_line
 from inferlens.measure.monitor import text_of, usable_cpus, visible
 from inferlens.record.record import Environment, Gpu
 
-LIBRARIES = (  # beside those that backends name
+LIBRARIES = (  # in addition to the libraries of backends
     "numpy", "torchvision", "timm", "transformers", "torchao", "nncf", "mkl", "intel-openmp", "nvidia-cublas",
     "nvidia-cublas-cu12", "nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12", "nvidia-cuda-nvrtc",
     "nvidia-cuda-nvrtc-cu12",
@@ -44,14 +44,16 @@ PLACES = re.compile(r"_(DIR|HOME|ROOT|PATH|FILE|DBG|LOG)$|REDIS|REMOTE|URL|HOST|
 
 
 def collect() -> Environment:
-    """Everything about where this process runs, without importing any framework."""
+    """Return the environment of this process, without importing any framework."""
     gpus, driver, cuda_driver = _gpus()
     names = re.findall(r"^model name\s*: (.*)$", text_of(Path("/proc/cpuinfo")), re.M)
     libraries = {}
     for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable_backends())):
         with suppress(metadata.PackageNotFoundError):
             libraries[name] = metadata.version(name)
-    told = (name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name)))
+    variables = (
+        name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name))
+    )
     return Environment(
         cpu=names[0].strip() if names else platform.processor() or platform.machine(),
         cpu_cores=psutil.cpu_count(logical=False),
@@ -66,13 +68,13 @@ def collect() -> Environment:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         inferlens=inferlens.__version__,
         libraries=libraries,
-        variables={name: os.environ[name] for name in sorted(told)},
+        variables={name: os.environ[name] for name in sorted(variables)},
         git_revision=git_revision(),
     )
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
-    """The GPUs that CUDA may use, the driver's version and that of its CUDA, from NVML; nothing without a driver."""
+    """Return the GPUs that CUDA may use, and the versions of driver and CUDA, from NVML; empty without a driver."""
     with suppress(Exception), open_nvml() as nvml:  # a missing library and a missing or broken driver mean the same
         gpus = tuple(_gpu(nvml, handle) for handle in visible(nvml))
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
@@ -82,7 +84,7 @@ def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
 
 def _gpu(nvml: Any, handle: Any) -> Gpu:
     limit = None
-    with suppress(nvml.NVMLError):  # not every GPU has one, and that is no reason to know nothing of it
+    with suppress(nvml.NVMLError):  # not every GPU has one
         limit = float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
@@ -95,7 +97,7 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
 
 
 def _container() -> str:
-    """``docker``, ``podman``, ``kubernetes`` ..., or empty on a plain machine or where it cannot be told."""
+    """Return ``docker``, ``podman``, ``kubernetes`` ..., or an empty text on a plain machine or if unknown."""
     if Path("/.dockerenv").exists():
         return "docker"
     if Path("/run/.containerenv").exists():
@@ -106,7 +108,7 @@ def _container() -> str:
 
 
 def git_revision(folder: str = "") -> str:
-    """Revision of a folder, the working directory, with ``+`` if it has uncommitted changes; empty outside of git."""
+    """Return the git revision of a folder, with ``+`` if it has uncommitted changes; empty outside of git."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=folder or None, capture_output=True, timeout=10, check=False)
@@ -127,30 +129,30 @@ UNSEEN = ("cli", "views")  # rooms of which a measurement sees nothing
 ASK = f"""
 import sys
 sys.path = [*filter(None, sys.path)]
-said = {{"python": sys.version_info[:3]}}
+answer = {{"python": sys.version_info[:3]}}
 try:
     import inferlens
-    said["version"] = inferlens.__version__
+    answer["version"] = inferlens.__version__
     from inferlens.measure.environment import code
     from inferlens.execution import worker
-    said["code"] = code()
+    answer["code"] = code()
 except Exception as error:
-    said["error"] = str(error)
-    said["missing"] = getattr(error, "name", None)
+    answer["error"] = str(error)
+    answer["missing"] = getattr(error, "name", None)
 import json
-print("{MARK}" + json.dumps(said))
+print("{MARK}" + json.dumps(answer))
 """
 
 
 @cache
 def code() -> str:
-    """A hash of what measures, which tells this Inferlens from others of its version, such as changed checkouts."""
-    found, root = hashlib.sha256(), Path(inferlens.__file__).parent
+    """Return a hash of the code that measures, which differs between checkouts of the same version."""
+    digest, root = hashlib.sha256(), Path(inferlens.__file__).parent
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
         if place.parts[0] not in UNSEEN:
-            found.update(place.as_posix().encode() + b"\0" + path.read_bytes())
-    return found.hexdigest()[:16]
+            digest.update(place.as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def check(interpreter: str, variables: Mapping[str, str]) -> None:
@@ -163,28 +165,30 @@ def check(interpreter: str, variables: Mapping[str, str]) -> None:
     if not path.exists():
         hint = shutil.which(os.path.expanduser(interpreter)) or ""
         raise InferlensError(f"There is no interpreter {interpreter}.", expected=EXPECTED, hint=hint)
-    said = _run_check(path, interpreter, variables)
-    version = ".".join(map(str, said["python"]))
-    if tuple(said["python"]) < LEAST:
+    answer = _run_check(path, interpreter, variables)
+    version = ".".join(map(str, answer["python"]))
+    if tuple(answer["python"]) < LEAST:
         least = ".".join(map(str, LEAST))
         raise InferlensError(f"{interpreter} is Python {version}.", expected=f"Python {least} or newer")
     hint = in_environment(interpreter, installing("torch"))
-    mine = inferlens.__version__
-    if "version" not in said and said.get("missing") in ("inferlens", None):
-        raise InferlensError(f"{interpreter} has no Inferlens.", expected=f"Inferlens {mine}, as here", hint=hint)
-    if said.get("version", mine) != mine:
-        what = f"{interpreter} has Inferlens {one_line(str(said['version']))}."
-        raise InferlensError(what, expected=f"{mine}, as here", hint=hint)
-    lacking = said.get("missing")
+    own_version = inferlens.__version__
+    if "version" not in answer and answer.get("missing") in ("inferlens", None):
+        raise InferlensError(
+            f"{interpreter} has no Inferlens.", expected=f"Inferlens {own_version}, as here", hint=hint
+        )
+    if answer.get("version", own_version) != own_version:
+        what = f"{interpreter} has Inferlens {one_line(str(answer['version']))}."
+        raise InferlensError(what, expected=f"{own_version}, as here", hint=hint)
+    lacking = answer.get("missing")
     if lacking and not lacking.startswith("inferlens"):
         raise InferlensError(f"Inferlens lacks {lacking} in the environment of {interpreter}.", hint=hint)
-    if said.get("code") != code():
-        what = f"{interpreter} has another Inferlens {mine}: its code is not that of this one."
+    if answer.get("code") != code():
+        what = f"{interpreter} has another Inferlens {own_version}: its code is not that of this one."
         raise InferlensError(what, expected="one Inferlens in all environments", hint=hint)
 
 
 def _run_check(path: Path, interpreter: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """What it says of itself. Raises InferlensError if it says nothing of the kind."""
+    """Return the interpreter's answer about itself. Raises InferlensError if there is none."""
     refusal = InferlensError(f"{interpreter} is not a Python interpreter.", expected=EXPECTED)
     try:
         done = subprocess.run(
@@ -195,8 +199,8 @@ def _run_check(path: Path, interpreter: str, variables: Mapping[str, str]) -> di
             timeout=TIMEOUT,
             check=False,
         )
-        said = json.loads(done.stdout.decode(errors="replace").rpartition(MARK)[2])
-        return {**said, "python": [*map(int, said["python"])]}
+        answer = json.loads(done.stdout.decode(errors="replace").rpartition(MARK)[2])
+        return {**answer, "python": [*map(int, answer["python"])]}
     except subprocess.TimeoutExpired:
         raise InferlensError(f"{interpreter} did not answer within {TIMEOUT:g} s.", expected=EXPECTED) from None
     except (OSError, ValueError, TypeError, LookupError):
@@ -204,5 +208,5 @@ def _run_check(path: Path, interpreter: str, variables: Mapping[str, str]) -> di
 
 
 def in_environment(interpreter: str, hint: str) -> str:
-    """A hint of what to install, for the environment of an interpreter."""
+    """Return an installation hint for the environment of an interpreter."""
     return f"{interpreter} -m {hint}" if interpreter and hint.startswith("pip install") else hint

@@ -1,7 +1,7 @@
 """The thread that watches the machine while a case runs in another process, or several in turns.
 
-It has the lowest priority the system knows and wakes up every :data:`INTERVAL`. Only NVML and files of ``/proc`` and
-``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`. It reads only NVML
+and files of ``/proc`` and ``/sys``. ``python -m benchmarks watch_cost`` measures its cost for the case.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inferlens.units import duration, percent
 
 INTERVAL = 0.1  # seconds; about as often as NVML has a new power reading and a new count of energy
 CPU_EVERY = 5  # ticks; times in /proc come in steps of 10 ms, which are 2 % of half a second
-PROCESSES_EVERY = 5  # ticks; listing processes is the dearest question to NVML
+PROCESSES_EVERY = 5  # ticks; listing processes is NVML's slowest query
 PATIENCE = 2.0  # seconds to wait for the thread at the end; a driver that hangs must not hang the run
 LOWEST_PRIORITY = 19
 MOST_SHARE = 0.05  # of a processor that a reading may take
@@ -71,7 +71,7 @@ class Monitor:
             self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
 
     def log(self) -> MachineLog:
-        """What was seen so far; complete after the context."""
+        """The log so far, which is complete after the context."""
         tables = dict(self._tables)
         absent = self._absent | (self._neighbours.absent if self._neighbours else {})
         for table in tables.values():
@@ -92,7 +92,7 @@ class Monitor:
         )
 
     def log_of(self, process: int | None) -> MachineLog:
-        """The log of one of several processes: its memory of the GPU is its own."""
+        """Return the log of one of several processes, with its own GPU memory."""
         peaks = self._neighbours.peaks if self._neighbours else {}
         return replace(self.log(), peak_case_memory=peaks.get(process or 0))
 
@@ -113,29 +113,29 @@ class Monitor:
                         break
                 for table, _ in every:  # the end of what lasts until here
                     table.take()
-        except BaseException as error:  # a watch that fails is less known, and no more than that
+        except BaseException as error:  # a monitor that fails must not stop the run
             self._absent["watch"] = f"{type(error).__name__}: {error}"
 
     def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
-        """The columns to fill, and every how many ticks; the ``stack`` lets go of NVML."""
+        """Return the columns to fill and their intervals in ticks. The ``stack`` closes NVML."""
         try:
             gpu = self._gpu = WatchedGpu(stack.enter_context(open_nvml(self._nvml))) if self._wants_gpu else None
         except Exception as error:
             gpu, self._absent["gpu"] = None, reason_of(error)
-        asked = []
+        tables = []
         if gpu:
             neighbours = self._neighbours = Neighbours(gpu, self._cpus.tree.pids, self._before.processes or ())
-            asked += [("gpu", gpu.readings(), 1), ("processes", neighbours.readings(), PROCESSES_EVERY)]
-        asked.append(("cpu", self._cpus.readings(), CPU_EVERY))
-        self._tables = {name: SampledColumns(readings, self._clock) for name, readings, _ in asked}
-        return [(self._tables[name], ticks) for name, _, ticks in asked]
+            tables += [("gpu", gpu.readings(), 1), ("processes", neighbours.readings(), PROCESSES_EVERY)]
+        tables.append(("cpu", self._cpus.readings(), CPU_EVERY))
+        self._tables = {name: SampledColumns(readings, self._clock) for name, readings, _ in tables}
+        return [(self._tables[name], ticks) for name, _, ticks in tables]
 
 
 class SampledColumns:
-    """Readings asked in turn, whose answers are a row; the rows become columns under one column of times.
+    """A table of readings: a row per tick, a column per reading, and a column of times.
 
-    One that has never answered and fails is left out from then on, and why is kept; one that fails later leaves a hole.
-    One that takes long is asked less often. Of more than ``most`` rows the oldest go.
+    A reading that fails before its first value is left out, with the reason. One that fails later leaves a hole. A slow
+    reading is taken less often. The oldest rows are dropped if there are more than ``most``.
     """
 
     def __init__(self, readings: Mapping[str, Reading], clock: Callable[[], float], most: int = MOST_ROWS) -> None:
@@ -148,7 +148,7 @@ class SampledColumns:
         self.peaks: dict[str, float | int] = {}
 
     def take(self) -> None:
-        """Adds a row, stamped with the time before the first reading."""
+        """Add a row, stamped with the time before the first reading."""
         now = self._clock()
         row: dict[str, Value] = {}
         for name in list(self._readings):
@@ -161,7 +161,7 @@ class SampledColumns:
                 self.peaks[name] = max(value, self.peaks.get(name, value))
 
     def as_columns(self) -> dict[str, Any]:
-        """The columns and their times as tuples, without columns that have no value at all."""
+        """Return the columns and their times as tuples, without empty columns."""
         rows = list(self._rows)
         names = dict.fromkeys(name for _, row in rows for name, value in row.items() if value is not None)
         times = tuple(time for time, _ in rows)
@@ -196,11 +196,11 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
 
 
 class Untold(Exception):
-    """The machine does not tell; the text says why."""
+    """A value that the machine does not provide. The text says why."""
 
 
 def reason_of(error: Exception) -> str:
-    """Why something is not told, in words for a record."""
+    """Return the reason for a missing value, in words for a record."""
     return str(error) if isinstance(error, (Untold, OSError)) else f"{type(error).__name__}: {error}"
 
 
@@ -222,7 +222,7 @@ class Cpus:
         self._joules = Packages(self._sys / "class/powercap")
 
     def readings(self) -> dict[str, Reading]:
-        """What is read, by name."""
+        """Return the readings by name."""
         return {
             "cpu_load": self.load,
             "cpu_energy": lambda _: {"energy": self._joules.read()},
@@ -231,9 +231,9 @@ class Cpus:
         }
 
     def load(self, now: float) -> Mapping[str, Value]:
-        """Mean loads since the last time, in processors' worth; ``None`` the first time.
+        """Return mean loads since the last call, in processors; ``None`` the first time.
 
-        Once the case's process has ended, what others do cannot be told from what it did.
+        Once the case's process has ended, the load of others cannot be separated from its load.
         """
         if self._last and now - self._last[0] < LEAST_SECONDS:
             return dict.fromkeys(LOADS)
@@ -246,47 +246,47 @@ class Cpus:
         busy, steal = ((after - before) / seconds for after, before in zip(times, last[1], strict=True))
         loads: dict[str, float | None] = {**dict.fromkeys(LOADS), "busy": busy, "steal": max(0.0, steal)}
         if case is not None and last[2] is not None and case >= last[2]:  # less: one of several has ended
-            mine = (case - last[2]) / seconds
-            loads |= {"case": mine, "others": max(0.0, busy - mine)}
+            own_load = (case - last[2]) / seconds
+            loads |= {"case": own_load, "others": max(0.0, busy - own_load)}
         return {name: None if load is None else round(load, 3) for name, load in loads.items()}
 
     def throttle_events(self) -> int:
-        """Times that a core was throttled for heat, and its package, summed over the CPUs."""
+        """Return how often cores and packages were throttled for heat, summed over the CPUs."""
         names = ("core_throttle_count", "package_throttle_count")
-        found = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
-        if not found:
+        counts = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
+        if not counts:
             raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
-        return sum(found)
+        return sum(counts)
 
     def _texts(self, file: str) -> Iterator[str]:
-        """What a file of each CPU says, empty where there is none."""
+        """Return the texts of a file of all CPUs, empty for missing files."""
         return (text_of(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
 
 
 class Tree:
     """The processes of what is measured: those that were ``started`` for it, and all that they started.
 
-    From proc(5). Processes that outlive the one that started them are not found.
+    From proc(5). Processes that outlive their parent are left out.
     """
 
     def __init__(self, started: Callable[[], Sequence[int]], proc: Path = Path("/proc")) -> None:
         self._started, self._proc = started, proc
 
     def pids(self) -> list[int]:
-        """Numbers of all that are alive; those that have ended take what they have started with them."""
-        found: list[int] = []
+        """Return the numbers of all processes that are alive, without the children of those that have ended."""
+        numbers: list[int] = []
         waiting = list(self._started())
         while waiting:
             pid = waiting.pop()
-            if pid not in found and (self._proc / str(pid)).exists():
-                found.append(pid)
+            if pid not in numbers and (self._proc / str(pid)).exists():
+                numbers.append(pid)
                 # Children of all threads. The file is there with CONFIG_PROC_CHILDREN, which distributions set.
                 for file in (self._proc / str(pid) / "task").glob("*/children"):
                     waiting += map(int, text_of(file).split())
-        return found
+        return numbers
 
     def seconds(self) -> float | None:
-        """CPU seconds of all of them and of children that were waited for; ``None`` where none is alive.
+        """Return the CPU seconds of all of them and of their reaped children; ``None`` if none is alive.
 
         User and system times are fields 14 to 17 of ``stat``.
         """
@@ -309,7 +309,7 @@ class Packages:
         self._joules = 0.0
 
     def read(self) -> float:
-        """Joules since the first reading."""
+        """Return the joules since the first reading."""
         if not self._zones:
             raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
         for zone in self._zones:
@@ -323,7 +323,7 @@ class Packages:
 
 
 def cpu_times(stat: str, cpus: Iterable[int]) -> tuple[float, float]:
-    """Seconds that ``cpus`` were busy, and had work that waited for the hypervisor, from the text of ``/proc/stat``.
+    """Return the busy and the stolen seconds of ``cpus`` from the text of ``/proc/stat``.
 
     Busy is user, nice, system, irq and softirq (proc_stat(5)); time of guests is part of user already.
     """
@@ -341,7 +341,7 @@ def cpu_times(stat: str, cpus: Iterable[int]) -> tuple[float, float]:
 
 
 def usable_cpus() -> Collection[int]:
-    """Logical processors that this process may use, which containers and ``taskset`` make fewer than there are."""
+    """Return the logical processors that this process may use. Containers and ``taskset`` limit them."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
@@ -352,9 +352,9 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def default_threads(root: Path = Path("/")) -> tuple[int, str]:
-    """Return the CPU threads that every case gets that names none, and what limits them; empty if nothing does.
+    """Return the default number of CPU threads of a case, and the cause of its limit; empty without a limit.
 
-    It is the smallest number that the environment sets for any library. Else it is one for each usable core, as far as
+    It is the smallest number that the environment sets for any library, or else one per usable core, as far as
     the CPU quota allows.
     """
     cores, quota = usable_cores(root), cpu_quota(root)
@@ -376,15 +376,15 @@ def _throttled(stat: Path) -> float:
 
 
 def _seconds(path: Path, pattern: str) -> float:
-    """The microseconds that a file tells, in seconds."""
-    found = re.search(pattern, path.read_text("utf-8"), re.MULTILINE)
-    if not found:
+    """Return the microseconds in a file as seconds."""
+    match = re.search(pattern, path.read_text("utf-8"), re.MULTILINE)
+    if not match:
         raise Untold(f"{path} does not report it")
-    return int(found[1]) / 1e6
+    return int(match[1]) / 1e6
 
 
 def text_of(path: Path) -> str:
-    """What a small file says; empty where there is none."""
+    """Return the text of a small file; empty if there is none."""
     try:
         return path.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -400,7 +400,7 @@ SLICED = "NVML does not report this for a slice of a GPU (MIG)"
 
 
 class WatchedGpu:
-    """The GPU that CUDA calls the first. ``Untold`` is raised if it cannot be told which that is."""
+    """The GPU that CUDA calls the first. Raises ``Untold`` if it cannot be identified."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -409,9 +409,9 @@ class WatchedGpu:
         self._first_energy: int | None = None
 
     def readings(self) -> dict[str, Reading]:
-        """What is read in every tick, by name; the energy first, for its time matters most."""
+        """Return the readings of every tick by name; the energy first, because its time matters most."""
         nvml, handle = self.nvml, self.handle
-        # Why the clocks are what they are; the question was renamed with driver 535.
+        # The reasons of the clocks. The function was renamed with driver 535.
         reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or (
             nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         )
@@ -425,19 +425,19 @@ class WatchedGpu:
         }
 
     def memory_used(self) -> int:
-        """Bytes in use on the device, by whomever."""
+        """Return the bytes in use on the device, by any process."""
         return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
 
     def processes(self) -> dict[int, int | None]:
-        """Bytes that each process on the device holds, by process number; ``None`` where NVML does not say."""
+        """Return the device memory of processes in bytes, by process number; ``None`` if NVML does not say."""
         listed = list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
-        with suppress(self.nvml.NVMLError):  # GPUs without graphics say so; that is no reason to know nothing
+        with suppress(self.nvml.NVMLError):  # GPUs without graphics raise here; the other list is still valid
             listed += self.nvml.nvmlDeviceGetGraphicsRunningProcesses(self.handle)
         # One that computes and draws is in both lists, with the same memory.
         return {process.pid: process.usedGpuMemory for process in listed}
 
     def utilisation_since(self, stamp: int) -> tuple[dict[int, float], int]:
-        """Mean share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp."""
+        """Return the processes' mean shares of SM time since NVML's ``stamp`` in microseconds, and the newest stamp."""
         try:
             samples = self.nvml.nvmlDeviceGetProcessUtilization(self.handle, stamp)
         except self.nvml.NVMLError as error:
@@ -459,15 +459,15 @@ class WatchedGpu:
 
 
 class Neighbours:
-    """Says which processes on a GPU are the case's, and which are surely not; ``before`` were there before the case.
+    """The processes on a GPU, divided into the case's own and foreign ones; ``before`` were there before the case.
 
-    NVML names processes by numbers of the system's first PID namespace, whoever asks (NVIDIA/nvidia-docker issue 1483).
+    NVML always names processes by numbers of the system's first PID namespace (NVIDIA/nvidia-docker issue 1483).
     In a container these are not the numbers of its own ``/proc``, and processes of other containers may be hidden. So:
 
     * once NVML has named one of the case's own processes, its numbers are ours, and every other one is foreign;
-    * none but the case's is said only in the first namespace, where nobody is hidden;
-    * what was on the GPU before the case's process existed is foreign, whatever its number means;
-    * otherwise nothing is said.
+    * the absence of foreign processes is reported only in the first namespace, where nothing is hidden;
+    * processes that were on the GPU before the case's process are foreign, whatever their numbers;
+    * otherwise nothing is reported.
     """
 
     def __init__(self, gpu: WatchedGpu, tree: Callable[[], Collection[int]], before: Collection[int]) -> None:
@@ -475,36 +475,36 @@ class Neighbours:
         self._before = frozenset(before)
         self._case: set[int] = set()
         self._process_ids = False
-        self.peaks: dict[int, int] = {}  # bytes, of each of the case's processes
+        self.peaks: dict[int, int] = {}  # bytes by the case's processes
         self._stamp = int(time.time() * 1e6)  # NVML stamps utilisation by the system's clock
 
     @property
     def absent(self) -> dict[str, str]:
-        """What cannot be said, and why."""
+        """Return the missing values with their reasons."""
         if not self._process_ids:
             return {"case_memory": UNNAMED, "foreign": UNNAMED}
         return {} if self._first else {"foreign": HIDDEN}
 
     def readings(self) -> dict[str, Reading]:
-        """What is read, by name."""
+        """Return the readings by name."""
         return {"processes": self.read_memory, "process utilisation": self.active}
 
     def read_memory(self, _: float) -> Mapping[str, Value]:
-        """Memory of the case's processes, and the number of others."""
+        """Return the memory of the case's processes, and the number of others."""
         listed = self._gpu.processes()
-        mine = self._own_processes(listed)
-        self._process_ids = self._process_ids or bool(mine)
+        own_ids = self._own_processes(listed)
+        self._process_ids = self._process_ids or bool(own_ids)
         others = len(self._foreign(listed))
-        memory = [listed[pid] for pid in mine]
-        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in mine}
-        known = self._process_ids and None not in memory
+        memory = [listed[pid] for pid in own_ids]
+        self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in own_ids}
+        complete = self._process_ids and None not in memory
         return {
-            "case_memory": sum(item or 0 for item in memory) if known else None,
+            "case_memory": sum(item or 0 for item in memory) if complete else None,
             "foreign": others if others or (self._first and self._process_ids) else None,
         }
 
     def active(self, _: float) -> Mapping[str, Value]:
-        """Share of the multiprocessors' time that others used since the last time."""
+        """Return the share of the multiprocessors' time that others used since the last call."""
         shares, self._stamp = self._gpu.utilisation_since(self._stamp)
         self._own_processes(shares)
         foreign = self._foreign(shares)
@@ -513,13 +513,13 @@ class Neighbours:
         return {"foreign_utilisation": round(min(1.0, sum(shares[pid] for pid in foreign)), 3)}
 
     def _own_processes(self, listed: Collection[int]) -> set[int]:
-        """Those of the case, also those that have ended since and that NVML still lists."""
+        """Return the processes of the case, including ended ones that NVML still lists."""
         self._case |= set(self._tree())
         self._case -= self._before
         return self._case & set(listed)
 
     def _foreign(self, listed: Collection[int]) -> set[int]:
-        """Those that are surely not the case's."""
+        """Return the processes that are surely not the case's."""
         others = set(listed) - self._case
         if self._process_ids or (self._first and all(map(psutil.pid_exists, others))):
             return others
@@ -527,7 +527,7 @@ class Neighbours:
 
 
 def in_first_namespace() -> bool:
-    """Whether process numbers here are the system's own."""
+    """Return whether this is the system's first PID namespace."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
     return False
@@ -537,7 +537,7 @@ def gpu_before(nvml: Any = None) -> Before:
     """Look at the GPU that CUDA calls the first, while none of our cases runs. Never fails."""
     absent: dict[str, str] = {}
 
-    def told(name: str, ask: Callable[[], Any]) -> Any:
+    def query(name: str, ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except Exception as error:  # whatever the driver comes up with is no error of the case
@@ -547,23 +547,23 @@ def gpu_before(nvml: Any = None) -> Before:
     try:
         with open_nvml(nvml) as opened:
             gpu = WatchedGpu(opened)
-            memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
+            memory, processes = query("memory_used", gpu.memory_used), query("processes", gpu.processes)
     except Exception as error:
         return Before(absent={"gpu": reason_of(error)})
     return Before(memory_used=memory, processes=None if processes is None else tuple(sorted(processes)), absent=absent)
 
 
 def visible(nvml: Any) -> list[Any]:
-    """NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order.
+    """Return NVML's handles of the GPUs of ``CUDA_VISIBLE_DEVICES``, in its order.
 
-    Of all, by PCI bus, where it is not set, or it cannot be told which it means: see :func:`first_visible`.
+    If it is not set or ambiguous, return all by PCI bus: see :func:`first_visible`.
     """
     handles = _handles(nvml)
     words = os.environ.get("CUDA_VISIBLE_DEVICES")
     if words is None or words.upper().startswith("MIG-") or (words[:1].isdigit() and _differ(nvml, handles)):
         return handles
     uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
-    found: list[Any] = []
+    selected: list[Any] = []
     for word in (part.strip() for part in words.lower().split(",")):
         if word.isdigit():
             named = handles[int(word) :][:1]
@@ -571,8 +571,8 @@ def visible(nvml: Any) -> list[Any]:
             named = [item for item, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
         if not named:  # what comes after a name that there is not is not visible to CUDA either
             break
-        found += named[:1]
-    return found
+        selected += named[:1]
+    return selected
 
 
 def _handles(nvml: Any) -> list[Any]:
@@ -580,30 +580,30 @@ def _handles(nvml: Any) -> list[Any]:
 
 
 def _differ(nvml: Any, handles: Sequence[Any]) -> bool:
-    """Whether GPUs differ and CUDA counts them in an order of its own."""
+    """Return whether GPUs differ and CUDA counts them in an order of its own."""
     kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
     return len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
 
 
 def first_visible(nvml: Any) -> Any:
-    """NVML's handle of the GPU that CUDA calls device 0.
+    """Return NVML's handle of the GPU that CUDA calls device 0.
 
     CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
     agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
-    environment variables). Raises Untold if there is none, or it cannot be told which it is.
+    environment variables). Raises Untold if there is none or it cannot be identified.
     """
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if first.upper().startswith("MIG-"):
         raise Untold(SLICED)
-    found = visible(nvml)
+    handles = visible(nvml)
     if first.isdigit() and _differ(nvml, _handles(nvml)):
         raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
-    if not found:
+    if not handles:
         raise Untold("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):
-        if nvml.nvmlDeviceGetMigMode(found[0])[0]:
+        if nvml.nvmlDeviceGetMigMode(handles[0])[0]:
             raise Untold(SLICED)
-    return found[0]
+    return handles[0]
 
 
 LOOK = 2.0  # seconds that a look at the machine takes
@@ -620,7 +620,7 @@ def wait_for_quiet(
 ) -> None:
     """Return when other programs leave the machine alone, or after ``limit`` seconds; with ``gpu`` also the GPU.
 
-    ``remark`` is given a line at the beginning and at the end, ``doing`` what is waited for at each ``look``.
+    ``remark`` gets a line at the beginning and at the end, ``doing`` the cause of the wait every ``look``.
     """
     look, begin, waiting = look or partial(other_programs, gpu=gpu), clock(), False
     while busy := look():
@@ -646,7 +646,7 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
             own, after = set(cpus.tree.pids()), _cpu_seconds()
             used = {pid: after[pid][0] - before.get(pid, (0.0,))[0] for pid in after.keys() - own}
             first = max(used, key=lambda pid: used[pid], default=0)
-            most = used.get(first, 0.0) / seconds  # processes of other containers cannot be seen
+            most = used.get(first, 0.0) / seconds  # processes of other containers are hidden
             who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
             return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
@@ -658,7 +658,7 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
 
 
 def _cpu_seconds() -> dict[int, tuple[float, str]]:
-    """Return the CPU seconds and the name of every process that can be seen, by its number."""
+    """Return the CPU seconds and the name of every visible process, by its number."""
     every = [process.info for process in psutil.process_iter(["pid", "name", "cpu_times"])]
     return {
         one["pid"]: (one["cpu_times"].user + one["cpu_times"].system, one["name"]) for one in every if one["cpu_times"]

@@ -1,4 +1,4 @@
-"""The output check: what the reference shows of a model, and whether outputs agree with the reference's.
+"""The output check: the model's behavior by the reference, and the agreement of outputs with the reference's.
 
 :func:`observe` calls the reference twice, with fresh copies of the same inputs, and learns how the model behaves.
 :func:`judge` compares a case's outputs with the reference's in the way that fits this behavior.
@@ -102,8 +102,8 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
     first, result = results[0], reduce(worse, results)
     if KEEPS_STATE in behavior and len(calls) > 1:
         change = compare(expected.calls[1], expected.calls[0], tolerance, name)
-        told = change.agrees is False and None not in (change.rel_l2, *(result.rel_l2 for result in results))
-        lost = told and _kept_share(calls, expected.calls) < 0.5
+        comparable = change.agrees is False and None not in (change.rel_l2, *(result.rel_l2 for result in results))
+        lost = comparable and _kept_share(calls, expected.calls) < 0.5
         reason = "state lost: its second call ignores the first"
         result = replace(first, agrees=False, reason=reason) if lost else result
         result = replace(result, state="lost" if lost else "kept" if first.agrees is not False else "")
@@ -111,23 +111,25 @@ def judge(calls: Sequence[Outputs], expected: Expected, tolerance: float) -> Agr
 
 
 def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
-    """Return how far outputs agree with those of a reference, up to a relative L2 error of ``tolerance`` for each.
+    """Return how far outputs agree with those of a reference, up to a relative L2 error of ``tolerance`` per output.
 
     Text must be equal. NaN, inf and -inf must be in the same places, and the finite rest is compared.
     """
     result = Agreement(reference=name, tolerance=tolerance)
     shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:
-        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in item) or "none" for item in shapes]
-        return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
+        shape_texts = [", ".join("x".join(map(str, shape)) or "scalar" for shape in item) or "none" for item in shapes]
+        return replace(
+            result, agrees=False, reason=f"outputs have shapes {shape_texts[0]}, the reference's {shape_texts[1]}"
+        )
     pairs, texts = [], 0
-    for place, (ours, theirs) in enumerate(zip(outputs, reference, strict=True), 1):
-        if ours.dtype.kind in TEXT or theirs.dtype.kind in TEXT:
+    for place, (ours, target) in enumerate(zip(outputs, reference, strict=True), 1):
+        if ours.dtype.kind in TEXT or target.dtype.kind in TEXT:
             texts += 1
-            if not np.array_equal(ours.astype(str), theirs.astype(str)):
+            if not np.array_equal(ours.astype(str), target.astype(str)):
                 return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
             continue
-        one, other = flatten(ours), flatten(theirs)
+        one, other = flatten(ours), flatten(target)
         finite = np.isfinite(one) & np.isfinite(other)
         if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
             proper = np.isfinite(other).all()
@@ -141,13 +143,13 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
         empty = not any(value.size for value in reference)
         reason = "the model has no outputs to compare" if empty else "the reference's outputs have no finite number"
         return replace(result, agrees=True) if texts else replace(result, reason=reason)
-    rel_l2 = max(relative_l2(ours, theirs) for ours, theirs in pairs)
+    rel_l2 = max(relative_l2(ours, target) for ours, target in pairs)
     agrees = rel_l2 <= tolerance
     return replace(
         result,
-        max_abs=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
+        max_abs=max(float(np.abs(ours - target).max()) for ours, target in pairs),
         rel_l2=rel_l2,
-        cosine=min(cosine(ours, theirs) for ours, theirs in pairs),
+        cosine=min(cosine(ours, target) for ours, target in pairs),
         top1=top1(outputs[0], reference[0]),
         agrees=agrees,
         reason="" if agrees else f"relative L2 error {rel_l2:.2g} is above the tolerance {tolerance:.2g}",
@@ -155,14 +157,14 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
 
 
 def worse(first: Agreement, last: Agreement) -> Agreement:
-    """The worse of two agreements of the same case, so that outputs that go wrong while it runs are seen."""
+    """Return the worse of two agreements of the same case, to detect outputs that go wrong while it runs."""
     if first.agrees is not False and last.agrees is False:
         return last
     return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
 
 
 def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
-    """Return whether a quantized case is judged by its drop in accuracy, and not by a tolerance.
+    """Return whether a quantized case is assessed by its drop in accuracy, and not by a tolerance.
 
     Args:
         accuracy: the accuracy of the case; ``None`` before it was evaluated.
@@ -172,30 +174,30 @@ def by_accuracy(case: Case, accuracy: Accuracy | None, data: str = "") -> bool:
 
 
 def apply_quantized_verdict(agreement: Agreement | None, case: Case, accuracy: Accuracy | None) -> Agreement | None:
-    """The agreement of a case whose accuracy is known; outputs of other shapes, or not finite, stay wrong."""
+    """Return the agreement of a case by its accuracy. Outputs of other shapes, or not finite, stay wrong."""
     if agreement is None or agreement.rel_l2 is None or agreement.state == "lost" or not by_accuracy(case, accuracy):
         return agreement
     return replace(agreement, tolerance=None, agrees=True, reason="")
 
 
-def top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
-    """Share of rows with the same largest element, where the output looks like scores of classes."""
-    if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
+def top1(ours: NDArray[np.generic], target: NDArray[np.generic]) -> float | None:
+    """Return the share of rows with the same largest element, if the output looks like scores of classes."""
+    if target.ndim != 2 or target.shape[1] < LEAST_CLASSES or not np.issubdtype(target.dtype, np.floating):
         return None
-    return float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+    return float((ours.argmax(axis=1) == target.argmax(axis=1)).mean())
 
 
 def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
-    ours, theirs = (
+    ours, target = (
         np.concatenate(
             [flatten(second) - flatten(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)]
         )
         for item in (calls, expected)
     )
-    known = np.isfinite(ours) & np.isfinite(theirs)
-    size = np.vdot(theirs[known], theirs[known]).real
-    return float(np.vdot(theirs[known], ours[known]).real / size) if size else 1.0
+    finite = np.isfinite(ours) & np.isfinite(target)
+    size = np.vdot(target[finite], target[finite]).real
+    return float(np.vdot(target[finite], ours[finite]).real / size) if size else 1.0
 
 
 def _numeric(output: NDArray[np.generic]) -> bool:
@@ -203,7 +205,7 @@ def _numeric(output: NDArray[np.generic]) -> bool:
 
 
 def _equal(one: torch.Tensor, second: torch.Tensor | None) -> bool:
-    """Whether two tensors are the same to the bit, NaN included."""
+    """Return whether two tensors are equal to the bit, including NaN."""
     if second is None or one.shape != second.shape or one.dtype != second.dtype:
         return False
     return bool((bits(one) == bits(second)).all())
@@ -222,7 +224,7 @@ def _generators() -> list[Any]:
 # per sample; larger is better.
 
 TOP1 = "top-1"
-TOP, MORE_THAN = 5, 10  # top-5 is told of more than so many classes
+TOP, MORE_THAN = 5, 10  # top-5 is reported for more than ten classes
 NO_CLASSES = "The data has no labels, and the model's first output is not scores of classes."
 FORM = "a function of infer that gives one number, or one for each sample"
 Infer = Callable[[Any], Outputs]
@@ -230,9 +232,9 @@ Evaluate = Callable[[Infer], Any]
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """What one process learned: as in :class:`Accuracy`; of samples without labels the ``classes`` it answered.
+    """The evaluation by one process, as in :class:`Accuracy`; ``classes`` are its answers for samples without labels.
 
-    ``problem``: what stands against data or function, whatever the case.
+    ``problem``: a problem of data or function that concerns every case.
     """
 
     metric: str = ""
@@ -256,13 +258,13 @@ def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:
             expected="real data",
             hint="--accuracy photos/",
         )
-    if is_code(data) and _takes_one(found := import_function(data)):
-        return found
+    if is_code(data) and _takes_one(function := import_function(data)):
+        return function
     return resolve.load_samples(data, case, model.inputs)
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether it needs an argument, as a factory of samples does not."""
+    """Return whether a function needs an argument, unlike a factory of samples."""
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -270,16 +272,16 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     return sum(parameter.default is parameter.empty and parameter.kind in (0, 1) for parameter in given) == 1
 
 
-def evaluate(asked: str, case: Case, model: Model, runner: Runner) -> Evaluation:
+def evaluate(data_name: str, case: Case, model: Model, runner: Runner) -> Evaluation:
     """Return what the answers of an entered runner are worth on all of the data. Raises InferlensError for bad data."""
-    data = data_for(asked, case, model)
+    data = data_for(data_name, case, model)
 
     def infer(feed: Inputs) -> Outputs:
         return runner.collect(runner.infer(runner.place(feed)))
 
     if isinstance(data, Samples):
         return _of_samples(data, infer)
-    return _of_function(asked, data, model, infer)
+    return _of_function(data_name, data, model, infer)
 
 
 def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation:
@@ -324,7 +326,7 @@ def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation
 
 
 def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
-    """The first output as a score for each class, sample by sample; ``None`` if it is none."""
+    """Return the first output as scores by sample and class; ``None`` if it has another form."""
     first = outputs[0] if outputs else np.empty(0)
     fits = first.ndim >= 2 and first.size == first.shape[0] * first.shape[-1] and first.shape[-1] > 1
     if not fits or not np.issubdtype(first.dtype, np.floating):
@@ -333,59 +335,61 @@ def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
 
 
 def _of_function(data: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
-    seen, size = 0, model.inputs[0].shape[0]
+    count_so_far, size = 0, model.inputs[0].shape[0]
 
     def some(given: Any) -> Outputs:
-        nonlocal seen
+        nonlocal count_so_far
         arrays = _named(given, model)
         count = len(next(iter(arrays.values())))
         if not 0 < count <= size:
             raise InferlensError(f"{data} gives infer {count} samples.", expected=f"1 to {size}, the batch of the case")
-        seen += count
+        count_so_far += count
         fill = np.arange(size) % count
         return [value[:count] if value.ndim and len(value) == size else value for value in infer(
             {name: array[fill] for name, array in arrays.items()}
         )]  # fmt: skip
 
     try:
-        found = np.asarray(function(some), dtype=np.float64)
+        scores = np.asarray(function(some), dtype=np.float64)
     except InferlensError:
         raise
     except Exception as error:
         raise InferlensError(f"{data} failed: {type(error).__name__}: {error}.", expected=FORM) from error
-    if found.ndim > 1 or not found.size or not np.isfinite(found).all():
-        said = f"an array of the shape {'x'.join(map(str, found.shape))}" if found.ndim > 1 or not found.size else "NaN"
-        raise InferlensError(f"{data} gives {said}.", expected=FORM)
-    values = tuple(found.ravel().tolist())
+    if scores.ndim > 1 or not scores.size or not np.isfinite(scores).all():
+        form = (
+            f"an array of the shape {'x'.join(map(str, scores.shape))}" if scores.ndim > 1 or not scores.size else "NaN"
+        )
+        raise InferlensError(f"{data} gives {form}.", expected=FORM)
+    values = tuple(scores.ravel().tolist())
     name = data.rpartition(":")[2]
-    return Evaluation(metric=name, count=len(values) if len(values) > 1 else seen, values=values)
+    return Evaluation(metric=name, count=len(values) if len(values) > 1 else count_so_far, values=values)
 
 
 def _named(given: Any, model: Model) -> dict[str, Array]:
-    """A batch of each input, by its name."""
-    known = by_name(given, model.inputs)
-    arrays = {spec.name: np.asarray(known[spec.name]) for spec in model.inputs if spec.name in known}
+    """Return a batch per input, by its name."""
+    arrays_by_name = by_name(given, model.inputs)
+    arrays = {spec.name: np.asarray(arrays_by_name[spec.name]) for spec in model.inputs if spec.name in arrays_by_name}
     if len(arrays) < len(model.inputs) or len({array.shape[:1] for array in arrays.values()}) > 1:
         raise InferlensError("infer was not given a batch of each input.", expected=", ".join(map(str, model.inputs)))
     return {spec.name: arrays[spec.name].astype(kind_of(spec), copy=False) for spec in model.inputs}
 
 
 def accuracy_of(data: str, own: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
-    """What a case is worth on data, beside what its ``reference`` in fp32, called ``name``, is on the same samples."""
-    known = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
+    """Return the accuracy of a case on data, and that of its fp32 ``reference``, called ``name``."""
+    comparable = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
     accuracy = Accuracy(
-        data=data, metric=own.metric, count=own.count, values=own.values, reference=name if known else "",
+        data=data, metric=own.metric, count=own.count, values=own.values, reference=name if comparable else "",
         top5=own.top5, commonest=own.commonest,
     )  # fmt: skip
     if not own.metric:
         return replace(accuracy, reason=NO_CLASSES)
-    if not known or reference is None:
+    if not comparable or reference is None:
         return (
             accuracy
             if own.values
             else replace(accuracy, metric="", reason="The data has no labels, and there is no reference in fp32.")
         )
     if own.metric == AGREEMENT and own.classes:
-        same = (float(ours == theirs) for ours, theirs in zip(own.classes, reference.classes, strict=True))
+        same = (float(ours == target) for ours, target in zip(own.classes, reference.classes, strict=True))
         return replace(accuracy, values=tuple(same))
     return replace(accuracy, reference_values=reference.values, reference_top5=reference.top5)

@@ -1,7 +1,7 @@
-"""Taking series of samples from a runner: latency one call at a time, throughput in windows of calls.
+"""Series of samples from a runner: latency one call at a time, throughput in windows of calls.
 
-Calls are timed in chunks, so that the stopping rule and the progress are looked after between chunks and never between
-two samples of one chunk. The garbage collector is off while a chunk runs.
+Calls are timed in chunks, so that the stopping rule and the progress run between chunks and never between two samples
+of one chunk. The garbage collector is off while a chunk runs.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from inferlens.units import duration, percent, plural
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
-LEAST_EACH = 8  # calls of each place in flight: at a window's end some wait for the last, for half a call on average
+LEAST_PER_PLACE = 8  # calls per place in flight: at a window's end some wait for the last, for half a call on average
 Progress = Callable[[float], None]
 
 
 class Caller(Protocol):
-    """What is called and timed: a runner, or one whose calls do more."""
+    """The object that is called and timed: a runner, or one whose calls do more."""
 
     clock: Clock
 
     def infer(self, feed: Any) -> Any:
-        """One call."""
+        """Make one call."""
 
 
 class Turn:
-    """Whose turn it is to use the machine: here, of a process that has it for itself, always its own."""
+    """The turn of a process on the machine. This one is for a process that has the machine for itself."""
 
-    chunk_seconds = 0.2  # how long calls are timed between two looks at the stopping rule and at whose turn it is
+    chunk_seconds = 0.2  # seconds of calls between two checks of the stopping rule and the turn
     chunk_calls = 1  # and how many calls at least
     lead = 0.0  # seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none
     chunks_a_report = 1  # after how many chunks the progress is shown, which takes the machine, too
@@ -57,10 +57,10 @@ class Turn:
     waited = 0.0  # seconds spent waiting so far
 
     def ready(self, *, gpu: bool) -> None:
-        """All is there that will be called; ``gpu`` says that this thread calls one."""
+        """Register that everything is loaded; ``gpu`` says that this thread calls a GPU."""
 
     def wait(self, *, enough: bool = False) -> None:
-        """Lets the other one go on, and waits for one's own turn; ``enough`` says that one has enough samples."""
+        """Let the others go on, and wait for the own turn; ``enough`` says that there are enough samples."""
 
 
 def latency(
@@ -74,12 +74,12 @@ def latency(
     """Time single calls of ``runner`` until ``rule`` has enough samples, and return the samples in seconds.
 
     Calls are timed in chunks of about ``turn.chunk_seconds``. A process that shares the machine gives it away after
-    each chunk. It goes on taking samples until the other process has enough, too. If one of its calls is longer than
+    a chunk. It goes on taking samples until the other process has enough, too. If one of its calls is longer than
     a chunk, it only waits instead, because its calls would delay the other process. The rule does not count the time
     spent waiting.
 
     Args:
-        feeds: the inputs of each call, without end.
+        feeds: the inputs of calls, without end.
         progress: called with a number from 0 to 1 after every ``turn.chunks_a_report`` chunks.
         metric: the metric of the latencies.
         turn: the turns on a shared machine; ``None`` if the process has the machine for itself.
@@ -92,22 +92,24 @@ def latency(
     waited = turn.waited
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
-    chunk, each = 1, 0.0
+    chunk, seconds_per_call = 1, 0.0
     with nvtx_range(f"series: {metric}"), collector_off():
         for number in itertools.count():
             if rule.finished and turn.over:
                 break
-            if rule.most and not (rule.finished and each > turn.chunk_seconds):
+            if rule.most and not (rule.finished and seconds_per_call > turn.chunk_seconds):
                 _lead_in(runner, feeds, turn.lead)
                 before = clock.now()
                 timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
-                each = max((clock.now() - before) / len(timings.latency), 1e-9)  # what happens between calls included
+                seconds_per_call = max(
+                    (clock.now() - before) / len(timings.latency), 1e-9
+                )  # what happens between calls included
                 rule.add([begin - turn.waited + waited for begin in timings.begins], timings.latency)
                 begins += timings.begins
                 parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu}
                 for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
                     series.setdefault(name, []).extend(seconds)
-                chunk = max(turn.chunk_calls, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
+                chunk = max(turn.chunk_calls, min(MOST_IN_CHUNK, int(turn.chunk_seconds / seconds_per_call)))
                 if number % turn.chunks_a_report == 0:
                     progress(rule.progress)
             turn.wait(enough=rule.finished)
@@ -135,20 +137,20 @@ def throughput(
     max_time: float = math.inf,
     turn: Turn | None = None,
 ) -> Measurement:
-    """Calls per second of windows of back-to-back calls, :data:`WINDOWS` of them if the time suffices.
+    """Return the calls per second of windows of back-to-back calls, :data:`WINDOWS` of them if the time suffices.
 
     Args:
         typical: latency of one call in seconds, from which the number of calls in a window is set.
         seconds: host time to spend, roughly; at most ``max_time``, should calls in flight together not be faster.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
         callers: what threads call at the same time, with what, where calls in flight together need threads.
-        turn: waited for after each window but the last.
+        turn: waited for after every window but the last.
     """
     clock, turn = runner.clock, turn or Turn()
     typical = max(typical, 1e-9)
     together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
     count = max(round(seconds / WINDOWS / typical), 1)
-    count = max(count, LEAST_EACH) * together if together > 1 else count
+    count = max(count, LEAST_PER_PLACE) * together if together > 1 else count
     count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
     windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []
@@ -189,7 +191,7 @@ def rate_of(latency: Measurement) -> Measurement:
 
 
 def _lead_in(runner: Caller, feeds: Iterator[Any], seconds: float) -> None:
-    """Calls for so many seconds, one at least; none for 0."""
+    """Make calls for some seconds, at least one; none for 0."""
     clock = runner.clock
     end = clock.now() + seconds
     while seconds:
@@ -199,13 +201,13 @@ def _lead_in(runner: Caller, feeds: Iterator[Any], seconds: float) -> None:
 
 
 def typical_latency(runner: Caller, feeds: Iterator[Any], samples: int = 5) -> float:
-    """About how long a call takes, in seconds: the shortest of a few."""
+    """Return a typical latency in seconds: the shortest of a few calls."""
     return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
 
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """The garbage collector off, and as it was afterwards."""
+    """Turn the garbage collector off until the end of the context."""
     was_on = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -224,18 +226,18 @@ LEAST_SAMPLES = 30
 MOST_SAMPLES = 20_000  # memory, and the record's size; by then the interval is narrower than what matters
 MOST_WARMUP = 2_000_000  # memory alone: very short calls need many to fill a second
 LEAST_SECONDS = 0.5  # whatever disturbs a machine for a moment lasts longer than a few short calls
-GROWTH = 1.1  # looking at all samples takes time: they are looked at again when there are so many times as many
+GROWTH = 1.1  # the check of all samples takes time, so it is repeated after this growth of their number
 LEVEL = 0.95
 
 
 class StoppingRule(ABC):
-    """Decides when a series of ``least`` to ``most`` samples is long enough.
+    """A rule that decides when a series of ``least`` to ``most`` samples is long enough.
 
     ``max_time`` is in seconds, what happens between samples included; ``expected`` when it will probably end.
     """
 
     growth = GROWTH
-    wanted = ""  # what is said where it is missed
+    wanted = ""  # the words for a missed goal
 
     def __init__(self, least: int, most: int, max_time: float, expected: float = math.inf) -> None:
         self.samples: list[float] = []
@@ -246,7 +248,7 @@ class StoppingRule(ABC):
         self.reached = False
 
     def add(self, begins: Sequence[float], samples: Sequence[float]) -> None:
-        """Takes more samples, each with the time when it began, in seconds."""
+        """Add samples with the times when they began, in seconds."""
         if not samples:
             return
         if not self.samples:
@@ -261,37 +263,36 @@ class StoppingRule(ABC):
 
     @abstractmethod
     def _enough(self) -> bool:
-        """Whether what the rule wants is reached; asked from time to time, not before ``least`` samples."""
+        """Return whether the goal of the rule is reached; called now and then, after ``least`` samples."""
 
     @property
     def spent(self) -> float:
-        """Seconds from the begin of the first sample to the end of the last."""
+        """The seconds from the begin of the first sample to the end of the last."""
         return self._last - self._first
 
     @property
     def finished(self) -> bool:
-        """Whether to take no more samples."""
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
     @property
     def missed(self) -> str:
-        """What was wanted and not reached; empty if it was, or if the samples themselves tell."""
+        """The goal that was missed; empty if it was reached, or if the samples show it."""
         taken = f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}"
         return f"{taken}; {self.wanted}." if self.wanted and not self.reached else ""
 
     @property
     def most(self) -> int:
-        """How many more samples may be taken before asking again."""
+        """The number of samples that may be taken before the next check."""
         return max(0, self._limit - len(self.samples))
 
     @property
     def progress(self) -> float:
-        """How far along the series is, 0 to 1; it may end sooner than it seems."""
+        """The progress of the series, 0 to 1. The series may end earlier."""
         return 1.0 if self.finished else min(1.0, max(self.spent / self._expected, len(self.samples) / self._limit))
 
 
 class FixedCount(StoppingRule):
-    """Exactly ``count`` samples, or fewer if the time is up."""
+    """A rule for exactly ``count`` samples, or fewer if the time is up."""
 
     def __init__(self, count: int, max_time: float = math.inf) -> None:
         super().__init__(count, count, max_time)
@@ -302,9 +303,9 @@ class FixedCount(StoppingRule):
 
 
 class FixedTime(StoppingRule):
-    """Samples for ``seconds``, but ``least`` of them at least and ``most`` at most."""
+    """A rule for samples during ``seconds``, at least ``least`` and at most ``most``."""
 
-    growth = 0.0  # looks each time, for that costs nothing here
+    growth = 0.0  # checks every time, because that costs nothing here
 
     def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
         super().__init__(least, most, max_time, seconds)
@@ -316,11 +317,11 @@ class FixedTime(StoppingRule):
 
 
 class HalfWidth(StoppingRule):
-    """Until the interval of the median is at most ``width`` to either side of it, as a share of it.
+    """A rule that stops when the interval of the median is at most ``width`` to either side of it, as a share of it.
 
-    The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. Stopping at a narrow interval
-    picks those that are narrow by luck. So it is looked at seldom, when there are a fifth more samples, and has to be
-    narrow at two looks in succession. What is left of the price: ``python -m benchmarks.early_stops``.
+    The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. A rule that stops at a
+    narrow interval selects intervals that are narrow by luck. So it checks only after a fifth more samples, and needs
+    two narrow intervals in succession. ``python -m benchmarks.early_stops`` measures the remaining bias.
     """
 
     growth = 1.2
@@ -329,7 +330,7 @@ class HalfWidth(StoppingRule):
     def __init__(self, width: float, max_time: float) -> None:
         super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
         self._width = width
-        self._narrow = 0  # looks in succession
+        self._narrow = 0  # narrow intervals in succession
 
     def _enough(self) -> bool:
         samples = self.samples[steady(self.samples).start :]
@@ -338,9 +339,9 @@ class HalfWidth(StoppingRule):
 
 
 class SteadyState(StoppingRule):
-    """Warm-up until ``stats.steady`` finds a level that lasts; at least ``seconds`` and :data:`LEAST_WARMUP` calls.
+    """A rule for warm-up until a steady state, for at least ``seconds`` and :data:`LEAST_WARMUP` calls.
 
-    Judging takes 30 calls; slow ones are waited for no longer than :data:`PATIENCE` times ``seconds``.
+    The test needs 30 calls. Slow calls end after :data:`PATIENCE` times ``seconds``.
     """
 
     PATIENCE = 3
@@ -351,7 +352,7 @@ class SteadyState(StoppingRule):
 
     def _enough(self) -> bool:
         if self.spent < self._seconds:
-            self._sample_count = 0  # looking again costs nothing until there is something to look at
+            self._sample_count = 0  # a check costs nothing before there are enough samples
             return False
         if len(self.samples) < LEAST_TO_JUDGE:
             self._sample_count = 0
@@ -360,23 +361,23 @@ class SteadyState(StoppingRule):
 
 
 def warmup_rule(budget: Budget) -> StoppingRule:
-    """The rule for the calls before the first sample."""
+    """Return the rule for the calls before the first sample."""
     if budget.warmup is not None:
         return FixedCount(budget.warmup)
     return SteadyState(budget.warmup_seconds, max(budget.max_time or MAX_TIME, budget.warmup_seconds))
 
 
 def sampling_rule(budget: Budget) -> StoppingRule:
-    """The rule for the latency samples."""
-    asked, most = budget.max_time or math.inf, budget.max_time or MAX_TIME
+    """Return the rule for the latency samples."""
+    limit, most = budget.max_time or math.inf, budget.max_time or MAX_TIME
     if budget.iterations is not None:
-        return FixedCount(budget.iterations, asked)
+        return FixedCount(budget.iterations, limit)
     if budget.seconds is not None:
-        return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES, asked)
+        return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES, limit)
     return HalfWidth(budget.half_width, most)
 
 
-# A feed gives the inputs of each call: the same, rotating ones, or the same after a flush of the cache. A clock takes
+# A feed gives the inputs of a call: the same, rotating ones, or the same after a flush of the cache. A clock takes
 # the next feed before it starts, so no sample contains it.
 
 TIMES_CACHE = 2  # caches are not strictly least-recently-used; nvbench flushes as much of a GPU's L2
@@ -388,7 +389,7 @@ SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
 
 
 class Feeding:
-    """The feeds of one case, ``latency`` and ``throughput`` without end; ``first`` is what outputs are compared of."""
+    """The feeds of one case: endless ``latency`` and ``throughput``, and ``first``, whose outputs are compared."""
 
     def __init__(
         self,
@@ -417,7 +418,7 @@ class Feeding:
                     f"{count} inputs in turn are {percent(count * size / cache)} of the cache: they stay in it.",
                     "--cold, or a larger --batch.",
                 )
-        # Copies of the feeds of a model that writes into its inputs, which is given them anew for each call.
+        # Copies of the feeds of a model that writes into its inputs. They are restored before every call.
         self._copies = [[tensor.clone() for tensor in flatten(feed)] for feed in self._all] if renews else []
         self.caller: Caller = Renewing(runner, self) if any(self._copies) else runner
         self.throughput = itertools.repeat(self.first)
@@ -427,10 +428,10 @@ class Feeding:
             self.latency = _flushed(self.latency, flusher(case.device, TIMES_CACHE * cache))
 
     def callers(self, depth: int | None) -> list[tuple[Callable[[Any], Any], Any]]:
-        """So many calls, each with a feed of its own, that threads make; none where there is a queue, or no overlap."""
+        """Return calls with feeds of their own for threads; none if there is a queue, or no overlap."""
         if self._runner.clock.asynchronous or (depth or 1) < 2:
             return []
-        if any(self._copies):  # a copy for each thread would be needed, too
+        if any(self._copies):  # every thread would need a copy, too
             return []
         calls = [self._runner.thread_caller() for _ in range(depth or 1)]
         return [(call, self._runner.place(self._arrays)) for call in calls if call is not None]
@@ -445,7 +446,7 @@ class Feeding:
         return feed
 
     def _bound(self) -> Iterator[Any]:
-        """The feeds in turn, each made ready before the call that reads it."""
+        """Yield the feeds in turn, bound before the call that reads them."""
         for feed in itertools.cycle(self._all):
             self._runner.bind(self.renewed(feed))
             self._runner.synchronize()  # what bind enqueued would be in the latency, not in the GPU time
@@ -453,7 +454,7 @@ class Feeding:
 
 
 class Renewing:
-    """A runner whose calls begin with renewing their inputs, for series in which nothing can happen between calls."""
+    """A runner whose calls begin with renewing their inputs, for series in which calls are back to back."""
 
     def __init__(self, runner: Runner, feeding: Feeding) -> None:
         self.clock = runner.clock
@@ -461,7 +462,7 @@ class Renewing:
         self._feeding = feeding
 
     def infer(self, feed: Any) -> Any:
-        """One call, with a feed that is renewed first."""
+        """Make one call, with a feed that is renewed first."""
         return self._runner.infer(self._feeding.renewed(feed))
 
 
@@ -472,24 +473,24 @@ def _flushed(feeds: Iterator[Any], flush: Callable[[], None]) -> Iterator[Any]:
 
 
 def cache_bytes(device: str) -> int:
-    """Size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs; 0 where it is not known."""
+    """Return the size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs; 0 if unknown."""
     if device == "cuda":
         import torch
 
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
-    found: dict[tuple[int, str], int] = {}  # by level and CPUs that share one
+    caches: dict[tuple[int, str], int] = {}  # by level and CPUs that share one
     for index in CPUS.glob("cpu[0-9]*/cache/index[0-9]*"):
         with suppress(OSError, ValueError, KeyError):
             level, shared, size = (
                 (index / name).read_text("utf-8").strip() for name in ("level", "shared_cpu_list", "size")
             )
-            found[int(level), shared] = int(size.rstrip("KMG")) << SHIFTS[size.lstrip("0123456789")]
-    last = max((level for level, _ in found), default=0)
-    return sum(size for (level, _), size in found.items() if level == last)
+            caches[int(level), shared] = int(size.rstrip("KMG")) << SHIFTS[size.lstrip("0123456789")]
+    last = max((level for level, _ in caches), default=0)
+    return sum(size for (level, _), size in caches.items() if level == last)
 
 
 def flusher(device: str, size: int) -> Callable[[], None]:
-    """What writes ``size`` bytes on the device and returns when that is done."""
+    """Return a function that writes ``size`` bytes on the device and returns when that is done."""
     if device == "cuda":
         import torch
 

@@ -1,16 +1,15 @@
-"""The steps of a trace, what their time went to, and why GPUs were idle in them.
+"""The steps of a trace: the parts of their time, and the causes of idle GPUs.
 
-``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around each, and ONNX Runtime ``model_run`` around a run. As
-torch-tb-profiler has it, a step lasts until the last GPU event that was launched in it has ended, and begins when the
-one before has. A trace without steps is one.
+``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around a step, and ONNX Runtime ``model_run`` around a run.
+As in torch-tb-profiler, a step ends with the last GPU event that was launched in it, and begins at the end of the step
+before. A trace without steps counts as one step.
 
-Each moment of a step counts once, for what stands first among what went on in it. Names and order are
-torch-tb-profiler's: a kernel goes before a copy, and what the host does counts while no GPU works.
+A moment of a step counts once, for the first of the parts that ran in it. Names and order are torch-tb-profiler's: a
+kernel goes before a copy, and the host counts while no GPU works.
 
-For every gap between the events of a device: up to the end of the call that launched the next event the device waited
-*for the host*, or, where the host was in a call that waits for the device at that moment, for its *synchronising*.
-After that the work was there already, and the gap is what the device takes *between kernels*. What is after the last
-event of a step is the host's.
+A gap between two events of a device has two parts. Up to the end of the call that launched the next event the device
+waited *for the host*, or for its *synchronising* if the host was in a call that waits for the device. The rest is the
+time that the device takes *between kernels*. The time after the last event of a step is the host's.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Intervals:
 
     @classmethod
     def union(cls, begin: Ints, end: Ints) -> Intervals:
-        """Every moment that is in at least one of some intervals, which may overlap and be in any order."""
+        """Return the union of intervals, which may overlap and be in any order."""
         kept = end > begin
         order = np.argsort(begin[kept], kind="stable")
         begin, end = begin[kept][order], end[kept][order]
@@ -67,7 +66,7 @@ class Intervals:
 
     @classmethod
     def of_events(cls, trace: Trace, rows: Ints) -> Intervals:
-        """Every moment in which at least one of some events ran."""
+        """Return the moments in which at least one of the events ran."""
         return cls.union(trace.begin[rows], trace.ends(rows))
 
     def __len__(self) -> int:
@@ -75,24 +74,24 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """Nanoseconds."""
+        """The total length in nanoseconds."""
         return int((self.end - self.begin).sum())
 
     def intersection(self, intervals: Intervals) -> Intervals:
-        """The moments that are in both."""
-        # The intervals of the other that meet each of these are neighbours there.
+        """Return the moments that are in both."""
+        # The intervals of the other that meet one of these are neighbours there.
         first = np.searchsorted(intervals.end, self.begin, "right")
         last = np.searchsorted(intervals.begin, self.end, "left")
         count = np.maximum(last - first, 0)
-        mine = np.repeat(np.arange(len(self)), count)
+        rows = np.repeat(np.arange(len(self)), count)
         its = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count) + np.repeat(first, count)
-        begin = np.maximum(self.begin[mine], intervals.begin[its])
-        end = np.minimum(self.end[mine], intervals.end[its])
+        begin = np.maximum(self.begin[rows], intervals.begin[its])
+        end = np.minimum(self.end[rows], intervals.end[its])
         kept = end > begin
         return Intervals(begin[kept], end[kept])
 
     def difference(self, intervals: Intervals) -> Intervals:
-        """The moments that are in this and not in the other."""
+        """Return the moments that are in this and not in the other."""
         if not len(self) or not len(intervals):
             return self
         begin = np.concatenate([[min(self.begin[0], intervals.begin[0])], intervals.end])
@@ -101,7 +100,7 @@ class Intervals:
         return self.intersection(Intervals(begin[kept], end[kept]))
 
     def covered(self, begin: Ints, end: Ints) -> Ints:
-        """For each of some intervals, how many of its nanoseconds are in this."""
+        """Return how many nanoseconds of the intervals from ``begin`` to ``end`` are in this."""
         sums = np.concatenate([[0], np.cumsum(self.end - self.begin)])
         return self._until(end, sums) - self._until(begin, sums)
 
@@ -153,7 +152,7 @@ class Steps:
         return len(self.names)
 
     def only(self, name: str) -> Steps:
-        """The step of that number alone, which then counts; InferlensError if there is none."""
+        """Return one step by its number, which then counts. Raises InferlensError if there is none."""
         places = np.flatnonzero(self.names == name)[:1]
         if not len(places):
             raise InferlensError(f"The trace has no step {name}.", expected=f"one of {', '.join(self.names[:20])}")
@@ -169,7 +168,7 @@ class Steps:
 
 
 def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
-    """All steps of a trace; there is at least one, unless it has no events."""
+    """Return all steps of a trace: at least one, unless the trace has no events."""
     names, begin, end = _on_the_host(trace)
     inside = _launched_in(trace, launch_links, begin, end)
     launched = np.bincount(inside[inside >= 0], minlength=len(names))
@@ -197,7 +196,7 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
         rows = annotations[trace.starting(annotations, prefix)]
         if not len(rows) or (prefix == PREFIXES[1] and set(trace.names_of(rows)) != {prefix}):
             continue
-        # A trace of several processes has each step several times; those of the first thread are the steps.
+        # A trace of several processes repeats its steps. Those of the first thread count.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]
         rows = rows[np.argsort(trace.begin[rows], kind="stable")]
         names = [name.removeprefix(prefix) or str(number) for number, name in enumerate(trace.names_of(rows))]
@@ -211,19 +210,19 @@ def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
 
 
 def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:
-    """For each GPU event the step in which the call that launched it began and ended; -1 without one."""
-    found = np.full(len(trace.gpu), -1, dtype=np.int64)
-    known = launch_links.launch >= 0
-    if len(begin) and known.any():
-        rows = trace.calls.row[launch_links.launch[known]]
+    """Return the step in which the launch of a GPU event began and ended, for all GPU events; -1 without one."""
+    steps = np.full(len(trace.gpu), -1, dtype=np.int64)
+    launched = launch_links.launch >= 0
+    if len(begin) and launched.any():
+        rows = trace.calls.row[launch_links.launch[launched]]
         place = np.searchsorted(begin, trace.begin[rows], "right") - 1
         fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
-        found[known] = np.where(fits, place, -1)
-    return found
+        steps[launched] = np.where(fits, place, -1)
+    return steps
 
 
 def _complete(launched: Ints) -> Bools:
-    """All but the last steps that launched nothing, and a last one that launched far less than the one before."""
+    """Return a mask of complete steps. The last ones are incomplete if they launched nothing, or far too little."""
     kept = np.ones(len(launched), bool)
     if len(launched) >= 2 and launched.any():
         last = int(np.flatnonzero(launched)[-1])
@@ -233,7 +232,7 @@ def _complete(launched: Ints) -> Bools:
 
 
 def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
-    """When each of :data:`PARTS` went on, in the whole trace, but ``other``."""
+    """Return the intervals of :data:`PARTS` in the whole trace, without ``other``."""
     communicates = communication(trace, launch_links)
     kernels = trace.category[trace.gpu.row] == Category.KERNEL
     scopes = trace.scopes.row
@@ -252,27 +251,27 @@ def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
 
 
 def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
-    """Nanoseconds of each step that went to each of :data:`PARTS`; they add up to the step."""
+    """Return the nanoseconds of all steps by :data:`PARTS`, which add up to the step."""
     left = Intervals.union(steps.begin, steps.end)
-    found: dict[str, Ints] = {}
+    shares: dict[str, Ints] = {}
     for name, part in parts.items():
         intervals = part.intersection(left)
-        found[name] = intervals.covered(steps.begin, steps.end)
+        shares[name] = intervals.covered(steps.begin, steps.end)
         left = left.difference(intervals)
-    return {**found, "other": left.covered(steps.begin, steps.end)}
+    return {**shares, "other": left.covered(steps.begin, steps.end)}
 
 
 def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
     """Return a mask of the kernels that exchange data between devices: by their names, or those of their operators."""
-    found = trace.named(trace.gpu.row, lambda name: any(word in name.lower() for word in _COLLECTIVES))
+    collective = trace.named(trace.gpu.row, lambda name: any(word in name.lower() for word in _COLLECTIVES))
     launched = launch_links.operator >= 0
-    found[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], *_LIBRARIES)
-    which: Bools = found & (trace.category[trace.gpu.row] == Category.KERNEL)
+    collective[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], *_LIBRARIES)
+    which: Bools = collective & (trace.category[trace.gpu.row] == Category.KERNEL)
     return which
 
 
 def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, float]:
-    """Nanoseconds of all steps that a GPU was idle, by cause; the mean over the devices that ran anything."""
+    """Return the idle nanoseconds of all steps by cause, as a mean over the devices that ran anything."""
     devices = np.unique(trace.gpu.device)
     sums = dict.fromkeys(CAUSES, 0.0)
     window = Intervals.union(steps.begin, steps.end)
@@ -298,23 +297,23 @@ def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Int
 
 
 def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:
-    """Rows of calls in which the host waits for the device, copies to memory that is not pinned among them."""
+    """Return the rows of calls in which the host waits for the device, including copies to unpinned memory."""
     rows, launch, copies = trace.calls.row, launch_links.launch, trace.gpu.row
     waits = trace.named(rows, lambda name: any(word in name.lower() for word in _WAITS))
     to_host = trace.named(copies, lambda name: "DtoH" in name and "Pinned" not in name) & (launch >= 0)
     calls = launch[to_host]
     waits[calls[trace.ends(copies[to_host]) <= trace.ends(rows[calls])]] = True
-    found: Ints = rows[waits]
-    return found
+    waiting_rows: Ints = rows[waits]
+    return waiting_rows
 
 
 def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
-    """When a device waited to be given work within the window, and when it had work and did not run it."""
+    """Return when a device waited for work within the window, and when it had work and did not run it."""
     rows = trace.gpu.row[here]
     begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
     launch = launch_links.launch[here]
     calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
-    # What nobody launched, as far as is known, was there from the start.
+    # Events without a launch count as launched from the start.
     given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
     low, high = int(window.begin[0]), int(window.end[-1])
     start = np.concatenate([[min(low, int(begin[0]))], reach])
@@ -323,7 +322,7 @@ def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals
     return Intervals.union(start, until).intersection(window), Intervals.union(until, end).intersection(window)
 
 
-# What each call of an operator cost: on the host and on the GPU, by itself and with what it called.
+# The cost of operator calls: on the host and on the GPU, with and without the operators that they called.
 #
 # The definitions are torch-tb-profiler's. Host time by itself is without the operators that it called and without calls
 # of the CUDA runtime. Time on the GPU is that of everything that was launched, added up, also where it ran at the same
@@ -334,7 +333,7 @@ class Costs:
     """Costs of every scope of a trace in nanoseconds; those that are no operators have none.
 
     Attributes:
-        parent: the operator around each scope, merged ones left out; -1 without one.
+        parent: the operator around a scope, merged ones left out; -1 without one.
         is_operator: which scopes are calls of operators; those merged into the one around them are none.
         host_total: from begin to end.
     """
@@ -350,15 +349,15 @@ class Costs:
             self.parent[others] = self.parent[self.parent[others]]
         # Operators that another one called, and those that are all that an operator of the same name calls.
         self._called: Bools = self._operators & (self.parent >= 0)
-        alone = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
+        only_call = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
         names = trace.name[rows]
         inside = (names == names[self.parent]) & (nest.end <= nest.end[self.parent])
-        self._merged: Bools = self._called & alone & inside
+        self._merged: Bools = self._called & only_call & inside
         self.is_operator: Bools = self._operators & ~self._merged
 
     @cached_property
     def host_self(self) -> Ints:
-        """Without operators that it called and calls of the runtime."""
+        """Host time without called operators and without calls of the runtime."""
         nest, own = self.launch_links.nest, self.host_total.copy()
         child = np.flatnonzero(self._called)
         above = self.parent[child]
@@ -369,65 +368,65 @@ class Costs:
         order = np.lexsort((-duration, begin, thread))
         calls = order[nested(thread[order], begin[order], (begin + duration)[order])[0] == NONE]
         around = self.launch_links.around_calls(Category.OPERATOR)[calls]
-        known = around >= 0
-        np.subtract.at(own, around[known], duration[calls[known]])
+        inside = around >= 0
+        np.subtract.at(own, around[inside], duration[calls[inside]])
         least_zero: Ints = np.maximum(self._given_on(own, self._merged), 0)
         return least_zero
 
     @cached_property
     def device_self(self) -> Ints:
-        """Of GPU events that it launched itself."""
+        """Time of the GPU events that it launched itself."""
         return self._launched(np.ones(len(self.trace.gpu), bool))
 
     @cached_property
     def device_total(self) -> Ints:
-        """Of GPU events that it or what it called launched."""
+        """Time of the GPU events that it or a called operator launched."""
         return self._given_on(self.device_self, self._called)
 
     @cached_property
     def tensor_total(self) -> Ints:
-        """Of kernels with tensor cores among them."""
+        """The part of ``device_total`` in kernels with tensor cores."""
         return self._given_on(self._launched(self.uses_tensor_cores), self._called)
 
     @cached_property
     def eligible(self) -> Bools:
-        """Which operators could use tensor cores, or call one that could."""
+        """A mask of the operators that could use tensor cores, or call one that could."""
         could = self.trace.named(self.trace.scopes.row, ELIGIBLE.__contains__) & self._operators
         own = could | (self._launched(self.uses_tensor_cores) > 0)
-        found: Bools = self._given_on(own.astype(np.int64), self._called) > 0
-        return found
+        mask: Bools = self._given_on(own.astype(np.int64), self._called) > 0
+        return mask
 
     @cached_property
     def uses_tensor_cores(self) -> Bools:
-        """For each GPU event, as far as its name says."""
+        """A mask of the GPU events whose name says that they use tensor cores."""
         return self.trace.named(self.trace.gpu.row, lambda name: uses_tensor_cores(name) is True)
 
     @cached_property
     def tells_tensor_cores(self) -> Bools:
-        """For each GPU event whether its name says if it uses tensor cores."""
+        """A mask of the GPU events whose name says whether they use tensor cores."""
         return self.trace.named(self.trace.gpu.row, lambda name: uses_tensor_cores(name) is not None)
 
     @cached_property
     def occupancy(self) -> Floats:
-        """For each GPU event, estimated, in per cent."""
+        """Estimated occupancy of all GPU events in per cent."""
         return occupancy_of(self.trace)
 
     @cached_property
     def operator(self) -> Ints:
-        """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
-        found = self.launch_links.operator.copy()
-        while len(self._merged) and (merged := (found >= 0) & self._merged[found]).any():
-            found[merged] = self.parent[found[merged]]
-        return found
+        """The operators that launched the GPU events; -1 without one. A merged operator counts as its parent."""
+        operators = self.launch_links.operator.copy()
+        while len(self._merged) and (merged := (operators >= 0) & self._merged[operators]).any():
+            operators[merged] = self.parent[operators[merged]]
+        return operators
 
     def _launched(self, which: Bools) -> Ints:
         sums = np.zeros(len(self.trace.scopes), dtype=np.int64)
-        known = which & (self.operator >= 0)
-        np.add.at(sums, self.operator[known], self.trace.duration[self.trace.gpu.row[known]])
+        launched = which & (self.operator >= 0)
+        np.add.at(sums, self.operator[launched], self.trace.duration[self.trace.gpu.row[launched]])
         return sums
 
     def _given_on(self, own: Ints, which: Bools) -> Ints:
-        """Values of scopes, those of ``which`` given on to the operator around, inner ones first."""
+        """Return values of scopes. Those of ``which`` are added to the operator around them, inner ones first."""
         total = own.copy()
         for level in reversed(self.launch_links.nest.levels):
             given = level[which[level]]
@@ -436,7 +435,7 @@ class Costs:
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """A GPU in the steps, from the first one's begin to the last one's end; shares from 0 to 1, ``None``: not known.
+    """The use of a GPU from the first step's begin to the last one's end; shares from 0 to 1, ``None`` if unknown.
 
     Attributes:
         utilization: share of the time in which at least one kernel ran.
@@ -479,7 +478,7 @@ class Overview(Struct, frozen=True, kw_only=True):
 
     @property
     def waiting(self) -> float:
-        """Seconds of one step in which the GPU waited for the host, synchronising included."""
+        """Seconds per step in which the GPU waited for the host, including synchronising."""
         return self.idle[HOST] + self.idle[SYNCHRONISING]
 
 
@@ -508,33 +507,32 @@ def load_analysis(path: Path, step: int | str | None = None) -> Analysis:
 
 
 class Analysis:
-    """A trace, looked at as a whole or one step of it, by its number; InferlensError if there is no such step."""
+    """The analysis of a whole trace or of one step, by its number. Raises InferlensError if there is no such step."""
 
     def __init__(self, trace: Trace, step: int | str | None = None) -> None:
         self.trace, self.launch_links = trace, LaunchLinks(trace)
         self.step = None if step is None else str(step)
         self.steps = steps_of(trace, self.launch_links)
-        # What means are over: the step that was chosen, or all that the profiler did not cut off.
+        # Means are over the chosen step, or over all steps that the profiler did not cut off.
         self.counted: Steps = self.steps.counted() if self.step is None else self.steps.only(self.step)
 
     @property
     def tables_of(self) -> int:
-        """How many steps the tables of operators, kernels and modules are of: all in the trace, or the chosen one."""
+        """The number of steps in the tables of operators, kernels and modules: all in the trace, or the chosen one."""
         return max(len(self.steps), 1) if self.step is None else 1
 
     @cached_property
     def costs(self) -> Costs:
-        """What each call of an operator cost."""
         return Costs(self.trace, self.launch_links)
 
     @cached_property
     def parts(self) -> dict[str, Intervals]:
-        """When kernels, copies and so on ran."""
+        """The intervals in which kernels, copies and so on ran."""
         return parts_of(self.trace, self.launch_links)
 
     @cached_property
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """How much of each GPU that ran a kernel was used."""
+        """Return the use of all GPUs that ran a kernel."""
         gpu = self.trace.gpu
         kernels = self.trace.category[gpu.row] == Category.KERNEL
         devices = np.unique(gpu.device[kernels]).tolist() if len(self.counted) else []
@@ -542,7 +540,7 @@ class Analysis:
 
     @cached_property
     def overview(self) -> Overview:
-        """What the trace, or the step that was chosen, comes to."""
+        """Return the means of the trace or of the chosen step."""
         steps = self.counted
         count = max(len(steps), 1)
         length = float((steps.end - steps.begin).sum()) / count / SECOND
@@ -562,22 +560,22 @@ class Analysis:
         )
 
     def within(self, moments: Ints) -> Bools:
-        """Which moments of the host are in the chosen step; all if none was chosen."""
+        """Return a mask of host moments in the chosen step; all if none was chosen."""
         if self.step is None:
             return np.ones(len(moments), bool)
-        found: Bools = (moments >= self.counted.host_begin[0]) & (moments < self.counted.host_end[0])
-        return found
+        mask: Bools = (moments >= self.counted.host_begin[0]) & (moments < self.counted.host_end[0])
+        return mask
 
     @cached_property
     def gpu_within(self) -> Bools:
-        """Which GPU events were launched in the chosen step; those that nobody launched begin in it."""
+        """A mask of GPU events that were launched in the chosen step, or began in it without a launch."""
         trace, launch = self.trace, self.launch_links.launch
         moment = trace.begin[trace.gpu.row]
-        known = launch >= 0
+        launched = launch >= 0
         began = np.ones(len(moment), bool)
         if self.step is not None:
             began = (moment >= self.counted.host_begin[0]) & (moment < self.counted.end[0])
-        began[known] = self.within(trace.begin[trace.calls.row[launch[known]]])
+        began[launched] = self.within(trace.begin[trace.calls.row[launch[launched]]])
         return began
 
     def _used(self, device: int, here: Ints) -> GpuUse:
@@ -591,8 +589,12 @@ class Analysis:
         length, duration = max(high - low, 1), end - begin
         whole = int(duration.sum())
         inside = np.minimum(end, high) - np.maximum(begin, low)
-        seen = (costs.occupancy[here] >= 0) & (inside > 0)
-        occupied = (costs.occupancy[here][seen] * inside[seen]).sum() / inside[seen].sum() / 100 if seen.any() else None
+        visible = (costs.occupancy[here] >= 0) & (inside > 0)
+        occupied = (
+            (costs.occupancy[here][visible] * inside[visible]).sum() / inside[visible].sum() / 100
+            if visible.any()
+            else None
+        )
         moments, filled = filling(trace, here)
         at_work = (filled * np.diff(np.clip(moments, low, high))).sum() / length if len(filled) else None
         return GpuUse(
@@ -608,7 +610,7 @@ class Analysis:
 
 
 def filling(trace: Trace, here: Ints) -> tuple[Ints, Floats]:
-    """The estimated share of multiprocessors at work: moments, sorted, and the share from each of them to the next."""
+    """Return sorted moments, and the estimated share of busy multiprocessors from one moment to the next."""
     here = here[trace.gpu.blocks_per_sm[here] > 0]
     rows, blocks = trace.gpu.row[here], trace.gpu.blocks_per_sm[here]
     moments = np.concatenate([trace.begin[rows], trace.ends(rows)])

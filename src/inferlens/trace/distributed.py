@@ -36,12 +36,12 @@ _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder by name, numbers in it as numbers; InferlensError if the folder cannot be read."""
+    """Return the traces in a folder in natural order of names. Raises InferlensError if the folder cannot be read."""
     return sorted((path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()), key=_natural)
 
 
 def traces_under(path: Path) -> list[Path]:
-    """The traces in a folder at any height, or the file itself; what does not begin as one is left out."""
+    """Return the traces in a folder at any depth, or the file itself, without files that do not begin as traces."""
     files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda item: _natural(item.relative_to(path)))
     return [file for file in files if file.name.endswith(SUFFIXES) and file.is_file() and _is_trace(file)]
 
@@ -53,19 +53,19 @@ def _is_trace(path: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[tuple[str, Path]]:
-    """The traces in the log folders of a folder, each with its run's name.
+    """Return the names of runs and the traces in the log folders of a folder.
 
     Raises InferlensError if a folder cannot be read.
     """
-    found = []
+    runs = []
     for log in sorted(filter(Path.is_dir, _entries(folder)), key=_natural):
         traces = traces_in(log)
-        found += [(log.name if len(traces) == 1 else f"{log.name}/{path.name}", path) for path in traces]
-    return found
+        runs += [(log.name if len(traces) == 1 else f"{log.name}/{path.name}", path) for path in traces]
+    return runs
 
 
 class Origin(NamedTuple):
-    """What a trace says of where it comes from: its rank among so many, and when it began and ended."""
+    """The origin of a trace: its rank, the number of ranks, its begin and its end."""
 
     rank: int | None
     world_size: int | None
@@ -74,7 +74,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(name: str, trace: Trace) -> Origin:
-    """Where a trace comes from; the rank may stand in its name alone. Times are nanoseconds, of the writer's clock."""
+    """Return the origin of a trace. The rank may be in its name only. Times are nanoseconds of the writer's clock."""
     distributed, named = trace.about.distributed, _RANK.search(name)
     rank = int(named[1]) if distributed.rank is None and named else distributed.rank
     begin, base = trace.begin, trace.about.base
@@ -83,7 +83,7 @@ def origin_of(name: str, trace: Trace) -> Origin:
 
 
 def why_no_job(origins: Mapping[str, Origin]) -> str:
-    """Why traces are not those of one job's ranks, or not all; empty if they are."""
+    """Return the reason why traces are not all ranks of one job; empty if they are."""
     every = list(origins.values())
     for name, item in origins.items():
         if item.rank is None:
@@ -92,12 +92,12 @@ def why_no_job(origins: Mapping[str, Origin]) -> str:
         return "several have the same rank"
     if len({item.world_size for item in every} - {None}) > 1:
         return "they are of jobs of different sizes"
-    apart = max(item.begin for item in every) - min(item.end for item in every)
-    return "they were not taken at the same time" if apart > _CLOCKS else ""
+    gap = max(item.begin for item in every) - min(item.end for item in every)
+    return "they were not taken at the same time" if gap > _CLOCKS else ""
 
 
 def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
-    """One rank; seconds of a step, as means over its steps.
+    """Return the summary of one rank, in seconds per step as means over its steps.
 
     ``computing`` is the time in which a kernel other than of communication ran, ``overlapped`` the share of
     communication during which one ran too, ``None`` without any; ``waiting`` that in which the GPU waited for the host.
@@ -124,7 +124,7 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
 
 
 def run_of(name: str, overview: Overview) -> dict[str, Any]:
-    """One run, as its overview has it; what is of a GPU is of the first one."""
+    """Return the summary of one run from its overview. Values of a GPU are those of the first one."""
     gpu = overview.gpus[0] if overview.gpus else None
     return {
         "name": name,
@@ -148,35 +148,35 @@ def _natural(path: Path) -> list[Any]:
 
 
 def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:
-    """``operators`` by name and shapes, ``kernels`` by name or ``modules`` by path; several alike in their order.
+    """Compare ``operators`` by name and shapes, ``kernels`` by name or ``modules`` by path; equal keys in their order.
 
     Returns:
-        The keys, then for each row calls and seconds of one step before and after, the ``change``, the sum of the
+        The keys, then for every row calls and seconds of one step before and after, the ``change``, the sum of the
         changes so far, and whether the row is ``new`` or ``gone``. The largest change comes first, in either direction.
         Seconds are of the GPU, of operators and modules by themselves, or of the host where a trace has no GPU events.
     """
     table, keys = _VIEWS[view]
     value = "total" if view == "kernels" else "device_self" if _gpus(before, after) else "host_self"
     first, second = (_rows(table(one), one.tables_of, keys, value) for one in (before, after))
-    found = []
+    rows = []
     for key in dict.fromkeys([*first, *second]):
         (calls_a, a), (calls_b, b) = first.get(key, (0.0, 0.0)), second.get(key, (0.0, 0.0))
         state = BOTH if key in first and key in second else NEW if key in second else REMOVED
-        found.append((*key[:-1], calls_a, calls_b, a, b, b - a, state))
-    found.sort(key=lambda row: -abs(row[-2]))
-    sums = np.cumsum([row[-2] for row in found]).tolist()
+        rows.append((*key[:-1], calls_a, calls_b, a, b, b - a, state))
+    rows.sort(key=lambda row: -abs(row[-2]))
+    sums = np.cumsum([row[-2] for row in rows]).tolist()
     names = (*keys, "calls_before", "calls_after", "before", "after", "change", "accumulated", "state")
-    return Columns.named(names, [(*row[:-1], so_far, row[-1]) for row, so_far in zip(found, sums, strict=True)])
+    return Columns.named(names, [(*row[:-1], so_far, row[-1]) for row, so_far in zip(rows, sums, strict=True)])
 
 
 def parts_compared(before: Mapping[str, float], after: Mapping[str, float]) -> Columns:
-    """Seconds of a step by what they went to, of both."""
+    """Return the seconds per step of both, by part."""
     pairs = [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in dict.fromkeys([*before, *after])]
     return Columns.named(("name", "before", "after", "change"), [(name, a, b, b - a) for name, a, b in pairs])
 
 
 def execution(before: Analysis, after: Analysis) -> Columns:
-    """One step of each, event by event, in the order of the first; the n-th of a name is matched with the n-th there.
+    """Compare one step of two traces event by event, in the order of the first. The n-th events of a name are matched.
 
     Events are those of the GPU, or the outermost operators where one trace has no GPU events. What is new stands where
     it ran in the second.
@@ -205,7 +205,7 @@ def execution(before: Analysis, after: Analysis) -> Columns:
 
 
 def _sequence(analysis: Analysis, gpu: bool) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Events of the first step that counts: by name and how many there were before of that name, begin and duration."""
+    """Return the begin and duration of the events of the first counted step, by name and number of the event."""
     trace, steps = analysis.trace, analysis.counted
     if not len(steps):
         return {}
@@ -222,13 +222,13 @@ def _sequence(analysis: Analysis, gpu: bool) -> dict[tuple[Any, ...], tuple[floa
 
 
 def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Each key with how many there were before that are equal."""
+    """Return all keys with the number of equal keys before them."""
     counts: Counter[tuple[Any, ...]] = Counter()
-    found = []
+    numbered = []
     for key in keys:
-        found.append((*key, counts[key]))
+        numbered.append((*key, counts[key]))
         counts[key] += 1
-    return found
+    return numbered
 
 
 def _gpus(before: Analysis, after: Analysis) -> bool:

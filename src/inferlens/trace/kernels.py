@@ -1,4 +1,4 @@
-"""Whether a kernel uses tensor cores, and an operator could, as far as names say.
+"""Properties of kernels and operators by their names: tensor cores, precision and occupancy.
 
 The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists),
 and what has been written since.
@@ -36,7 +36,7 @@ _DOES_NOT = re.compile(
     r"|^triton_poi_|elementwise_kernel|^(?:void )?at::native::(?!.*(?:gemm|attention|fmha|mma))",
     re.IGNORECASE,
 )
-# Generated for one model at a time, and named by what was fused: how they compute is not said.
+# Generated for one model, and named by the fused operators. The name does not say how they compute.
 _SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
 # Operators that can use tensor cores, given a data type that they take.
 ELIGIBLE = {
@@ -58,9 +58,9 @@ ELIGIBLE = {
 }  # fmt: skip
 
 
-@lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
+@lru_cache(maxsize=1024)  # it is called more than once for every name, and names are few
 def uses_tensor_cores(kernel: str) -> bool | None:
-    """Whether a kernel of that name uses tensor cores; ``None`` where the name does not say."""
+    """Return whether a kernel of that name uses tensor cores; ``None`` if the name does not say."""
     lower = kernel.lower()
     listed = any(part in kernel for part in _PLUGIN_KERNELS) or any(part in lower for part in _LATER_KERNELS)
     if listed and not any(part in kernel for part in _NOT):
@@ -73,7 +73,7 @@ def uses_tensor_cores(kernel: str) -> bool | None:
 # Precisions by types and kernel names of cuDNN, cuBLAS, CUTLASS, TensorRT and PyTorch: ``int8``, ``fp8``, ``fp16`` ...
 # The precision is that of the factors, which names have first: ``gemm_i8i8_i8i32_f32`` multiplies bytes.
 
-# The first that is found in a text counts. Backends write "channel major FP16 format", or "f16".
+# The first match in a text counts. Backends write "channel major FP16 format", or "f16".
 _WORDS = (
     (r"bfloat16|bf16", "bf16"),
     (r"float8|fp8|f8", "fp8"),
@@ -107,20 +107,20 @@ _NO_PRECISION = re.compile(r"^(?:cudnn_generated_|triton_|generated)")
 
 
 def precision_in(text: str) -> str:
-    """The precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty if there is none."""
+    """Return the precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty without one."""
     words = re.findall(r"[a-z]+\d*", text[:300].lower())
-    found = (name for pattern, name in _WORDS if any(re.fullmatch(pattern, word) for word in words))
-    return next(found, "")
+    matches = (name for pattern, name in _WORDS if any(re.fullmatch(pattern, word) for word in words))
+    return next(matches, "")
 
 
 def first_precision(texts: Iterable[str]) -> str:
-    """That of the first type that numbers are computed in, as indices and truth values are not; empty without any."""
+    """Return the precision of the first type that is not for indices or truth values; empty without any."""
     return next((name for name in map(precision_in, texts) if name not in ("", "int", "bool")), "")
 
 
-@lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
+@lru_cache(maxsize=1024)  # it is called more than once for every name, and names are few
 def kernel_precision(kernel: str) -> str:
-    """The precision that a kernel of that name computes in; empty where the name does not say."""
+    """Return the precision that a kernel of that name computes in; empty if the name does not say."""
     low = kernel[:2000].lower()
     if _NO_PRECISION.match(low):
         return ""
@@ -147,16 +147,16 @@ MOST_BLOCKS = {"7.5": 16, "8.0": 32, "8.9": 24, "10.1": 24, "11.0": 24}
 MOST_BLOCKS_OF_MAJOR = {3: 16, 8: 16, 12: 24}
 CAPABILITIES = range(5, 13)  # major numbers
 SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
-RESERVED = 1024  # bytes of shared memory that the driver takes of each block, since 8.0
+RESERVED = 1024  # bytes of shared memory per block that the driver takes, since 8.0
 _UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
 
 
 def blocks_that_fit(
     gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
 ) -> int | None:
-    """How many blocks one multiprocessor holds at a time; ``None`` where that cannot be known.
+    """Return how many blocks one multiprocessor holds at a time; ``None`` if that cannot be computed.
 
-    ``registers`` are of each thread, ``shared_memory`` is of each block, static and dynamic, in bytes.
+    ``registers`` are per thread, ``shared_memory`` is in bytes per block, static and dynamic.
     """
     digits = gpu.compute_capability.partition(".")[0]
     major = int(digits) if digits.isdecimal() else 0
@@ -181,7 +181,7 @@ def blocks_that_fit(
 def theoretical(
     gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None, most: float = inf
 ) -> float | None:
-    """Share of a multiprocessor's threads that are taken when as many blocks as fit, or ``most``, are on it, 0 to 1."""
+    """Return the share of a multiprocessor's threads in use, 0 to 1, with as many blocks as fit, or ``most``."""
     fitting = blocks_that_fit(gpu, block, registers, shared_memory)
     return None if fitting is None else min(min(fitting, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
 
@@ -189,16 +189,16 @@ def theoretical(
 def achieved(
     gpu: _Multiprocessors, grid: Sequence[int], block: Sequence[int], registers: int | None, shared_memory: int | None
 ) -> float | None:
-    """The same with no more blocks than a multiprocessor's even share of the grid: an estimate."""
+    """Estimate the occupancy with no more blocks than a multiprocessor's even share of the grid."""
     if not grid or not gpu.multiprocessors:
         return None
     return theoretical(gpu, block, registers, shared_memory, prod(grid) / gpu.multiprocessors)
 
 
 def occupancy_of(trace: Trace) -> Floats:
-    """For each GPU event the estimated achieved occupancy in per cent; NaN where it is not known.
+    """Return the estimated achieved occupancy of all GPU events in per cent; NaN if unknown.
 
-    It is the profiler's, or ours where the profiler has none, as far as the launch and the GPU are known.
+    The profiler's value is used. If it has none, the value is computed from the launch and the GPU.
     """
     gpu = trace.gpu
     lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
@@ -207,11 +207,11 @@ def occupancy_of(trace: Trace) -> Floats:
     columns = (gpu.device, gpu.registers, gpu.shared_memory, gpu.grid, gpu.block)
     alike, place = np.unique(np.column_stack([column[lost] for column in columns]), axis=0, return_inverse=True)
     devices = {device.id: device for device in trace.about.devices}
-    known = np.full(len(alike), np.nan)
+    estimates = np.full(len(alike), np.nan)
     for number, (device, registers, shared_memory, *threads) in enumerate(alike.tolist()):
         if device in devices and registers >= 0:
             share = achieved(devices[device], threads[:3], threads[3:], registers, shared_memory)
-            known[number] = np.nan if share is None else 100 * share
-    found = gpu.occupancy.copy()
-    found[lost] = known[place.reshape(-1)]
-    return found
+            estimates[number] = np.nan if share is None else 100 * share
+    occupancy = gpu.occupancy.copy()
+    occupancy[lost] = estimates[place.reshape(-1)]
+    return occupancy

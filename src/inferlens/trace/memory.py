@@ -1,4 +1,4 @@
-"""Memory that PyTorch's allocators gave out while the profiler looked: the curve, the peak, and who held it then."""
+"""Memory that PyTorch's allocators allocated during a trace: the curve, the peak, and the operators that held it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
 
 @dataclass(frozen=True, eq=False)
 class AllocatedMemory:
-    """What a device's allocator gave out; bytes, seconds since the trace's first allocation.
+    """The memory that a device's allocator allocated; bytes, seconds since the trace's first allocation.
 
     Attributes:
         places: of its events among the trace's allocations.
-        level: given out after each, with what was there before the trace.
+        level: allocated after every event, including memory from before the trace.
         top: place of the peak in ``level``.
     """
 
@@ -34,15 +34,14 @@ class AllocatedMemory:
 
     @property
     def peak(self) -> int:
-        """The most that was given out."""
         return int(self.level[self.top])
 
 
 def devices(analysis: Analysis) -> list[AllocatedMemory]:
-    """Each device, the host first; of the step that was chosen."""
+    """Return the memory of all devices in the chosen step, the host first."""
     memory = analysis.trace.allocations
     within = analysis.within(memory.time)
-    found = []
+    memories = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
         places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device_id == number))
         if not len(places):
@@ -51,14 +50,14 @@ def devices(analysis: Analysis) -> list[AllocatedMemory]:
         top = int(level.argmax())
         time = float(memory.time[places[top]] - memory.time[0]) / SECOND
         name = _DEVICES.get(kind, f"device type {kind}") + (f" {number}" if number >= 0 and kind != 0 else "")
-        found.append(AllocatedMemory(name, places, level, top, time))
-    return found
+        memories.append(AllocatedMemory(name, places, level, top, time))
+    return memories
 
 
 def holders(analysis: Analysis) -> Columns:
-    """Who held memory at each device's peak, by operator: bytes, and how many allocations; most first.
+    """Return bytes and number of allocations by operator at the peak of every device, most first.
 
-    Only what was allocated in the trace has an operator, that which needed it.
+    Only memory that was allocated in the trace has an operator: the one that needed it.
     """
     rows = [row for device in devices(analysis) for row in _holders(analysis, device)]
     return Columns.named(("device", "operator", "held", "allocations"), rows).sorted_by("held")
@@ -81,7 +80,7 @@ def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...
 
 
 def _asking(analysis: Analysis, places: Ints) -> Ints:
-    """For each allocation the operator that it was for: not the one that only asks for memory; -1 without one."""
+    """Return the operators that allocations were for, not those that only allocate; -1 without one."""
     trace, memory = analysis.trace, analysis.trace.allocations
     around = analysis.launch_links.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
     asks = trace.named(trace.scopes.row, _ASKING.__contains__)
@@ -107,7 +106,7 @@ def _alive(analysis: Analysis, places: Ints) -> Ints:
 
 
 def curves(analysis: Analysis) -> Columns:
-    """The curve of each device: the most that was given out in each of so many equal slices of the time."""
+    """Return the curves of all devices: the most allocated memory in equal slices of the time."""
     memory = analysis.trace.allocations
     rows: list[tuple[Any, ...]] = []
     for device in devices(analysis):

@@ -1,4 +1,4 @@
-"""A trace as columns: numpy arrays with one place for each event, and texts in tables that the arrays point into."""
+"""A trace as columns: numpy arrays with one place per event, and tables of texts that the arrays point into."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-# What stands in a column of whole numbers where it is not known; in a column of floats it is NaN.
+# The value for unknown whole numbers in a column. In a column of floats it is NaN.
 UNKNOWN = -1
 
 
@@ -47,19 +47,19 @@ class DeviceProperties(Struct, frozen=True):
 
     @property
     def compute_capability(self) -> str:
-        """As CUDA writes it, such as ``9.0``."""
+        """The compute capability as CUDA writes it, such as ``9.0``."""
         return f"{self.major}.{self.minor}"
 
 
 class Distributed(Struct, frozen=True):
-    """Which process of a distributed job wrote the trace."""
+    """The process of a distributed job that wrote the trace."""
 
     rank: int | None = None
     world_size: int | None = None
 
 
 class TraceMetadata(Struct, frozen=True):
-    """What stands beside the events; ``base`` in nanoseconds."""
+    """The fields of a trace other than its events; ``base`` in nanoseconds."""
 
     devices: list[DeviceProperties] = msgspec.field(default_factory=list, name="deviceProperties")
     distributed: Distributed = msgspec.field(default=Distributed(), name="distributedInfo")
@@ -67,18 +67,18 @@ class TraceMetadata(Struct, frozen=True):
 
     @classmethod
     def decode(cls, fields: Mapping[str, Raw]) -> TraceMetadata:
-        """What of it has the form that it should have."""
-        known = {}
+        """Return the metadata from the fields that have a valid form."""
+        values = {}
         for field_info in msgspec.structs.fields(cls):
             with suppress(*PROBLEMS, KeyError):
-                known[field_info.name] = msgspec.json.decode(
+                values[field_info.name] = msgspec.json.decode(
                     fields[field_info.encode_name], type=field_info.type, strict=False
                 )
-        return cls(**known)
+        return cls(**values)
 
 
 class Category(IntEnum):
-    """Kind of an event; ``OTHER`` is any that is not known here, ``MARKER`` is no work of host or device."""
+    """Kind of an event; ``OTHER`` is any unknown kind, ``MARKER`` is no work of host or device."""
 
     OTHER = 0
     OPERATOR = 1
@@ -148,13 +148,13 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class GpuEvents(_Rows):
-    """What GPUs ran: kernels, copies and fills, in the order of their begins.
+    """The events of GPUs: kernels, copies and fills, in the order of their begins.
 
     Attributes:
         correlation: number that the launch shares.
         grid, block: of shape (events, 3); zeros where it is no kernel.
-        registers: of each thread.
-        shared_memory: of each block, in bytes.
+        registers: per thread.
+        shared_memory: bytes per block.
         occupancy: estimated, achieved, in per cent.
     """
 
@@ -219,7 +219,7 @@ class Trace:
         texts: shapes and stacks.
         threads: process and thread, or device and stream; ``thread`` holds places in it.
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
-        about: devices and what else stands beside the events.
+        about: devices and the other metadata.
     """
 
     strings: tuple[str, ...]
@@ -241,32 +241,32 @@ class Trace:
         return len(self.name)
 
     def ends(self, rows: Ints) -> Ints:
-        """When these events ended, in nanoseconds."""
+        """Return the ends of events in nanoseconds."""
         return self.begin[rows] + self.duration[rows]
 
     def rows(self, *categories: Category) -> Ints:
-        """Places of the events of these categories."""
+        """Return the places of the events of these categories."""
         return np.flatnonzero(np.isin(self.category, categories))
 
     def name_of(self, row: int) -> str:
-        """The event's name."""
+        """Return the event's name."""
         name: str = self.strings[int(self.name[row])]
         return name
 
     def names_of(self, rows: Ints) -> list[str]:
-        """The events' names."""
+        """Return the events' names."""
         return [self.strings[code] for code in self.name[rows].tolist()]
 
     def named(self, rows: Ints, holds: Callable[[str], bool]) -> Bools:
-        """Which of these events have a name of which that holds; it is asked once of each name."""
+        """Return a mask of the events whose name satisfies the predicate, which is called once per distinct name."""
         fits = np.zeros(len(self.strings), dtype=bool)
         codes = np.unique(self.name[rows])
         fits[codes] = [holds(self.strings[code]) for code in codes.tolist()]
-        found: Bools = fits[self.name[rows]]
-        return found
+        mask: Bools = fits[self.name[rows]]
+        return mask
 
     def starting(self, rows: Ints, *prefixes: str) -> Bools:
-        """Which of these events have a name that starts with one of these."""
+        """Return a mask of the events whose name starts with one of the prefixes."""
         return self.named(rows, lambda name: name.startswith(prefixes))
 
 
@@ -282,32 +282,32 @@ _AT_ONCE = 2**16
 
 
 class LaunchLinks:
-    """What belongs together in one trace, each made when first asked for."""
+    """The links between the events of one trace, computed on first use."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
 
     @cached_property
     def nest(self) -> Nest:
-        """The scopes, as intervals in each other, by their places in ``trace.scopes``."""
+        """The scopes as nested intervals, by their places in ``trace.scopes``."""
         return Nest(self.trace, self.trace.scopes.row)
 
     @cached_property
     def launch(self) -> Ints:
-        """For each GPU event the place, in ``trace.calls``, of the call that launched it; -1 where it is not known.
+        """The place in ``trace.calls`` of the launch of every GPU event; -1 if unknown.
 
-        Of several calls with its correlation it is the last that began before it, or else the first.
+        Of several calls with the event's correlation it is the last one that began before the event, or else the first.
         """
         calls, gpu = self.trace.calls, self.trace.gpu
         if not len(calls):
             return np.full(len(gpu), NONE, dtype=np.int64)
         order = np.argsort(calls.correlation, kind="stable")  # of equal ones, in the order of their begins
-        known = calls.correlation[order]
-        first = np.searchsorted(known, gpu.correlation, "left")
-        last = np.searchsorted(known, gpu.correlation, "right")
-        found = (first < last) & (gpu.correlation > 0)
-        place = np.where(found, order[np.minimum(first, len(order) - 1)], NONE)
-        for index in np.flatnonzero(found & (last - first > 1)).tolist():
+        correlations = calls.correlation[order]
+        first = np.searchsorted(correlations, gpu.correlation, "left")
+        last = np.searchsorted(correlations, gpu.correlation, "right")
+        matched = (first < last) & (gpu.correlation > 0)
+        place = np.where(matched, order[np.minimum(first, len(order) - 1)], NONE)
+        for index in np.flatnonzero(matched & (last - first > 1)).tolist():
             several = order[first[index] : last[index]]
             begins = self.trace.begin[calls.row[several]]
             before = np.searchsorted(begins, self.trace.begin[gpu.row[index]], "right")
@@ -316,34 +316,34 @@ class LaunchLinks:
 
     @cached_property
     def operator(self) -> Ints:
-        """For each GPU event the place, in ``trace.scopes``, of the operator around its launch; -1 without one."""
-        found = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
+        """The place in ``trace.scopes`` of the operator around the launch of every GPU event; -1 without one."""
+        operators = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
         launched = self.launch >= 0
-        found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
-        return found
+        operators[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
+        return operators
 
     def around_calls(self, category: Category | None = None) -> Ints:
-        """For each of ``trace.calls`` the innermost scope of that category around its begin."""
+        """Return the innermost scope of a category around the begin of every call in ``trace.calls``."""
         rows = self.trace.calls.row
         return self.innermost(self.trace.thread[rows], self.trace.begin[rows], category)
 
     def innermost(self, thread: Codes, time: Ints, category: Category | None = None) -> Ints:
-        """For each moment of a thread the place of the innermost scope, of that category, around it; -1 without one."""
+        """Return the place of the innermost scope of a category around every moment of a thread; -1 without one."""
         wanted = None if category is None else self.trace.category[self.trace.scopes.row] == category
         return self.nest.innermost(thread, time, wanted)
 
     def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
-        """All scopes around a moment, outermost first; ``place`` is the innermost one."""
-        found = []
+        """Return all scopes around a moment, outermost first; ``place`` is the innermost one."""
+        scopes = []
         while place >= 0:
             if self.nest.end[place] > time:  # one that only overlaps may have ended
-                found.append(place)
+                scopes.append(place)
             place = int(self.nest.parent[place])
-        return tuple(reversed(found))
+        return tuple(reversed(scopes))
 
 
 class Nest:
-    """Some events of a trace as intervals on threads, and which are in which.
+    """Events of a trace as nested intervals on threads.
 
     Args:
         trace: whose events they are.
@@ -352,34 +352,34 @@ class Nest:
 
     def __init__(self, trace: Trace, rows: Ints) -> None:
         self.thread, self.begin, self.end = trace.thread[rows], trace.begin[rows], trace.ends(rows)
-        # For each interval the innermost one around its begin, -1 without one, and how many are around it.
+        # The innermost interval around the begin of an interval, -1 without one, and how many are around it.
         self.parent, depth = nested(self.thread, self.begin, self.end)
         order = np.argsort(depth, kind="stable")
         # The intervals' places by how many are around them, those without any first.
         self.levels: list[Ints] = np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
-        """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
-        found = np.full(len(time), NONE, dtype=np.int64)
+        """Return the innermost wanted interval around every moment of a thread; -1 without one."""
+        places_around = np.full(len(time), NONE, dtype=np.int64)
         for item in np.unique(thread).tolist():
             here = thread == item
             low, high = np.searchsorted(self.thread, [item, item + 1])
-            found[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
-            found[here & (found < low)] = NONE
-        open_ones = np.flatnonzero(found >= 0)
+            places_around[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
+            places_around[here & (places_around < low)] = NONE
+        open_ones = np.flatnonzero(places_around >= 0)
         while len(open_ones):
-            places = found[open_ones]
+            places = places_around[open_ones]
             fits = time[open_ones] < self.end[places]
             if wanted is not None:
                 fits &= wanted[places]
             open_ones = open_ones[~fits]
-            found[open_ones] = self.parent[found[open_ones]]
-            open_ones = open_ones[found[open_ones] >= 0]
-        return found
+            places_around[open_ones] = self.parent[places_around[open_ones]]
+            open_ones = open_ones[places_around[open_ones] >= 0]
+        return places_around
 
 
 def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
-    """For each interval the place of the innermost one around its begin, -1 without one, and how many are around it.
+    """Return the innermost interval around the begin of every interval, -1 without one, and how many are around it.
 
     ``thread``, ``begin``, ``end``: sorted by thread, then by begin, outer ones first.
     """
@@ -404,7 +404,7 @@ def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
     return parent, depth
 
 
-# Rows of an analysis as named columns of equal length; seconds and bytes, ``None`` or NaN for what is not known.
+# Rows of an analysis as named columns of equal length; seconds and bytes, ``None`` or NaN for unknown values.
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
@@ -420,26 +420,26 @@ _TRUTHS = {"eligible", "tensor_cores"}
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns by name: lists, or arrays of numbers or truths."""
+    """Columns by name: lists, or arrays of numbers or truth values."""
 
     columns: Mapping[str, Sequence[Any] | NDArray[Any]]
 
     @classmethod
     def named(cls, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
-        """Rows of values in the order of the names."""
+        """Return columns from rows of values in the order of the names."""
         return cls({name: [row[place] for row in rows] for place, name in enumerate(names)})
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
     def rows(self, top: int | None = None) -> Iterator[dict[str, Any]]:
-        """Each row by the columns' names, in plain Python; what is not known is ``None``."""
+        """Return the rows as dictionaries of plain Python values; unknown values are ``None``."""
         lists = [_plain(column)[:top] for column in self.columns.values()]
         for values in zip(*lists, strict=True):
             yield dict(zip(self.columns, values, strict=True))
 
     def sorted_by(self, column: str) -> Columns:
-        """The rows with the largest first; equal ones stay in their order."""
+        """Return the rows with the largest first; equal ones stay in their order."""
         order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
         return Columns(
             {
@@ -478,7 +478,7 @@ def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
 class Groups:
     """Events that share a key.
 
-    ``first``: for each group the index of its first member, in the order of first members.
+    ``first``: the index of the first member of every group, in the order of first members.
     """
 
     first: NDArray[np.int64]
@@ -487,25 +487,25 @@ class Groups:
 
     @classmethod
     def group_by(cls, *keys: NDArray[Any]) -> Groups:
-        """Groups by one or several whole numbers of each event."""
+        """Return groups by one or several whole numbers per event."""
         codes = np.zeros(len(keys[0]), dtype=np.int64)
         for key in keys:
-            values, each = np.unique(key, return_inverse=True)
-            codes = np.unique(codes * len(values) + each, return_inverse=True)[1]
+            values, value_codes = np.unique(key, return_inverse=True)
+            codes = np.unique(codes * len(values) + value_codes, return_inverse=True)[1]
         _, first, of, count = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
         order = np.argsort(first)
         return cls(first[order], np.argsort(order)[of], count[order])
 
     def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """The sum of each group's values."""
+        """Return the sums of the groups' values."""
         sums: NDArray[np.float64] = np.bincount(self.group, weights=values, minlength=len(self.first)).astype(
             np.float64
         )
         return sums
 
     def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
-        """Each group's mean, weighted, of the values that are known; NaN where none is, or no weight."""
-        known = np.isfinite(values)
-        total = self.sum(np.where(known, weights, 0))
+        """Return the groups' weighted means of finite values; NaN without a value or a weight."""
+        finite = np.isfinite(values)
+        total = self.sum(np.where(finite, weights, 0))
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.where(total > 0, self.sum(np.where(known, values, 0.0) * weights) / total, np.nan)
+            return np.where(total > 0, self.sum(np.where(finite, values, 0.0) * weights) / total, np.nan)

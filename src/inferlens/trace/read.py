@@ -1,4 +1,4 @@
-"""From a trace file, a pipe or bytes to a :class:`Trace`; damage is no error as long as there is a list of events."""
+"""Reading a :class:`Trace` from a file, a pipe or bytes. Damage is no error as long as there is a list of events."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ from inferlens.units import byte_count, percent, plural
 
 # The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
 #
-# The text is cut behind an event, on trust: what is decoded must be whole, and so a cut within an event is found out
-# and made elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end.
+# The text is cut behind an event, without a check. Decoding fails if the cut was within an event, and then the text is
+# cut elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end.
 # Text that is no JSON is mended where that is safe; of the rest, single events are skipped and counted.
 
 # Small enough to stay in a processor's cache until it is decoded: 4 MiB take a third longer.
@@ -74,7 +74,7 @@ _EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .
 
 
 def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
-    """The text of ``source``, unpacked, in blocks of :data:`BLOCK` bytes; damage ends it and is remarked on.
+    """Yield the unpacked text of ``source`` in blocks of :data:`BLOCK` bytes. Damage ends it and adds a note.
 
     Raises InferlensError if it cannot be opened, is a folder or a device, or needs a library that is not there.
     """
@@ -114,7 +114,7 @@ def _opened(source: Path | bytes) -> io.BufferedReader:
 
 
 def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
-    """What reads the text of a file; never more than is asked for, and what comes before damage is not lost."""
+    """Return a reader of a file's text that never reads more than requested and keeps the text before damage."""
     start = file.peek(4)[:4]
     if start.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=file, mode="rb").read1
@@ -126,7 +126,7 @@ def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
 
 
 class NotATrace(InferlensError):
-    """The text is that of something else."""
+    """Text that is no trace."""
 
 
 class EventReader:
@@ -140,7 +140,7 @@ class EventReader:
 
     @property
     def about(self) -> TraceMetadata:
-        """What stands beside the events."""
+        """The metadata of the trace."""
         return TraceMetadata.decode(self._metadata)
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -163,15 +163,15 @@ class EventReader:
                 self._bare, self._buffer = True, self._buffer[1:]
                 return
             for match in islice(_BEGIN.finditer(self._buffer), _TRIES):
-                beside = _read_metadata(self._buffer[: match.start()] + b'"traceEvents":[]}')
-                if beside is not None:
-                    self._metadata, self._buffer = beside, self._buffer[match.end() :]
+                metadata = _read_metadata(self._buffer[: match.start()] + b'"traceEvents":[]}')
+                if metadata is not None:
+                    self._metadata, self._buffer = metadata, self._buffer[match.end() :]
                     return
             if not block or len(self._buffer) > MOST_HELD or self._buffer[:1] not in (b"{", b""):
                 raise NotATrace("This is not a trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:
-        """Events up to the last place where the text can be cut."""
+        """Return events up to the last place where the text can be cut."""
         self._buffer += block
         end = len(self._buffer) + 1
         for _ in range(_TRIES):
@@ -203,13 +203,13 @@ class EventReader:
         return events
 
     def _take(self, end: int) -> list[Event]:
-        """Events of the text held, up to a place in it or to where the list ends."""
+        """Return events of the buffer up to a place in it, or up to the end of the list."""
         events, rest = _decoded(decode_events, self._buffer[:end])
         self._leave(rest, end)
         return events
 
     def _salvaged(self, end: int) -> list[Event]:
-        """The same of text that is broken: what mending does not mend is read event by event."""
+        """Return events of broken text. It is mended, or else read event by event."""
         text = mend_json(self._buffer[:end]).strip().strip(b",")
         try:
             events, rest = _decoded(decode_events, text)
@@ -219,7 +219,7 @@ class EventReader:
         return events
 
     def _one_by_one(self, text: str) -> tuple[list[Event], bytes | None]:
-        """Read each event that is whole, wherever it begins, and count those that are not."""
+        """Read every whole event, wherever it begins, and count the broken ones."""
         events: list[Event] = []
         end = 0
         for start in (match.start() for match in _EVENT.finditer(text)):
@@ -239,7 +239,7 @@ class EventReader:
         self._remarks["could not be read and were skipped"] += count
 
     def _leave(self, rest: bytes | None, end: int) -> None:
-        """Keeps what follows what was read: behind the list if that has ended, else from a place in the text held."""
+        """Keep the rest of the buffer: the text behind the list if that has ended, else from a place in the buffer."""
         behind = self._buffer[end:]
         self._ended = rest is not None
         self._buffer = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
@@ -248,15 +248,15 @@ class EventReader:
         while len(self._buffer) <= MOST_HELD and (block := next(self._blocks, b"")):
             self._buffer += block
         rest = self._buffer.strip().removeprefix(b",")
-        beside = None if self._bare else _read_metadata(b"{" + rest)
-        if beside is not None:
-            self._metadata = {**beside, **self._metadata}
+        metadata = None if self._bare else _read_metadata(b"{" + rest)
+        if metadata is not None:
+            self._metadata = {**metadata, **self._metadata}
         elif rest:
             self._remarks["What follows the events cannot be read; it was left out."] += 1
 
 
 def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
-    """The events of a text of objects with commas between them; and what follows, if the list ends within the text.
+    """Return the events of a text of objects with commas between them, and the rest if the list ends within the text.
 
     Raises msgspec.DecodeError or another of :data:`PROBLEMS`, if it is not as it should be.
     """
@@ -285,13 +285,13 @@ def _one_event(text: str, start: int) -> tuple[Event, int] | None:
 
 
 def _cut(text: bytes, end: int) -> int:
-    """Place behind the last brace before ``end`` that is followed by a comma and another brace; 0 if there is none."""
-    found = _LAST.match(text, 0, end)
-    return found.end() if found else 0
+    """Return the place behind the last brace before ``end`` that a comma and a brace follow; 0 without one."""
+    match = _LAST.match(text, 0, end)
+    return match.end() if match else 0
 
 
 def _read_metadata(text: bytes) -> dict[str, Raw] | None:
-    """What is of use in an object beside the events; ``None`` if the text is none."""
+    """Return the useful fields of an object other than the events; ``None`` if the text is no object."""
     for form in (bytes, mend_json):
         try:
             fields = msgspec.json.decode(form(text), type=dict[str, Raw])
@@ -305,7 +305,7 @@ def _read_metadata(text: bytes) -> dict[str, Raw] | None:
 
 Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
 _LARGEST = 2**63 - 1
-# Microseconds that still fit, as nanoseconds and added to each other, into 64 bits.
+# Microseconds of which sums, in nanoseconds, still fit into 64 bits.
 _LATEST = 2**62 // 1000
 # Bytes of columns that need no question: small traces are read in less time than the question takes.
 _UNASKED = 2**25
@@ -313,14 +313,14 @@ _UNASKED = 2**25
 _CUT_OFF = 0.05  # of the launches
 _SHARE = 4
 _NAMED = 5  # unknown categories in a message
-# Which of the parts beside all events one of a category is in, by the category's number.
+# The part of the trace that events of a category are in, by the category's number.
 _PART = np.array(
     [next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if category in of), -1) for category in Category]
 )
 
 
 class _Codes(dict[Any, int]):
-    """Numbers whatever is looked up, in the order in which it comes up."""
+    """A dictionary that numbers its keys in the order of their first lookup."""
 
     def of(self, keys: Sequence[Any]) -> Codes:
         return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
@@ -331,7 +331,7 @@ class _Codes(dict[Any, int]):
 
 
 class TraceBuilder:
-    """Takes events and gives the trace that they make."""
+    """A builder that takes events and returns their trace."""
 
     def __init__(self, remarks: Remarks) -> None:
         self._remarks = remarks
@@ -344,7 +344,7 @@ class TraceBuilder:
         self._most: int | None = None
 
     def add(self, events: Sequence[Event]) -> None:
-        """Some more events, in any order; InferlensError if memory has no room for them."""
+        """Add events, in any order. Raises InferlensError if memory has no room for them."""
         others = [event for event in events if event.ph != "X"]
         for event in others:
             if event.name == "process_name" and event.args:
@@ -356,7 +356,7 @@ class TraceBuilder:
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
     def trace(self, about: TraceMetadata) -> Trace:
-        """Everything that was added, as a trace."""
+        """Return the trace of all added events."""
         self.add([])
         main = self._joined(Trace)
         annotations = np.array([name.startswith(ANNOTATIONS) for name in self._names], dtype=bool)
@@ -410,7 +410,7 @@ class TraceBuilder:
             )
 
     def _joined(self, form: type[Any]) -> dict[str, Any]:
-        """Each column in one piece; one after the other, so that only one is there twice."""
+        """Return the columns, joined one after the other, so that only one is in memory twice."""
         parts = self._columns.pop(form)
         return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
 
@@ -506,16 +506,16 @@ def _ordered(part: Part, order: Ints) -> Part:
 
 
 def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
-    """The events that have a time, and their times in microseconds."""
+    """Return the events that have a time, and their times in microseconds."""
     times = np.array([event.ts for event in events])
-    known = _usable(times)
-    if known.all():
+    usable = _usable(times)
+    if usable.all():
         return events, times
-    return [event for event, has in zip(events, known.tolist(), strict=True) if has], times[known]
+    return [event for event, has in zip(events, usable.tolist(), strict=True) if has], times[usable]
 
 
 def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
-    """Which of some times, of which any may be missing, can be reckoned with."""
+    """Return a mask of the times that are present and finite."""
     if microseconds.dtype == object:
         return np.array([item is not None and least <= item < _LATEST for item in microseconds.tolist()], dtype=bool)
     fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
@@ -523,7 +523,7 @@ def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
 
 
 def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
-    """Microseconds, as int, float or Decimal, in whole nanoseconds, none lost on the way.
+    """Convert microseconds, as int, float or Decimal, to whole nanoseconds without loss.
 
     A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
     """
@@ -532,9 +532,9 @@ def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
     if microseconds.dtype == object:
         return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
     floor = np.floor(microseconds)
-    found: Ints = floor.astype(np.int64) * 1000
-    found += np.rint((microseconds - floor) * 1000).astype(np.int64)
-    return found
+    nanoseconds: Ints = floor.astype(np.int64) * 1000
+    nanoseconds += np.rint((microseconds - floor) * 1000).astype(np.int64)
+    return nanoseconds
 
 
 def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
@@ -542,12 +542,12 @@ def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
 
 
 def _whole(values: Sequence[Any]) -> Ints:
-    """Whole numbers; what is missing or fits into no column is :data:`UNKNOWN`."""
+    """Return whole numbers; a missing number, or one that fits into no column, is :data:`UNKNOWN`."""
     try:
         return np.array(values, dtype=np.int64)
     except (TypeError, OverflowError):  # most have neither
-        known = (UNKNOWN if value is None or abs(value) >= _LARGEST else int(value) for value in values)
-        return np.fromiter(known, np.int64, len(values))
+        numbers = (UNKNOWN if value is None or abs(value) >= _LARGEST else int(value) for value in values)
+        return np.fromiter(numbers, np.int64, len(values))
 
 
 def _text(raw: Raw) -> str:
@@ -567,7 +567,7 @@ def _triples(values: list[list[int] | None]) -> Ints:
 
 
 def read_trace(source: Path | bytes) -> Trace:
-    """The complete events of a trace; what was skipped or mended stands in its ``notes``.
+    """Return the trace with all complete events. Its ``notes`` say which events were skipped or mended.
 
     ``source`` is a file, plain or packed with gzip or zstd, a pipe, or ``-``; or what such a file holds. Raises
     InferlensError if it cannot be opened, is no trace, or memory has no room for it.
@@ -638,7 +638,7 @@ class Event(Struct, gc=False):
 
 
 class BareEvent(Event, gc=False):
-    """The same without its arguments, which may have any form."""
+    """An event without its arguments, which may have any form."""
 
     args: Any = None
 
@@ -647,7 +647,7 @@ class BareEvent(Event, gc=False):
 
 
 class ExactEvent(Event, gc=False):
-    """The same, with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
+    """An event with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
 
     ts: Decimal | None = None  # type: ignore[assignment]
     dur: Decimal | None = None  # type: ignore[assignment]
@@ -660,7 +660,7 @@ _LARGE = 2.0**43
 
 
 def decode_events(text: bytes) -> list[Event]:
-    """Events from a JSON list. Raises msgspec.DecodeError if it is none, or an event has not the form of one."""
+    """Return events from a JSON list. Raises msgspec.DecodeError if it is no list of events."""
     events: list[Event] = _EVENTS.decode(text)
     times = [event.ts or 0 for event in events]
     if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
@@ -694,11 +694,11 @@ def _undone(match: re.Match[bytes]) -> bytes:
     return string or (b"" if match[0] == b"," else b"null")
 
 
-# What was not as it should be: sentences, and what happened to how many events, such as ``were skipped``.
+# Notes on damage: sentences, and counts of events by their fate, such as ``were skipped``.
 Remarks = Counter[str]
 
 
 def sentences(remarks: Remarks) -> tuple[str, ...]:
-    """The sentences, then one for each count."""
+    """Return the sentences, then one per count."""
     counted = (f"{plural(count, 'event')} {what}." for what, count in remarks.items() if count and what[-1] != ".")
     return (*(what for what in remarks if what[-1] == "."), *counted)

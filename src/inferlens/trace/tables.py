@@ -1,4 +1,4 @@
-"""A trace, or a step of it, as tables: operators and kernels with what each took, every step, slices of the time."""
+"""Tables of a trace or of one of its steps: modules, operators, kernels, steps, and slices of the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from inferlens.trace.analysis import PARTS, PREFIXES, Analysis, Intervals, filling, shares_of
 from inferlens.trace.model import CALLS, SECOND, SLICES, UNKNOWN, Category, Columns, Groups, Ints, Nest, Trace
 
-# Modules as a tree: what each took on the host and on the GPU, with those in it and by itself.
+# Modules as a tree: their time on the host and on the GPU, with and without the modules in them.
 #
 # Modules come from the calls of ``nn.Module`` that the profiler records with stacks, or, where it recorded none, from
 # the ``record_function`` scopes. A module is its path: the names of the calls around it. GPU time is that of everything
@@ -27,7 +27,7 @@ NO_MODULE = "(no module)"
 
 
 def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
-    """A row for each module, in the order of a walk through the tree; the last is for what belongs to none.
+    """Return a row per module, in the order of a walk through the tree. The last row is for time outside of modules.
 
     ``depth`` is how deep to unfold; 1 is the outermost modules alone. Times are seconds, paths have dots.
     """
@@ -70,9 +70,9 @@ def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
 
 
 def call_stacks(analysis: Analysis) -> tuple[Ints, list[str]]:
-    """For each scope the place of its stack in the texts: the Python calls around it, innermost first, with ``;``.
+    """Return the places of the scopes' stacks in the texts: the Python calls around them, innermost first, with ``;``.
 
-    PyTorch wrote them beside each operator once, and writes the calls alone now.
+    Earlier versions of PyTorch wrote them as an argument of operators. Later ones write only the calls.
     """
     trace = analysis.trace
     rows = trace.rows(Category.PYTHON)
@@ -88,22 +88,22 @@ def call_stacks(analysis: Analysis) -> tuple[Ints, list[str]]:
 
 
 def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, int], int]]:
-    """The number of each call's path; and the numbers by that of the path around and the code of the name."""
+    """Return the numbers of the calls' paths, and all numbers by the parent path's number and the code of the name."""
     numbers: dict[tuple[int, int], int] = {}
-    found: list[int] = []
+    path_numbers: list[int] = []
     for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
-        around = found[parent] if parent >= 0 else -1
-        found.append(numbers.setdefault((around, name), len(numbers)))
-    return np.array(found, dtype=np.int64), numbers
+        around = path_numbers[parent] if parent >= 0 else -1
+        path_numbers.append(numbers.setdefault((around, name), len(numbers)))
+    return np.array(path_numbers, dtype=np.int64), numbers
 
 
 def _nested(trace: Trace, rows: Ints) -> Ints:
-    """Rows sorted as a nest is."""
+    """Return rows sorted as in a nest."""
     return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
 
 
 def _module_rows(analysis: Analysis) -> Ints:
-    """Calls of modules in the step that was chosen, sorted as a nest is."""
+    """Return the calls of modules in the chosen step, sorted as in a nest."""
     trace = analysis.trace
     rows = trace.rows(Category.PYTHON)
     rows = rows[trace.starting(rows, _MODULE)]
@@ -114,15 +114,15 @@ def _module_rows(analysis: Analysis) -> Ints:
 
 
 def _launched(analysis: Analysis, nest: Nest, of: Ints, count: int) -> Any:
-    """Nanoseconds on GPUs of what each module launched itself; behind the last one, of what none did."""
+    """Return the GPU nanoseconds that modules launched themselves; the last value is for no module."""
     trace, launch = analysis.trace, analysis.launch_links.launch
-    found = np.full(len(launch), count, dtype=np.int64)
-    known = np.flatnonzero(launch >= 0)
-    if len(known) and count:
-        rows = trace.calls.row[launch[known]]
+    modules = np.full(len(launch), count, dtype=np.int64)
+    launched = np.flatnonzero(launch >= 0)
+    if len(launched) and count:
+        rows = trace.calls.row[launch[launched]]
         place = nest.innermost(trace.thread[rows], trace.begin[rows])
-        found[known] = np.where(place >= 0, of[place], count)
-    return np.bincount(found, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)
+        modules[launched] = np.where(place >= 0, of[place], count)
+    return np.bincount(modules, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)
 
 
 # Tukey's fences: a step is an outlier this many interquartile ranges beyond the middle half, from so many steps on.
@@ -133,34 +133,34 @@ KINDS: dict[int, str] = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Cat
 
 
 def operators(analysis: Analysis, *by: str) -> Columns:
-    """A row for each operator, by ``shapes`` or ``stack`` too, what takes most on the GPU first, or else on the host.
+    """Return a row per operator, also by ``shapes`` or ``stack``; the longest on the GPU, or else on the host, first.
 
     Times are seconds; those on a GPU are NaN where the trace has no GPU events. ``tensor_share`` is that of kernels
     with tensor cores in the operator's GPU time; ``eligible`` says whether it could use them.
     """
     trace, costs, scopes = analysis.trace, analysis.costs, analysis.trace.scopes
     places = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
-    told: dict[str, tuple[NDArray[Any], Sequence[str]]] = {
+    arguments: dict[str, tuple[NDArray[Any], Sequence[str]]] = {
         "shapes": (scopes.shapes, trace.texts), "stack": (scopes.stack, trace.texts),
     }  # fmt: skip
     if "stack" in by and not any(trace.texts[code] for code in set(scopes.stack.tolist())):
-        told["stack"] = call_stacks(analysis)
-    groups = Groups.group_by(trace.name[scopes.row[places]], *(told[key][0][places] for key in by))
+        arguments["stack"] = call_stacks(analysis)
+    groups = Groups.group_by(trace.name[scopes.row[places]], *(arguments[key][0][places] for key in by))
     first = places[groups.first]
 
     def seconds(values: Ints) -> NDArray[np.float64]:
         return groups.sum(values[places]) / SECOND
 
-    known = 1.0 if len(trace.gpu) else np.nan
+    gpu_factor = 1.0 if len(trace.gpu) else np.nan
     device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
     columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
-    columns |= {key: [_compact(told[key][1][code]) for code in told[key][0][first].tolist()] for key in by}
+    columns |= {key: [_compact(arguments[key][1][code]) for code in arguments[key][0][first].tolist()] for key in by}
     columns |= {
         "calls": groups.count,
         "host_self": seconds(costs.host_self),
         "host_total": seconds(costs.host_total),
-        "device_self": seconds(costs.device_self) * known,
-        "device_total": device / SECOND * known,
+        "device_self": seconds(costs.device_self) * gpu_factor,
+        "device_total": device / SECOND * gpu_factor,
         "eligible": groups.sum(costs.eligible[places]) > 0,
         "tensor_share": np.divide(tensor, device, out=np.full(len(device), np.nan), where=device > 0),
     }
@@ -169,7 +169,7 @@ def operators(analysis: Analysis, *by: str) -> Columns:
 
 
 def _compact(text: str) -> str:
-    """JSON without blanks, which writers set as they like; a text of JSON as itself."""
+    """Return JSON without blanks; a JSON string as its text."""
     try:
         value = msgspec.json.decode(text) if text else ""
     except msgspec.DecodeError:
@@ -178,7 +178,7 @@ def _compact(text: str) -> str:
 
 
 def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
-    """A row for each name of a GPU event, what takes most first; ``by_operator``: by what launched it, and how, too.
+    """Return a row per name of a GPU event, the longest first; ``by_operator``: also by operator and launch.
 
     Times are seconds, sizes bytes, ``occupancy`` is from 0 to 1. Blocks per SM and occupancy are means weighted by
     duration; registers, shared memory, grid and block are those of the longest call.
@@ -189,13 +189,13 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
     keys: list[NDArray[Any]] = [trace.name[rows], trace.category[rows]]
     if by_operator:
         launchers = costs.operator[events]
-        # An operator is known by its name; without one it is a name of its own.
+        # The key of an operator is its name. No operator has a key of its own.
         names = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else launchers
         named = np.where(launchers >= 0, names, UNKNOWN)
         keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
     groups = Groups.group_by(*keys)
     duration = trace.duration[rows]
-    # The longest event of each group stands for it.
+    # The longest event of a group stands for it.
     order = np.lexsort((-duration, groups.group))
     last = np.cumsum(groups.count)
     longest = order[last - groups.count]
@@ -227,8 +227,8 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
 def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
     trace, costs = analysis.trace, analysis.costs
     kernel = trace.category[trace.gpu.row[events]] == Category.KERNEL
-    used, known = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
-    return [one if says else None for one, says in zip(used.tolist(), known.tolist(), strict=True)]
+    used, certain = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
+    return [one if says else None for one, says in zip(used.tolist(), certain.tolist(), strict=True)]
 
 
 def _plain_numbers(values: Ints) -> list[int | None]:
@@ -236,12 +236,12 @@ def _plain_numbers(values: Ints) -> list[int | None]:
 
 
 def _triples(values: NDArray[np.int64]) -> list[str | None]:
-    """``56x2x1``; nothing where there is none."""
+    """Return sizes as ``56x2x1``; an empty text for zeros."""
     return ["x".join(map(str, item)) if any(item) else None for item in values.tolist()]
 
 
 def stepping(analysis: Analysis) -> Columns:
-    """A row for each step, in order of time; seconds, ``begin`` since the first one began."""
+    """Return a row per step, in order of time; seconds, ``begin`` since the first one began."""
     steps = analysis.steps if analysis.step is None else analysis.counted
     length = steps.end - steps.begin
     kernels = analysis.trace.rows(Category.KERNEL)
@@ -275,7 +275,7 @@ _RUNNING = {
 
 
 def timeline(analysis: Analysis) -> Columns:
-    """A row for each of :data:`SLICES` equal slices of the time.
+    """Return a row per slice of the time, of :data:`SLICES` equal ones.
 
     Columns are shares of the slice: in which a ``kernel``, a ``copy`` (or fill) ran on any GPU, in which the host was
     in an ``operator`` or a call of the ``runtime``, and the estimated ``sm_efficiency`` (the mean over GPUs).
@@ -298,7 +298,7 @@ def timeline(analysis: Analysis) -> Columns:
 
 
 def _efficiency(analysis: Analysis, edges: Ints) -> Any:
-    """Nanoseconds of each slice, weighted by the share of multiprocessors at work; NaN where nothing says it."""
+    """Return the nanoseconds of the slices, weighted by the share of busy multiprocessors; NaN if unknown."""
     gpu = analysis.trace.gpu
     devices = np.unique(gpu.device[gpu.blocks_per_sm > 0]).tolist()
     total = np.zeros(len(edges) - 1) if devices else np.full(len(edges) - 1, np.nan)
