@@ -280,7 +280,7 @@ def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
     some.those = workers
     plan = Plan(model=("fake:demo",), where=Where(on=("all",)))
     seen = [Environment(variables={"CUDA_VISIBLE_DEVICES": gpu}) for gpu in ("GPU-a", "GPU-b")]
-    states = [remote.RunState(known=(sample(environment=each),)) for each in seen]
+    states = [remote.RunState(records=(sample(environment=each),)) for each in seen]
     jobs = [remote.CasesJob(plan=plan, cases=(), state=state) for state in states]
     remote.RemoteRun(plan, some(plan), Observer(), None).do("bench", jobs, type(None))
     assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}

@@ -155,7 +155,8 @@ def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
         assert record.facts[IN_TURNS]
         assert record.marks is not None
         assert not [span for span in record.marks.spans if span.kind == "foreign process"]
-        assert record.memory.device_peak is None
+        # memory of the whole GPU belongs to both
+        assert record.memory.device_peak is None or "the case's processes" in record.memory.device_basis
     turns = sorted((begin, record.id) for record in records for begin in record.measurement("latency").begins)
     assert sum(one != other for (_, one), (_, other) in itertools.pairwise(turns)) > len(records)
 

@@ -264,7 +264,7 @@ def test_an_illegal_memory_access_leaves_the_other_cases_right(label: str, tmp_p
         option="pytorch.cuda_graph=false",
     )
     first, *others = sorted(records, key=lambda record: record.created)
-    assert (first.model.name, first.case.backend) == ("illegal_access", "pytorch")
+    assert (first.model.name, first.case.backend) == ("tests.gpu.crash.illegal_access", "pytorch")
     assert first.status in ("failed", "crashed")
     good = [record for record in others if record.model.name == "good"]
     assert [record.status for record in good] == ["ok", "ok"]

@@ -258,7 +258,7 @@ def test_json_has_all_of_it():
     assert (data["schema"], data["exit_code"]) == ("inferlens.comparison/1", EVERYTHING.exit_code)
     assert data["sentences"] == sentences(EVERYTHING)
     first = EVERYTHING.cases[0]
-    fields = {field.name for field in msgspec.structs.fields(type(first))}
+    fields = {field.encode_name for field in msgspec.structs.fields(type(first))}
     assert [set(item) for item in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
     assert (data["cases"][0]["change"], data["cases"][0]["digest"]) == (first.change, first.case.digest)
     assert data["differences"][0]["field"] == "torch"
