@@ -82,12 +82,7 @@ BANNED_NAMES: dict[str, int] = {
     "units": 1,
     "views": 46,
 }
-BANNED_OPENINGS: dict[str, int] = {
-    "analysis": 12,
-    "backends": 4,
-    "cli": 1,
-    "stats": 2,
-}
+BANNED_OPENINGS: dict[str, int] = {}
 LONG_FUNCTION = 61  # an option of a command takes a line
 LONG_FILE = 800
 

@@ -19,7 +19,8 @@ from inferlens.record import machine
 from inferlens.record.machine import Marks
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Accuracy, Measurement, Record, Warning
 from inferlens.spec.case import Budget
-from inferlens.stats import host_bound, steady
+from inferlens.stats import samples as host_bound
+from inferlens.stats import steady
 from inferlens.stats import steady as diagnostics
 from tests.stats.series import autoregressive
 from tests.views.samples import UNCHECKED, WRONG, case, failure, in_turns, record

@@ -100,7 +100,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether it can be compared."""
+        """Return whether it can be compared."""
         return self.state == OK
 
 
@@ -120,12 +120,12 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def comparable(self) -> bool:
-        """Whether both sides can be compared."""
+        """Return whether both sides can be compared."""
         return self.base.ok and self.candidate.ok
 
     @property
     def measured_once(self) -> bool:
-        """Whether each side has one process, so that the variation between processes is unknown."""
+        """Return whether each side has one process, so that the variation between processes is unknown."""
         return self.base.processes == self.candidate.processes == 1
 
     def likely_verdict(self, threshold: float) -> str:
@@ -135,12 +135,12 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def outputs_unchecked(self) -> bool:
-        """Whether the outputs of a side are unchecked."""
+        """Return whether the outputs of a side are unchecked."""
         return any(note.startswith(UNCHECKED) for side in (self.base, self.candidate) for note in side.notes)
 
     @property
     def ran_on_neither(self) -> bool:
-        """Whether no side can be compared, which is no news about the candidate."""
+        """Return whether no side can be compared, which is no news about the candidate."""
         return not self.base.ok and not self.candidate.ok
 
 
@@ -179,7 +179,7 @@ class RecordComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def measured_once(self) -> bool:
-        """Whether all comparable cases were measured once."""
+        """Return whether all comparable cases were measured once."""
         return all(case.measured_once for case in self.cases if case.comparable)
 
     @property

@@ -45,8 +45,7 @@ from inferlens.spec import hints
 from inferlens.spec.case import QUANTIZED, Case, Option
 from inferlens.spec.hints import Hint
 from inferlens.spec.plan import bench_words, command
-from inferlens.stats.host_bound import gpu_waits_for_host
-from inferlens.stats.samples import median
+from inferlens.stats.samples import gpu_waits_for_host, median
 from inferlens.units import byte_count, duration, listing, percent, plural, ratio, significant
 
 Subject = Literal["time", "trust"]
@@ -344,7 +343,7 @@ class Evidence:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the case runs on a GPU."""
+        """Return whether the case runs on a GPU."""
         return self.case.device != "cpu"
 
     @property
@@ -452,7 +451,7 @@ class Evidence:
 
     @cached_property
     def layers_are_modules(self) -> bool:
-        """Whether every layer is one module, as in eager PyTorch, so that nothing has compiled the model."""
+        """Return whether every layer is one module, as in eager PyTorch, so that nothing has compiled the model."""
         layers = [timed_layer.layer for timed_layer in self.timed_layers]
         return bool(layers) and all(layer.modules == (layer.name,) for layer in layers)
 

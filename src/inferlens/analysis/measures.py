@@ -23,7 +23,6 @@ from inferlens.record.machine import Energy
 from inferlens.record.record import AGREEMENT, KERNEL_FAMILIES, MEMORY_APART, Accuracy, Metric, Record
 from inferlens.spec.objective import Constraint
 from inferlens.stats.comparison import estimate, interval_over_processes
-from inferlens.stats.host_bound import enqueueing_is_bottleneck
 from inferlens.stats.intervals import (
     Interval,
     difference_of_means,
@@ -33,7 +32,7 @@ from inferlens.stats.intervals import (
     quantile_interval,
     share_interval,
 )
-from inferlens.stats.samples import geometric_mean, median
+from inferlens.stats.samples import enqueueing_is_bottleneck, geometric_mean, median
 from inferlens.units import ratio
 
 COPY_BOUND = 0.5  # of the GPU time, in copies

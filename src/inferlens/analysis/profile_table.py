@@ -30,9 +30,8 @@ from inferlens.analysis.samples import steady_samples
 from inferlens.errors import check_choice
 from inferlens.record.profile import Kernel, Kernels, Layer, Level, Profile, Tensor
 from inferlens.record.record import Record
-from inferlens.stats.host_bound import enqueueing_is_bottleneck, gpu_waits_for_host
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
-from inferlens.stats.samples import Array, median, summarise
+from inferlens.stats.samples import Array, enqueueing_is_bottleneck, gpu_waits_for_host, median, summarise
 from inferlens.trace.kernels import kernel_precision
 
 Family = Literal[
@@ -375,7 +374,7 @@ class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
 
     @property
     def overlaps(self) -> bool:
-        """Whether layers add up to more than the whole, so that some ran at the same time."""
+        """Return whether layers add up to more than the whole, so that some ran at the same time."""
         return self.outside.typical < -_ROUNDING * self.whole.typical
 
 

@@ -147,7 +147,7 @@ class CaseRuns:
 
     @property
     def cut_short(self) -> bool:
-        """Whether the run has fewer processes of the case than planned, or its cases never met."""
+        """Return whether the run has fewer processes of the case than planned, or its cases never met."""
         planned = max(record.repeats for record in self.records)
         return len(self.records) < planned or any(CUT_SHORT in record.facts for record in self.records)
 
@@ -158,7 +158,7 @@ class CaseRuns:
 
     @property
     def ranked(self) -> bool:
-        """Whether it may win: every process ran, with right outputs."""
+        """Return whether it may win: every process ran, with right outputs."""
         return all(record.ranked for record in self.records)
 
     @property
@@ -209,7 +209,7 @@ class CaseRuns:
 
     @property
     def separate_rate(self) -> bool:
-        """Whether throughput is of other processes than latency."""
+        """Return whether throughput is of other processes than latency."""
         timed = [record.id for record in self.timed if record.measurement("latency")]
         return bool(timed and self._rated) and self._rated[0].id not in timed
 

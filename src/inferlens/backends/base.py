@@ -228,7 +228,7 @@ class PhaseNote:
 
 @dataclass
 class Preparation:
-    """What a backend may use while it prepares a model, and what it reports: phases, facts, artefacts, warnings."""
+    """The services for a backend that prepares a model, and its reports: phases, facts, artefacts, warnings."""
 
     folder: Path  # the case's folder; its files are kept with the record
     cache: Path  # for artefacts shared by cases; name them by their content
@@ -320,7 +320,7 @@ class Runner(ABC):
 
     @property
     def reuses_outputs(self) -> bool:
-        """Whether the next call overwrites the outputs that ``give`` returned."""
+        """Return whether the next call overwrites the outputs that ``give`` returned."""
         return False
 
     def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with

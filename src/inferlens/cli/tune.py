@@ -64,7 +64,7 @@ def tune(
 
 
 def listed(plan: Plan, selection: SearchSelection) -> Document:
-    """What would be tried."""
+    """Return the candidates that a tuning would try."""
     from dataclasses import replace
 
     from inferlens.execution.cases import estimator

@@ -60,7 +60,7 @@ class RaceState(Struct, frozen=True, kw_only=True):
 
     @property
     def decided(self) -> bool:
-        """Whether the leader may safely be chosen."""
+        """Return whether the leader may safely be chosen."""
         return not self.open
 
 

@@ -72,7 +72,7 @@ class Steady(Struct, frozen=True):
 
     @property
     def steady(self) -> bool:
-        """Whether there is a steady state."""
+        """Return whether there is a steady state."""
         return self.reason in ("steady", "warm-up")
 
 

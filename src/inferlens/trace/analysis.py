@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError
 from inferlens.record.display import Struct
-from inferlens.stats.host_bound import gpu_waits_for_host
+from inferlens.stats.samples import gpu_waits_for_host
 from inferlens.trace.kernels import ELIGIBLE, occupancy_of, uses_tensor_cores
 from inferlens.trace.model import (
     CALLS,

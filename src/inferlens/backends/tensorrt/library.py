@@ -62,12 +62,12 @@ class Flavour:
 
     @property
     def strongly_typed_only(self) -> bool:
-        """Whether the builder cannot lower precisions."""
+        """Return whether the builder cannot lower precisions."""
         return self.jit or not hasattr(self.module.BuilderFlag, "FP16")  # TensorRT for RTX 1.4 has flags it ignores
 
     @property
     def jit(self) -> bool:
-        """Whether kernels are compiled when an engine runs: then there is a runtime cache and no timing cache."""
+        """Return whether kernels are compiled when an engine runs: then there is a runtime cache and no timing cache."""
         return hasattr(getattr(self.module, "IRuntimeConfig", None), "create_runtime_cache")
 
     @property
