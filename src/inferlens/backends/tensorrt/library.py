@@ -67,7 +67,7 @@ class Flavour:
 
     @property
     def jit(self) -> bool:
-        """Return whether kernels are compiled when an engine runs: then there is a runtime cache and no timing cache."""
+        """Return whether kernels are compiled when an engine runs, with a runtime cache instead of a timing cache."""
         return hasattr(getattr(self.module, "IRuntimeConfig", None), "create_runtime_cache")
 
     @property
