@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inferlens.models.weights import randomize
-from inferlens.models.zoo import resnet34
+from inferlens.models.zoo import ResNet34
 
 FACTOR = 1.02
 TORCHVISION = ("alexnet", "mobilenet_v2", "resnet18", "resnet50", "vit_b_16")
@@ -31,7 +31,7 @@ def build(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
         bert = transformers.AutoModel.from_config(transformers.BertConfig())
         return bert, (torch.randint(0, 30522, (1, 128), generator=source),)
-    makers: dict[str, Callable[[], torch.nn.Module]] = {"resnet34": resnet34}
+    makers: dict[str, Callable[[], torch.nn.Module]] = {"resnet34": ResNet34}
     if name in TORCHVISION:
         import torchvision
 

@@ -24,7 +24,7 @@ from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from tests.views.samples import WRONG, case, failure, record
 
-RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", asked="resnet18")
+RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", argument="resnet18")
 
 
 def told(

@@ -220,9 +220,9 @@ def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
     assert (tuned.best.device, tuned.best.precision, tuned.best.batch) == ("cuda", "fp16", 8)
     assert {record.status for record in tuned.final_records} == {"ok"}
     assert all(record.agreement and record.agreement.agrees for record in tuned.final_records)
-    looked = [record for record in tuned.searched if record.ranked]
+    looked = [record for record in tuned.search_records if record.ranked]
     assert all(abs(sum(record.facts[KERNEL_FAMILIES].values()) - 1) < 0.01 for record in looked), "of the GPU time"
-    named = [record for record in tuned.searched if record.ranked and IN_TURNS in record.facts]
+    named = [record for record in tuned.search_records if record.ranked and IN_TURNS in record.facts]
     if not any("case_memory" in record.machine.absent for record in named if record.machine):  # NVML names processes
         peaks = [record.memory.device_peak or 0 for record in named]
         assert min(peaks) > 100 * 2**20
