@@ -143,7 +143,7 @@ def build_engine(network: Network, config: Any) -> bytes:
     if serialized is not None:
         return bytes(serialized)
     reason = f"{network.flavour.title} cannot build the engine: {error_summary(errors)}."
-    if any(option_words in error for error in errors for option_words in NO_MEMORY_TEXTS):
+    if any(text in error for error in errors for text in NO_MEMORY_TEXTS):
         raise MemoryError(reason)
     raise Unsupported(reason)
 
