@@ -172,7 +172,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
-        """The description that A and B share, the descriptions of each, and the measurements of each."""
+        """The description that A and B share, then the description and the measurements of both sides."""
         common, names = distinguish_cases((self.a, self.b), self.revisions)
         a, b = (
             "  ".join([self._figure(side), *_cost_texts(costs)])
@@ -277,7 +277,7 @@ def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[
 
 
 def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
-    """Return notes that change or weaken the answer, beyond what the interval covers, each with its side."""
+    """Return the notes that change or weaken the answer beyond its interval, with their sides."""
     differing = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
     owners: dict[str, list[str]] = {}
     for name, records in (("A", a), ("B", b)):
@@ -300,12 +300,12 @@ class Step(NamedTuple):
 
 
 class ABSteps(Struct, frozen=True, kw_only=True):
-    """The comparisons of environments, each with the one before; ``print`` shows it.
+    """The comparisons of consecutive environments; ``print`` shows them.
 
     A change between two environments whose times differ is a cause; a change between two that are equally fast is not.
 
     Attributes:
-        steps: B of each is A of the next.
+        steps: consecutive comparisons; B of one step is A of the next one.
         level: confidence that all verdicts together are right.
     """
 

@@ -118,8 +118,8 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             formats=formats,
             supports=supports,
             writes=tuple(
-                Support(fromkey, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
-                for fromkey in dict.fromkeys([*first, *self.variants])
+                Support(variant, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
+                for variant in dict.fromkeys([*first, *self.variants])
                 if quantizer
             ),
             absent=tuple(absent),
