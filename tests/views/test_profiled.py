@@ -283,6 +283,9 @@ def test_modules_fit_on_a_screen_the_most_important_first():
     assert len(shown) <= 24
     assert sum(line.startswith("  block5 ") for line in shown) == 2
     assert len(drawn("modules", *both, depth=2).splitlines()) > 120
+    few = render(modules_document(group_profiles(loaded(*both)), lines=1, brief=True, command="inferlens modules D"))
+    assert "block5" in few
+    assert "more: inferlens modules D --depth 2" in few
 
 
 def test_the_reference_is_the_first_column():

@@ -126,7 +126,8 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
 
     def blocks(lines: int, *, sentences: bool) -> list[Table | str]:
-        tables = modules_document(cases, lines=lines, brief=True).blocks()
+        command = f"inferlens modules {shlex.quote(str(above))}"
+        tables = modules_document(cases, lines=lines, brief=True, command=command).blocks()
         return [*top, *(block for block in tables if sentences or not isinstance(block, str)), more]
 
     def fitted(size: Screen) -> list[Table | str]:
@@ -136,7 +137,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
             for sentences in least
             for lines in range(size.lines, least[sentences] - 1, -1)
         )
-        return first_fitting(tries, size) or blocks(1, sentences=False)
+        return first_fitting(tries, size) or blocks(MODULES, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:

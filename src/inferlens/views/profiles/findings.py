@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -145,7 +145,8 @@ def _top_findings(
     head, names = distinguish([case.case for case in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
     rules = _by_rule([case.time_findings for case in cases], leading)
-    answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured) if rules else ""
+    labels = {case.case.profile.case.label for case in cases}
+    answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured, labels) if rules else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
     failed = [
         f"{name}: {finding_case.reason}" for finding_case, name in zip(cases, names, strict=True) if finding_case.reason
@@ -198,14 +199,18 @@ def _leads(case: ProfiledCase, rows: Sequence[Row]) -> bool:
     return own_row is not None and own_row is best
 
 
-def _standing(case: ProfiledCase, name: str, rows: Sequence[Row]) -> str:
-    """Compare the case of the first finding with the fastest. A slow case may not be worth work."""
+def _standing(case: ProfiledCase, name: str, rows: Sequence[Row], labels: Set[str]) -> str:
+    """Compare the case of the first finding with the fastest. A slow case may not be worth work.
+
+    ``labels`` are those of the profiled cases, which alone are counted.
+    """
     same_work, own_row, best = _same_work(case, rows)
     took = median(case.unprofiled) if case.unprofiled else own_row and own_row.median
     if best is None or not took or not best.median or len(same_work) < 2:
         return ""
     if own_row is best:
-        return f"Finding 1 is of {name}, the fastest of {plural(len(same_work), 'way')}: {duration(took)}."
+        ways = sum(row.label in labels for row in same_work)
+        return f"Finding 1 is of {name}{f', the fastest of {ways} ways' if ways > 1 else ''}: {duration(took)}."
     than = f"{plain(best.name)} is {ratio(took / best.median)} as fast there"
     return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
 

@@ -208,13 +208,15 @@ def modules_document(
     fused: str = "work",
     lines: int = LINES,
     brief: bool = False,
+    command: str = "",
 ) -> Document:
     """Return the modules of each model from comparable profiles of every level.
 
     Args:
-        groups: the profiles of each model; the others but the last two are as of the command.
+        groups: the profiles of each model; the others but the last three are as of the command.
         lines: of a tree and its notes, for people, where no depth is asked for.
         brief: without a title, and with one note; without models of which nothing was profiled, beside others.
+        command: the command that shows the rest, if it is not the one that shows this.
 
     Raises:
         InferlensError: for another level or rule, or a reference that fits none.
@@ -228,7 +230,7 @@ def modules_document(
     trees = [tree_of(module_tree, fused, depth) for module_tree in column_sets]
 
     return Document(
-        blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief)),
+        blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief, command=command)),
         data=lambda: {"schema": SCHEMA, "models": [_data(tree, tree.table) for tree in trees]},
         csv=lambda: (CSV, (line for tree in trees if tree.table for line in _lines(tree.columns, tree.table))),
     )
@@ -243,12 +245,12 @@ def tree_of(tree: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
     return replace(tree, table=module_table(profiles, rule=fused, depth=depth, right=right))
 
 
-def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> Iterator[Table | str]:
+def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, command: str = "") -> Iterator[Table | str]:
     """Yield the trees with at most ``most`` lines."""
     drawn = [tree for tree in trees if tree.table]
     if most and len(drawn) > 1:
         shown = _combined_table(trees, most - 3 * brief)
-        yield replace(shown, title="", notes=()) if brief else shown
+        yield _with_command(replace(shown, title="", notes=()) if brief else shown, command)
         return
     for shown_tree in trees:
         head, names = distinguish([column.case for column in shown_tree.columns or shown_tree.missing])
@@ -272,7 +274,17 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool) -> It
         yield sentences
         lines = _module_lines(shown_tree.table, len(names), unit, most and max(most - used, 1))
         wholes = ["kernels" if column.of_kernels else "call" for column in shown_tree.columns]
-        yield Table("", "module", _headings(names, unit, wholes), lines_and_sums(lines, sums), notes=notes)
+        table = Table("", "module", _headings(names, unit, wholes), lines_and_sums(lines, sums), notes=notes)
+        yield _with_command(table, command)
+
+
+def _with_command(table: Table, command: str) -> Table:
+    """Move the number of hidden modules below the table, with the command that shows them, if another one does."""
+    rest = [line.name.replace("--depth", f"{command} --depth") for line in table.lines if "more: --depth" in line.name]
+    if not command or not rest:
+        return table
+    lines = [line for line in table.lines if "more: --depth" not in line.name]
+    return replace(table, lines=lines, notes=[*table.notes, *rest])
 
 
 def _combined_table(trees: Sequence[ModuleTree], most: int) -> Table:
@@ -290,7 +302,7 @@ def _combined_table(trees: Sequence[ModuleTree], most: int) -> Table:
     lines: list[Line] = []
     left = sum(visible_rows(table.rows[1:], per_case)[1] for _, table in drawn)
     unit = unit_of(module_column.case.profile for tree, _ in drawn for module_column in tree.columns)
-    for (tree, table), name in list(zip(drawn, names, strict=True))[: room // (per_case + 1)]:
+    for (tree, table), name in list(zip(drawn, names, strict=True))[: max(room // (per_case + 1), 1)]:
         whole, *calls = _sums(tree, table, unit)
         calls = calls[: per_case > 2]
         modules = _module_lines(table, len(tree.columns), unit, per_case - len(calls), rest=False)
