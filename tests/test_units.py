@@ -15,6 +15,7 @@ TEXTS = {
     units.duration: {850e-6: "850 µs", 0.0123: "12.3 ms", 4.2: "4.20 s", 42.0: "42 s", 185: "3 min 05 s", None: "–"},
     units.byte_count: {0: "0 B", 512: "512 B", 1.5 * 2**20: "1.50 MiB", 2**50: "1,024 TiB", None: "–"},
     units.milliseconds: {0.0123: "12.3", None: "–"},
+    units.latency: {0.0123: "12.3 ms", 4.1e-6: "4.10 µs", 1e-5: "0.0100 ms", None: "–"},
     units.mebibytes: {812 * 2**20: "812", None: "–"},
     units.bare_seconds: {4.3: "4.30", 0.0834: "0.08", 2e-6: "0.00", 312.4: "312", None: "–"},
     units.rate: {81.26: "81.3", None: "–"},

@@ -68,6 +68,7 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
     """
     from inferlens.cli import progress, screen
     from inferlens.execution.commands import bench_model
+    from inferlens.record.store import safe_name
     from inferlens.views.results import Records
 
     check("bench", options)
@@ -76,7 +77,8 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
     else:
         with progress.Bar(screen.errors(), rounds=not options.get("repeats")) as bar:
             records = bench_model(model, example_inputs, options, bar)
-    return Records(records, reference=options.get("reference"), where=str(options.get("output") or "results"))
+    folders = {str(Path(options.get("output") or "results") / safe_name(record.model.name)) for record in records}
+    return Records(records, reference=options.get("reference"), where=sorted(folders))
 
 
 @takes("tune")

@@ -59,8 +59,14 @@ megaflops = partial(bare, scale=1e-6)  # of FLOPs
 
 
 def latency(seconds: float | None) -> str:
-    """Return a latency in milliseconds, the unit of every table: ``12.3 ms``, ``0.00427 ms``."""
-    return ABSENT if seconds is None else f"{milliseconds(seconds)} ms"
+    """Return a latency in milliseconds, the unit of every table, or a very short one in microseconds: ``4.27 µs``."""
+    text = latency_cell(seconds)
+    return text if seconds is None or "µs" in text else f"{text} ms"
+
+
+def latency_cell(seconds: float | None) -> str:
+    """Return a latency for a column of milliseconds: ``12.3``, or ``4.27 µs``."""
+    return f"{microseconds(seconds)} µs" if seconds and seconds < 1e-5 else milliseconds(seconds)
 
 
 def duration(seconds: float | None) -> str:

@@ -23,6 +23,9 @@ class Small(torch.nn.Module):
 def small(): return Small()
 def shown(): return Small(), torch.zeros(2, 3, 8, 8)
 def wrong(): return Small(), torch.zeros(2, 5, 8, 8)
+class Text(torch.nn.Module):
+    def forward(self, input_ids, mask): return input_ids * mask
+def text(): return Text()
 def flat(): return torch.nn.Linear(8, 4)
 def broken(): raise RuntimeError("the checkpoint is gone")
 def number(): return 3
@@ -54,6 +57,7 @@ BAD = {
     "ours:small --input image=1x3x8": "",
     "ours:wrong": "does not take its own example, image=2x5x8x8:float32",
     "ours:flat": "What to feed this model is not known.",
+    "ours:text": "Try: --input input_ids=1x128:int64 --input mask=1x128:int64",
     "ours:smal": "did you mean small",
     "ours:broken": "the checkpoint is gone (ours.py, line 13)",
     "ours:number": "returns a value of type int",

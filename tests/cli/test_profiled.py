@@ -128,10 +128,3 @@ def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path: Path)
     assert max(map(len, lines)) <= 100
     assert [line.split()[0] for line in lines if line.startswith(("stem", "body", "call"))] == ["stem", "body", "call"]
     assert lines[-1].startswith("More: inferlens show results/demo --view findings")
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_finding_counts_the_profiled_ways_alone(tmp_path: Path) -> None:
-    inferlens("bench", "fake:demo", "-b", "fake:steady", "--quick", cwd=tmp_path)
-    done = inferlens("profile", "fake:demo", "-b", "fake:fast", "--precision", "fp32,fp16", "--runs", "5", cwd=tmp_path)
-    assert "the fastest of 2 ways" in done.stdout

@@ -28,11 +28,11 @@ RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module"
 
 
 def told(
-    cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = (), *, rounds: bool = False
+    cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = (), **words: bool
 ) -> list[str]:
     """The lines of a pipe, of cases that take ``every`` so many seconds."""
     out, clock = io.StringIO(), itertools.count(step=every)
-    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock)), rounds=rounds) as bar:
+    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock)), **words) as bar:
         no = Unsupported("No such device.")
         bar.planned([PlannedCase(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
         for each in ended:
@@ -94,6 +94,12 @@ def test_the_clock_runs_on_once_each_case_was_measured() -> None:
         bar.progress(0.5)
         assert "0:00:30" in out.getvalue()
         assert "0:01:35" in out.getvalue()
+
+
+def test_the_time_left_of_profiles_is_known_after_the_second_case() -> None:
+    ways = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
+    lines = told(ways, [record(way, samples=(0.01,) * 9) for way in ways[:2]], profiles=True)
+    assert [line.endswith("left)") for line in lines[-2:]] == [False, True]
 
 
 def test_of_later_rounds_one_line_tells_all():
@@ -202,7 +208,8 @@ def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = {"backend": "fake:steady,fake:fast", "quick": True, "iterations": 3, "output": tmp_path}
-    inferlens.bench("fake:demo", **words)
+    done = inferlens.bench("fake:demo", **words)
+    assert f"inferlens show {tmp_path / 'demo'} --plot" in " ".join(str(done).split())
     assert capsys.readouterr().err == ""
     out = io.StringIO()
     monkeypatch.setattr(screen, "errors", lambda: Console(file=out, force_terminal=True, width=100))

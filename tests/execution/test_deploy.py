@@ -402,6 +402,7 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> 
     with inferlens.load(faked) as fast:
         assert fast.record.case.variant == "fast"
         (spec,) = fast.inputs
+        assert str(fast) == f"<demo by {fast.record.case.label}: {spec}>"
         np.testing.assert_allclose(fast(np.ones(spec.shape, np.float32)), np.prod(spec.shape[1:]))
     done = command("export", "--best", str(faked), "-o", "out", cwd=tmp_path)
     assert done.returncode == 2
@@ -412,6 +413,10 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> 
     assert best_case(tmp_path / "demo")[1] == best
     assert best_case(tmp_path / "demo" / "another")[0].case.variant == "fast"
     measured(tmp_path, "fake:demo", "fake:steady", batch=8)
+    with pytest.raises(
+        InferlensError, match=r"has a tuned winner \(batch 1\) and records of other inputs. .*/best for the winner"
+    ):
+        inferlens.load(tmp_path / "demo")
     (best / RECORD).unlink()
     with pytest.raises(InferlensError, match=r"in each of 2 comparisons .* Try: the folder of one case, such as "):
         inferlens.load(tmp_path / "demo")

@@ -86,7 +86,7 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     case = Case(model=model_info.spec, backend="tensorrt", batch=None)
     with pytest.raises(InferlensError, match="What to feed this model is not known") as raised:
         load(case)
-    assert raised.value.hint.startswith("--input x=")
+    assert raised.value.hint.startswith("--input x=1x3x224x224:float32")
     model = load(msgspec.structs.replace(case, inputs=(TensorSpec("x", (2, 3)),)))
     assert model.inputs == (TensorSpec("x", (2, 3)),)
     assert len(model.weights_sha256) == 64

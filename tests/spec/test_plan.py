@@ -17,7 +17,7 @@ from inferlens.execution.cases import expand
 from inferlens.execution.protocol import PlannedCase
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, budget_words, command, toml_words
+from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, bench_words, budget_words, command, toml_words
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -377,6 +377,11 @@ def test_what_no_recommendation_fits_has_the_default_variant() -> None:
     model_info = replace(RESNET, format="torchscript")
     able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
     assert [planned.case.way for planned in expand(RECOMMENDED, [model_info], able)] == ["torchscript:script"]
+
+
+def test_a_case_of_named_sizes_is_a_command_without_its_inputs() -> None:
+    ids = TensorSpec("ids", (1, 128), "int64", 84, 30375, names=("", "length"))
+    assert bench_words(Case(model="factory:m.py:f", backend="b", inputs=(ids,)), "cpu")[-2:] == ["--dim", "length=128"]
 
 
 def test_of_a_live_module_a_command_is_a_call_from_python() -> None:

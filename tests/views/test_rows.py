@@ -487,6 +487,11 @@ def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_wha
     assert "inferlens ab resnet18 " in text
 
 
+def test_a_median_that_the_rate_contradicts_is_unsteady():
+    text = shown([record(case("openvino"), median=0.8e-3, rate=111.0), record(case(), rate=99.0)])
+    assert [line.split()[1] for line in text.splitlines() if line.rstrip().endswith("unsteady")] == ["openvino"]
+
+
 def test_a_reference_of_few_samples_is_marked_in_the_headline():
     made = [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
     (answer,) = answers(rows(made))

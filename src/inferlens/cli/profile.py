@@ -114,7 +114,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
-    with Bar(screen.errors()) as bar:
+    with Bar(screen.errors(), profiles=True) as bar:
         profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)

@@ -42,16 +42,25 @@ class Elapsed(ProgressColumn):
 class Bar(Observer):
     """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
 
-    ``rounds`` says whether those of the planned cases that do the same work meet in rounds once each is over.
+    ``rounds`` says whether those of the planned cases that do the same work meet in rounds once each is over, and
+    ``profiles`` whether each is profiled once it is over.
     """
 
     foresees = True  # whether the planned cases will all be measured, so that their time can be told
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, *, rounds: bool = False) -> None:
+    def __init__(
+        self,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        rounds: bool = False,
+        profiles: bool = False,
+    ) -> None:
         self.records: list[Record] = []
         self._console = console
         self._clock = clock
         self._rounds = rounds
+        self._profiles = profiles
         self._since = clock()
         self._cases: list[PlannedCase] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
@@ -133,7 +142,7 @@ class Bar(Observer):
             self._seconds[case.digest] = now - self._since
         self._since = now
         meet = self._rounds and may_meet(self._cases)
-        left = self._seconds_left(loads_all=meet)
+        left = self._seconds_left(first_counts=not meet and not self._profiles)
         then = ", then rounds" * meet
         remarks = ["best so far"] * best + ([f"{units.about(left)} left{then}"] if left else [])
         place = f"[{self._done}/{len(self._cases)}]"
@@ -147,15 +156,15 @@ class Bar(Observer):
         race = f"{named}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
-    def _seconds_left(self, *, loads_all: bool) -> float:
+    def _seconds_left(self, *, first_counts: bool) -> float:
         """Return the seconds of the cases to come, from those that are over; 0 if they are not known.
 
-        With ``loads_all`` the time of the first case does not count: the others loaded and built meanwhile.
+        Without ``first_counts`` the first case tells nothing: others loaded and built meanwhile, or it is profiled yet.
         """
         seconds = self._seconds
         able = {planned.case.digest for planned in self._cases if not planned.refusal}
         coming = [digest for digest in (+self._left).elements() if digest in able]
-        if not self.foresees or len(seconds) <= loads_all:
+        if not self.foresees or len(seconds) <= (not first_counts):
             return 0.0
         took = [*seconds.values()]
         typical = mean(took[1:] or took)  # the reference is computed in the first's time, and others load

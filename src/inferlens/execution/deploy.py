@@ -516,7 +516,9 @@ class Deployed(Displayed):
 
     def __repr__(self) -> str:
         case = self.record.case
-        return f"<{self.record.model.name} by {case.label}: {listing([*map(str, self.inputs)])}>"
+        return f"<{self.record.model.name} by {case.label}: {listing([spec.brief for spec in self.inputs])}>"
+
+    __str__ = __repr__
 
     def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
         """Return the outputs as arrays in order, floats as float32, as a comparison needs them."""

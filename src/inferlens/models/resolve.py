@@ -388,23 +388,26 @@ def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
 
 def _guess(opened: OpenedModel) -> TensorSpec:
     """Return an image, if the model takes one. Most models without a description of their inputs do."""
-    image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, list[str]()
+    image, why, names, embeds = TensorSpec("x", (1, 3, 224, 224)), None, ["x"], False
     if opened.module is not None:
         import torch
 
         image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
-        names = needed_arguments(opened.module)
+        names = needed_arguments(opened.module) or [image.name]
+        first = next(part for part in opened.module.modules() if not [*part.children()])
+        embeds = len(names) == 1 and isinstance(first, torch.nn.Embedding)
         try:
             with torch.inference_mode():
                 opened.module(torch.zeros(image.shape, dtype=own_type(opened)))
             return image
         except Exception as error:
             why = error
+    whole = [name for name in names if embeds or name == "tokens" or name.endswith(("ids", "mask"))]
     raise InferlensError(
         "What to feed this model is not known.",
         expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
-        hint=" ".join(f"--input {name}=SHAPE:float32" for name in names or [image.name])
-        + ", where SHAPE is such as 1x3x224x224",
+        hint=" ".join(f"--input {name}={'1x128:int64' if name in whole else '1x3x224x224:float32'}" for name in names)
+        + ", with the shapes of your inputs",
     ) from why
 
 

@@ -144,6 +144,11 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         best = f":opt={'x'.join(map(str, self.best))}" if self.best else ""
         return f"{self.name}={sizes or 'scalar'}:{self.dtype}{bounds}{best}"
 
+    @property
+    def brief(self) -> str:
+        """Return name, shape and type, without the bounds of values."""
+        return str(msgspec.structs.replace(self, low=None))
+
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
         bounds = "" if self.low is None else f":{self.low}..{self.high}"

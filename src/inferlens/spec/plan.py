@@ -307,7 +307,8 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     within: Annotated[
         float,
         OptionSpec(
-            "Time for the rounds between the fastest ways, after each case was measured once; 30m with --thorough.",
+            "Time for the rounds between the fastest ways, in addition to one measurement of each case; 30m with "
+            "--thorough.",
             ("bench",), DURATION,
         ),
     ] = USUAL_SECONDS  # fmt: skip
@@ -614,6 +615,8 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
         if value not in (None, "") and value != omitted.get(name):
             values = keep_words(case) if name == "keep" else [str(value)]
             result += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
+    if case.sizes and case.model.startswith(("factory:", "live:")) and not any(spec.dynamic for spec in case.inputs):
+        return result + [part for name, size in case.sizes.items() for part in ("--dim", f"{name}={size}")]
     return result + [part for spec in case.inputs for part in ("--input", spec.text)]
 
 

@@ -99,6 +99,7 @@ DOUBTS = {
     "nonfinite-outputs": "outputs with NaN or inf",
 }
 FEW = DOUBTS["few-samples"]
+CONTRADICTION = 3  # a call takes on average more than three times the median latency
 # Words for answers, which have no column of outputs.
 OUTPUT_REMARKS = {"random": "outputs not compared: they are random", "keeps state": "the model keeps state"}
 # Doubts that do not come from the machine.
@@ -112,8 +113,10 @@ def doubts(row: Row) -> list[str]:
     """
     met = row.rounds and row.processes > 1
     codes = OWN_DOUBTS if met else (*OWN_DOUBTS, *DOUBTS)
+    rate, typical = row.iterations_per_second, row.median
+    contradicts = bool(rate and typical and CONTRADICTION * rate * typical < 1)
     codes_here = {note.code for note in row.notes} - {*["disturbed"] * row.machine_load.busy}
-    return list(dict.fromkeys(DOUBTS[code] for code in codes if code in codes_here))
+    return list(dict.fromkeys(["unsteady"] * contradicts + [DOUBTS[code] for code in codes if code in codes_here]))
 
 
 def answers(

@@ -316,6 +316,11 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     records = load_records(values)
     best = load_records(values / BEST) if (values / BEST / RECORD).is_file() else records
     _refuse_several_models(best + records, values)
+    others = [record for record in records if record.status == "ok" and record.case.work != best[0].case.work]
+    if best is not records and others:
+        problem = f"{values} has a tuned winner ({best[0].case.sizes_label}) and records of other inputs."
+        hint = f"{values / BEST} for the winner, or the folder of one case, such as {records.folders[others[0].id]}"
+        raise InferlensError(problem, hint=hint)
     if len({record.case.digest for record in best}) == 1:
         return best[0], best.folders[best[0].id]
     if len(comparisons := best.comparisons) > 1:

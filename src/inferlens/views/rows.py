@@ -227,9 +227,10 @@ class Row(Struct, frozen=True, kw_only=True):
         return {"batch": self.batch, **self.sizes}
 
     def inputs_without(self, names: Collection[str]) -> str:
-        """Return the inputs with names in place of sizes; ``N`` for the batch."""
+        """Return the inputs with names in place of sizes, ``N`` for the batch, and without bounds of values."""
         sizes = {name: str(size) for name, size in self.dimensions.items() if name not in names}
-        return re.sub(r"\{(.+?)\}", lambda name: {"batch": "N", **sizes}.get(name[1], name[1]), self.form)
+        form = re.sub(r"(:u?int\d+):-?\d+\.\.-?\d+", r"\1", self.form)
+        return re.sub(r"\{(.+?)\}", lambda name: {"batch": "N", **sizes}.get(name[1], name[1]), form)
 
     @property
     def seconds_per_call(self) -> float | None:

@@ -611,7 +611,7 @@ def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str
     """Return the subtitle: the work, and the candidates that are not drawn."""
     untimed = sum(candidate.objective is None for candidate in facts)
     row = finals_rows(tuned)[0]
-    words = [plain(row.inputs.replace(":float32", "")), plain(row.device_name)]
+    words = [plain(row.inputs_without(()).replace(":float32", "")), plain(row.device_name)]
     words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
     words += [f"{untimed} that failed or were wrong are not drawn"] if untimed else []
     return " · ".join([*words, "dashed: nothing is better in both"])

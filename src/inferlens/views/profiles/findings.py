@@ -151,7 +151,9 @@ def _top_findings(
     failed = [
         f"{name}: {finding_case.reason}" for finding_case, name in zip(cases, names, strict=True) if finding_case.reason
     ]
-    notes = [] if brief else first_notes([*failed, *_doubts(cases, names), *_unchecked_notes(cases, names)])
+    doubts = _doubts(cases, names)
+    doubtful = [f"{text.partition(':')[0]}: shares say where to look, not what can be won." for text in doubts[:1]]
+    notes = doubtful if brief else first_notes([*failed, *doubts, *_unchecked_notes(cases, names)])
     lines -= sum(len(wrap(plain(note), WIDTH)) for note in notes) + len(wrap(head, WIDTH)) - 1
     rows: list[Line] = []
     shown = 0
