@@ -59,7 +59,7 @@ BAD = {
     "ours:flat": "What to feed this model is not known.",
     "ours:text": "Try: --input input_ids=1x128:int64 --input mask=1x128:int64",
     "ours:smal": "did you mean small",
-    "ours:broken": "the checkpoint is gone (ours.py, line 13)",
+    "ours:broken": "the checkpoint is gone (ours.py, line 16)",
     "ours:number": "returns a value of type int",
     "ours:wants": "missing 1 required positional argument",
     "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)",
