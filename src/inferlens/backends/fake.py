@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -73,6 +74,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     clock: Annotated[
         Literal["fake", "host"], Meta(description="fake: scripted times; host: time the empty call for real")
     ] = "fake"
+    sleep: Annotated[bool, Meta(description="let calls take the scripted time for real")] = False
     trouble: Annotated[Trouble, Meta(description="a way to misbehave")] = "none"
     when: Annotated[
         Literal["prepare", "enter", "infer", "throughput", "exit"], Meta(description="where to misbehave")
@@ -160,6 +162,7 @@ class FakeRunner(Runner, LayerProfiler):
         self._preparation = preparation
         self._sample_count = 0
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant] * factor(options)
+        self._seconds = milliseconds * 1e-3
         noise = random.Random(f"{case.seed} {preparation.folder.name}")  # differs per process
         spread = 0.1 if case.variant == "noisy" else 0.0
         self.clock: Clock = HostClock()
@@ -185,6 +188,11 @@ class FakeRunner(Runner, LayerProfiler):
     def infer(self, feed: Inputs) -> Inputs:
         if self._options.trouble != "none":
             self.misbehave("infer")
+        if self._options.sleep:
+            end = time.perf_counter() + self._seconds
+            time.sleep(max(0.0, self._seconds - 3e-4))
+            while time.perf_counter() < end:  # a sleep ends late
+                pass
         return feed
 
     def collect(self, outputs: Inputs) -> Outputs:

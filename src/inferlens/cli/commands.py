@@ -20,7 +20,7 @@ from inferlens.spec import hints
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    "bench": "", "tune": "", "ab": "",
+    "bench": "", "tune": "", "ab": "", "load": "",
     **dict.fromkeys(("show", "compare"), "show"),
     "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
     "report": "show", "trace": "profile", "roofline": "profile", "graph": "",

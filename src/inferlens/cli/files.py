@@ -112,6 +112,9 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     from inferlens.execution.deploy import export_best
     from inferlens.views.results import best_case
 
+    if results.name == "load":
+        _deploy_load(results, output, limit, trust=words.get("trust", False))
+        return
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
         done = export_best(record, folder, output, phase=phase, timeout=limit, **words)
@@ -119,6 +122,16 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     screen.notes(filter(None, [record.model.weights_note]))
     files = units.listing(sorted(path.name for path in output.iterdir()))
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
+
+
+def _deploy_load(results: Path, output: Path, limit: float, *, trust: bool) -> None:
+    """Write the best deployment of a load test, with a server."""
+    from inferlens.execution.load.run import export_deployment, load_loads
+
+    cache = results.resolve().parents[1] / ".cache"
+    with screen.busy(f"{results}") as phase:
+        best = export_deployment(load_loads([results]), output, cache, phase=phase, timeout=limit, trust=trust)
+    screen.note(f"Wrote {best.case.label}, {best.deployment}, to {output}. Serve it: python {output}/serve.py")
 
 
 @options.takes()

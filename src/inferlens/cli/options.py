@@ -43,13 +43,15 @@ class ShownOptions(Struct, kw_only=True):
         str,
         OptionSpec(
             f"{', '.join(FORMATS)}.",
-            (*SHOWING, "bench", "tune", "trace", "quantize", "partition"),
+            (*SHOWING, "bench", "tune", "trace", "quantize", "partition", "load"),
             names=("--format", "-f"),
         ),
     ] = "table"
     json: Annotated[
         bool,
-        OptionSpec("The same as --format json.", ("show", "bench", "tune", "ab", "quantize", "partition", "doctor")),
+        OptionSpec(
+            "The same as --format json.", ("show", "bench", "tune", "ab", "load", "quantize", "partition", "doctor")
+        ),
     ] = False
     wide: Annotated[
         bool,
@@ -81,7 +83,9 @@ class ShownOptions(Struct, kw_only=True):
     file: Annotated[
         Path | None,
         OptionSpec(
-            f"Also write the table to this file; {ENDINGS}", ("bench", "tune", "ab", "profile"), names=("--file", "-o")
+            f"Also write the table to this file; {ENDINGS}",
+            ("bench", "tune", "ab", "profile", "load"),
+            names=("--file", "-o"),
         ),
     ] = None
     dry_run: Annotated[

@@ -50,6 +50,7 @@ def task_named(name: str) -> Task:
     if name in tasks:
         return tasks[name]
     from inferlens.execution import deploy, profile, quantize
+    from inferlens.execution.load import tasks as load
 
     tasks |= {
         "profile": profile.profile_case,
@@ -62,6 +63,8 @@ def task_named(name: str) -> Task:
         "measured outputs": deploy.measured_outputs,
         "script": deploy.run_script,
         "quantize": quantize.quantize_model,
+        "serve": load.serve,
+        "drive": load.drive,
     }
     return tasks[name]
 

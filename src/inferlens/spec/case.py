@@ -24,7 +24,7 @@ QUANTIZED = ("fp8", "int8")  # of models that are quantized already, or are to b
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
-MEASURING = ("bench", "tune", "profile", "ab")  # the commands that measure
+MEASURING = ("bench", "tune", "profile", "ab", "load")  # the commands that measure
 MAX_TIME = 2.0  # seconds of a series; the confidence comes from several processes
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",

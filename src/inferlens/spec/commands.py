@@ -170,6 +170,62 @@ class PartitionOptions(Struct, kw_only=True):
     ] = ""
 
 
+class LoadOptions(Struct, kw_only=True):
+    """Options of ``load``."""
+
+    within: Annotated[
+        str, OptionSpec("The limit on the latency of requests, such as p99=50ms or p95=20ms.", metavar="LIMIT")
+    ] = "p99=50ms"
+    rate: Annotated[
+        tuple[str, ...],
+        OptionSpec("Measure these rates, in requests per second, in place of the highest one within the limit."),
+    ] = ()
+    concurrency: Annotated[
+        tuple[int, ...],
+        OptionSpec("Measure with so many clients, each with one request under way, in place of a rate."),
+    ] = ()
+    arrivals: Annotated[
+        str, OptionSpec("poisson (at random), constant, bursts=N, or replay=FILE with a time in seconds a line.")
+    ] = "poisson"
+    mix: Annotated[
+        str,
+        OptionSpec(
+            "A CSV file of the sizes of requests: a column for each named dimension, and perhaps one called weight.",
+            metavar="FILE",
+        ),
+    ] = ""
+    batching: Annotated[
+        str,
+        OptionSpec(
+            "How requests share a batch, such as max=16,wait=2ms; max=1: not at all.", default="the best up to 16"
+        ),
+    ] = ""
+    instances: Annotated[
+        int,
+        OptionSpec("Processes that each have a runner; on a CPU they share its threads.", least=0, default="the best"),
+    ] = 0
+    queue: Annotated[
+        int, OptionSpec("Most requests that wait; others are refused, and counted.", least=0, default="no limit")
+    ] = 0
+    give_up: Annotated[
+        float, OptionSpec("Give up requests that waited so long; they are counted.", unit=DURATION, default="never")
+    ] = 0.0
+    seconds: Annotated[float, OptionSpec("Time of the traffic of each rate.", unit=DURATION)] = 5.0
+    scenario: Annotated[
+        str,
+        OptionSpec(
+            "Also run a scenario of MLCommons LoadGen at the capacity or the first --rate: server, offline, "
+            "single-stream or multi-stream.",
+        ),
+    ] = ""
+    price: Annotated[
+        str, OptionSpec("Price of the machine, such as 3.2/h: shows the cost of a million requests.", metavar="PRICE/h")
+    ] = ""
+    budget: Annotated[
+        float, OptionSpec("Time for everything; one round is measured even if it is over.", unit=DURATION)
+    ] = 600.0
+
+
 OWN: dict[str, type[Struct]] = {
     "tune": TuneOptions,
     "ab": ABOptions,
@@ -177,6 +233,7 @@ OWN: dict[str, type[Struct]] = {
     "quantize": QuantizeOptions,
     "export": ExportOptions,
     "partition": PartitionOptions,
+    "load": LoadOptions,
 }
 
 

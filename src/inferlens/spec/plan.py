@@ -102,6 +102,7 @@ _DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a ran
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 RUNNING = ("bench", "tune", "profile")  # the commands that run a plan
 EVERY = (*MEASURING, "export", "quantize", "partition")
+BATCHED = tuple(name for name in EVERY if name != "load")
 CALLS = ("bench", "profile", "ab")
 FILE_ALONE = ("a plan file",)  # no command has these words
 
@@ -181,8 +182,8 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     backend: Annotated[
         tuple[str, ...],
         OptionSpec(
-            "Backends as name or name:variant; 'all' is every variant.", RUNNING, default="all that work here",
-            names=("--backend", "-b"),
+            "Backends as name or name:variant; 'all' is every variant.", (*RUNNING, "load"),
+            default="all that work here", names=("--backend", "-b"),
         ),
     ] = ()  # fmt: skip
     precision: Annotated[
@@ -192,7 +193,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
         ),
     ] = ()  # fmt: skip
-    batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", EVERY, default="the model's own")] = ()
+    batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", BATCHED, default="the model's own")] = ()
     device: Annotated[
         tuple[str, ...],
         OptionSpec("cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works"),
@@ -293,7 +294,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         ),
     ] = False
     rerun: Annotated[
-        bool, OptionSpec("Measure again what an earlier run in the output folder has measured.", RUNNING)
+        bool, OptionSpec("Measure again what an earlier run in the output folder has measured.", (*RUNNING, "load"))
     ] = False
     seed: Annotated[int, OptionSpec("Seed of weights and inputs.", EVERY, least=0)] = 0
     budget: Budget = Budget()

@@ -1,0 +1,1 @@
+"""Load tests: requests arrive as traffic, and a deployment serves them."""

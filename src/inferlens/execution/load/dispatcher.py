@@ -1,0 +1,412 @@
+"""The traffic of a load test, and the dispatcher that forms batches of its requests.
+
+Times are seconds since the start of a run. In an open loop requests are due at fixed times, so a slow server does not
+slow the traffic down. The latency of a request counts from the time at which it was due: neither a queue nor a late
+generator hides. The dispatcher is one loop on one thread. :class:`Instances` are processes in a measurement and
+arithmetic in a prediction; the loop is the same.
+"""
+
+from __future__ import annotations
+
+import csv
+import heapq
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from inferlens.errors import InferlensError
+from inferlens.record.load import Arrivals, Deployment, Mix
+
+Times = NDArray[np.float64]
+
+
+class Traffic:
+    """Requests that are due at some times; request number ``i`` asks for ``samples[i % len(samples)]``."""
+
+    def __init__(self, samples: Sequence[int]) -> None:
+        self._samples = samples
+        self._taken = 0
+
+    @property
+    def due(self) -> float | None:
+        """The time at which the next request is due; ``None`` if none is known yet."""
+        raise NotImplementedError
+
+    @property
+    def over(self) -> bool:
+        """True if no request will follow, whatever is answered."""
+        raise NotImplementedError
+
+    def take(self) -> tuple[float, int]:
+        """Return the time and the sample of the next request."""
+        sample = self._samples[self._taken % len(self._samples)]
+        self._taken += 1
+        return self._pop(), sample
+
+    def ended(self, request: int, now: float) -> None:
+        """Register that a request was answered, refused or lost; ``request`` counts those that were taken."""
+
+    def _pop(self) -> float:
+        raise NotImplementedError
+
+
+class OpenTraffic(Traffic):
+    """Requests at fixed times."""
+
+    def __init__(self, times: Times, samples: Sequence[int]) -> None:
+        super().__init__(samples)
+        self._times: list[float] = times.tolist()
+
+    @property
+    def due(self) -> float | None:
+        return self._times[self._taken] if self._taken < len(self._times) else None
+
+    @property
+    def over(self) -> bool:
+        return self._taken >= len(self._times)
+
+    def _pop(self) -> float:
+        return self._times[self._taken - 1]
+
+
+class ClosedTraffic(Traffic):
+    """Clients that each have one request under way, for some seconds."""
+
+    def __init__(self, clients: int, seconds: float, samples: Sequence[int]) -> None:
+        super().__init__(samples)
+        self._ready = [0.0] * clients
+        self._seconds = seconds
+        self._clients = clients
+
+    @property
+    def due(self) -> float | None:
+        return self._ready[0] if self._ready else None
+
+    @property
+    def over(self) -> bool:
+        return not self._clients
+
+    def ended(self, request: int, now: float) -> None:  # noqa: ARG002
+        if now < self._seconds:
+            heapq.heappush(self._ready, now)
+        else:
+            self._clients -= 1
+
+    def _pop(self) -> float:
+        return heapq.heappop(self._ready)
+
+
+def unit_times(arrivals: Arrivals, count: int, seed: int) -> Times:
+    """Return ``count`` times of arrivals with a mean rate of 1 per second.
+
+    Stretched by ``1 / rate`` they are the traffic of any rate, so that rates are compared by the same draw.
+    """
+    if arrivals.kind == "poisson":
+        gaps = np.random.default_rng(seed).exponential(size=count)
+        times: Times = np.cumsum(gaps / gaps.mean())  # a short draw is up to some percent faster or slower
+        return times
+    if arrivals.kind == "constant":
+        return np.arange(count, dtype=np.float64)
+    if arrivals.kind == "bursts":
+        return np.repeat(np.arange(0.0, count, arrivals.size), arrivals.size)[:count]
+    return np.resize(replayed(Path(arrivals.file)), count)
+
+
+def replayed(path: Path) -> Times:
+    """Return the times in a file, one a line in seconds, moved and stretched to a mean rate of 1 per second.
+
+    Raises InferlensError for a file that cannot be read, or has other lines than rising numbers.
+    """
+    try:
+        times = np.array([float(line) for line in path.read_text("utf-8").split()])
+    except OSError as error:
+        raise InferlensError(f"The arrivals in {path} cannot be read: {error.strerror}.") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InferlensError(f"{path} is no list of arrivals.", expected="a time in seconds on each line") from error
+    if len(times) < 2 or not np.isfinite(times).all() or (np.diff(times) < 0).any() or times[0] == times[-1]:
+        raise InferlensError(f"{path} is no list of arrivals.", expected="at least two times, rising, in seconds")
+    scaled: Times = (times - times[0]) * (len(times) - 1) / (times[-1] - times[0])
+    return scaled
+
+
+def read_mix(path: Path) -> Mix:
+    """Return the mix in a CSV file: a column for each named dimension and a row for each request, or with ``weight``.
+
+    Requests are padded to sizes that are powers of two. Raises InferlensError for a file of another form.
+    """
+    refusal = InferlensError(
+        f"{path} is no mix of requests.",
+        expected="a column for each named dimension, such as sequence_length, and perhaps one called weight",
+    )
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+    except OSError as error:
+        raise InferlensError(f"The mix in {path} cannot be read: {error.strerror}.") from error
+    except (TypeError, ValueError, AttributeError, csv.Error) as error:
+        raise refusal from error
+    weights: dict[tuple[tuple[str, int], ...], float] = {}
+    filled: dict[tuple[tuple[str, int], ...], float] = {}
+    for row in rows:
+        weight = row.pop("weight", 1.0)
+        if not row or not weight > 0 or any(size < 1 or size % 1 for size in row.values()):
+            raise refusal
+        group = tuple((name, 1 << (int(size) - 1).bit_length()) for name, size in row.items())
+        weights[group] = weights.get(group, 0.0) + weight
+        share = math.prod(row[name] / size for name, size in group)
+        filled[group] = filled.get(group, 0.0) + weight * share
+    if not weights:
+        raise refusal
+    groups = sorted(weights)
+    total = sum(weights.values())
+    return Mix(
+        tuple(map(dict, groups)),
+        tuple(weights[group] / total for group in groups),
+        tuple(filled[group] / weights[group] for group in groups),
+    )
+
+
+def draw_samples(weights: Sequence[float], pool: int, count: int, seed: int) -> list[int]:
+    """Return the samples of ``count`` requests: a group by its weight, and one of the ``pool`` samples in it."""
+    random = np.random.default_rng(seed)
+    groups = random.choice(len(weights), size=count, p=list(weights))
+    samples: list[int] = (groups * pool + random.integers(pool, size=count)).tolist()
+    return samples
+
+
+REQUEST_COLUMNS = ("due", "taken", "sent", "answered", "status", "batch", "sample")
+BATCH_COLUMNS = ("size", "padded", "instance", "begin", "end")
+INTEGERS = dict.fromkeys(("status", "batch", "sample", "size", "padded", "instance"), np.int32)
+TICK = 1e-9  # seconds by which simulated time goes on, so that rounding cannot stop it
+ANSWERED, REFUSED, EXPIRED, FAILED = range(4)
+
+
+class Finished(NamedTuple):
+    """A batch that an instance has ended, with the times of its call; it may have failed, or the instance be gone."""
+
+    instance: int
+    begin: float
+    end: float
+    failed: bool = False
+    gone: bool = False
+
+
+class Instances(ABC):
+    """Instances of a runner, and the clock that all times are read from, in seconds."""
+
+    count: int
+
+    @abstractmethod
+    def now(self) -> float:
+        """Return the time."""
+
+    @abstractmethod
+    def send(self, instance: int, samples: Sequence[int], size: int) -> None:
+        """Give a batch of samples, padded to ``size``, to an instance that is free."""
+
+    @abstractmethod
+    def wait(self, until: float) -> list[Finished]:
+        """Return the batches that have ended; wait for one until some time (``inf``: as long as it takes)."""
+
+
+class LoadLog(Struct, frozen=True, kw_only=True):
+    """Everything that happened in a run. Times are seconds since its start; ``nan`` where a step was not reached.
+
+    Attributes:
+        due, taken, sent, answered: times of each request.
+        status: ``ANSWERED``, ``REFUSED``, ``EXPIRED`` or ``FAILED``, of each request.
+        batch: the number of each request's batch, or -1.
+        sample: what each request asked for.
+        size, padded, instance, begin, end: of each batch; the times are those of the call.
+    """
+
+    due: NDArray[np.float64]
+    taken: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    answered: NDArray[np.float64]
+    status: NDArray[np.int32]
+    batch: NDArray[np.int32]
+    sample: NDArray[np.int32]
+    size: NDArray[np.int32]
+    padded: NDArray[np.int32]
+    instance: NDArray[np.int32]
+    begin: NDArray[np.float64]
+    end: NDArray[np.float64]
+
+
+def dispatch(
+    traffic: Traffic,
+    instances: Instances,
+    deployment: Deployment,
+    sample_group: Callable[[int], int] = lambda _: 0,
+    limit: float = math.inf,
+    most_late: float = math.inf,
+) -> LoadLog:
+    """Serve the traffic until it is over and nothing is under way; return what happened.
+
+    Args:
+        sample_group: returns the group of a sample; only requests of one group share a batch.
+        limit, most_late: the run ends early when more requests than that were lost or took longer than ``limit``
+            seconds. The requests that wait then have the status ``FAILED``.
+    """
+    dispatcher = _Dispatcher(traffic, instances, deployment, sample_group, limit)
+    while dispatcher.goes_on(most_late):
+        dispatcher.end(instances.wait(dispatcher.start + dispatcher.next_time()))
+    return dispatcher.log()
+
+
+class _Dispatcher:
+    """The state of a run: the requests and batches so far, the queues, and the free instances."""
+
+    def __init__(
+        self,
+        traffic: Traffic,
+        instances: Instances,
+        deployment: Deployment,
+        sample_group: Callable[[int], int],
+        limit: float,
+    ) -> None:
+        self._traffic = traffic
+        self._instances = instances
+        self._deployment = deployment
+        self._group_of = sample_group
+        self._limit = limit
+        self.requests: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
+        self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_COLUMNS}
+        self._queues: dict[int, deque[int]] = {}
+        self._waiting = 0
+        self._idle = deque(range(instances.count))
+        self._running: dict[int, tuple[int, list[int]]] = {}
+        self._alive = instances.count
+        self._late = 0
+        self.start = instances.now()
+
+    def goes_on(self, most_late: float) -> bool:
+        """Do what is due now; return whether there is more to do. At the end all instances are free again."""
+        now = self._instances.now() - self.start
+        self._take(now)
+        self._give_up(now)
+        while self._idle and (queue := self._ready(now)):
+            self._send(queue, now)
+        over = self._traffic.over and not self._waiting and not self._running
+        if not over and self._alive and self._late <= most_late:
+            return True
+        while self._running:
+            for done in self._instances.wait(math.inf):
+                del self._running[done.instance]
+        return False
+
+    def end(self, finished: Sequence[Finished]) -> None:
+        """Register batches that have ended."""
+        answered = self.requests["answered"]
+        for done in finished:
+            number, requests = self._running.pop(done.instance)
+            self.batches["begin"][number] = done.begin - self.start
+            self.batches["end"][number] = done.end - self.start
+            now = self._instances.now() - self.start
+            for request in requests:
+                answered[request] = math.nan if done.failed else now
+                self._finish(request, now, FAILED if done.failed else ANSWERED)
+            if done.gone:
+                self._alive -= 1
+            else:
+                self._idle.append(done.instance)
+
+    def next_time(self) -> float:
+        """Return the time at which something is to be done even if no batch has ended."""
+        times = [math.inf if self._traffic.due is None else self._traffic.due]
+        for queue in filter(None, self._queues.values()):
+            if self._idle:
+                times.append(self.requests["taken"][queue[0]] + self._deployment.wait)
+            if self._deployment.timeout:
+                times.append(self.requests["due"][queue[0]] + self._deployment.timeout)
+        return min(times)
+
+    def log(self) -> LoadLog:
+        """Return what happened as arrays."""
+        columns: dict[str, Any] = self.requests | self.batches
+        for name, column in columns.items():
+            columns[name] = np.array(column, INTEGERS.get(name, np.float64))
+        return LoadLog(**columns)
+
+    def _take(self, now: float) -> None:
+        """Queue the requests that are due."""
+        due, *_ = columns = tuple(self.requests.values())
+        while (time := self._traffic.due) is not None and time <= now:
+            time, sample = self._traffic.take()
+            request = len(due)
+            for column, value in zip(columns, (time, now, math.nan, math.nan, FAILED, -1, sample), strict=True):
+                column.append(value)
+            if self._deployment.queue and self._waiting >= self._deployment.queue:
+                self._finish(request, now, REFUSED)
+            else:
+                self._queues.setdefault(self._group_of(sample), deque()).append(request)
+                self._waiting += 1
+
+    def _give_up(self, now: float) -> None:
+        """Drop the requests that have waited too long."""
+        due, timeout = self.requests["due"], self._deployment.timeout
+        for queue in self._queues.values() if timeout else ():
+            while queue and now >= due[queue[0]] + timeout:
+                self._finish(queue.popleft(), now, EXPIRED)
+                self._waiting -= 1
+
+    def _ready(self, now: float) -> deque[int] | None:
+        """Return the queue whose first request is oldest, among those of which a batch can go now."""
+        taken, most, wait = self.requests["taken"], self._deployment.max_batch, self._deployment.wait
+        ready = [
+            queue
+            for queue in self._queues.values()
+            if queue and (self._traffic.over or len(queue) >= most or now >= taken[queue[0]] + wait)
+        ]
+        return min(ready, key=lambda queue: queue[0], default=None)
+
+    def _send(self, queue: deque[int], now: float) -> None:
+        """Give the first requests of a queue to an instance that is free."""
+        requests = [queue.popleft() for _ in range(min(len(queue), self._deployment.max_batch))]
+        self._waiting -= len(requests)
+        instance, number = self._idle.popleft(), len(self.batches["size"])
+        padded = next(size for size in self._deployment.sizes if size >= len(requests))
+        for request in requests:
+            self.requests["sent"][request], self.requests["batch"][request] = now, number
+        values = (len(requests), padded, instance, math.nan, math.nan)
+        for column, value in zip(self.batches.values(), values, strict=True):
+            column.append(value)
+        self._running[instance] = number, requests
+        self._instances.send(instance, [self.requests["sample"][request] for request in requests], padded)
+
+    def _finish(self, request: int, now: float, status: int) -> None:
+        self.requests["status"][request] = status
+        self._late += status != ANSWERED or now - self.requests["due"][request] > self._limit
+        self._traffic.ended(request, now)
+
+
+class SimulatedInstances(Instances):
+    """Instances whose calls take the seconds that ``service`` returns for a padded size. No real time passes."""
+
+    def __init__(self, count: int, service: Callable[[Sequence[int], int], float]) -> None:
+        self.count = count
+        self._service = service
+        self._now = 0.0
+        self._running: list[tuple[float, int, float]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    def send(self, instance: int, samples: Sequence[int], size: int) -> None:
+        heapq.heappush(self._running, (self._now + self._service(samples, size), instance, self._now))
+
+    def wait(self, until: float) -> list[Finished]:
+        if not self._running or self._running[0][0] > until:
+            self._now = max(self._now, until) + TICK
+            return []
+        end, instance, begin = heapq.heappop(self._running)
+        self._now = end
+        return [Finished(instance, begin, end)]

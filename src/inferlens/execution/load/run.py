@@ -1,0 +1,466 @@
+"""``inferlens load``: the deployment that serves most requests within a limit. :func:`run` is the table of contents.
+
+Each way is measured with several numbers of instances, and the best of them meet in rounds with the same arrivals until
+one is the fastest. A record is on disk before the next one is measured. :func:`export_deployment` writes the winner
+with a server, and :func:`run_http` measures such a server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import queue
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from inferlens.analysis.load import best_record, capacity_race, may_win
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Deployer
+from inferlens.errors import InferlensError, Unsupported, check_choice, library
+from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.child import Outcome
+from inferlens.execution.deploy import FileJob, write_with
+from inferlens.execution.load import serve
+from inferlens.execution.load.dispatcher import Finished, Instances, read_mix
+from inferlens.execution.load.tasks import (
+    NEVER_SERVED,
+    POOL,
+    SCENARIOS,
+    DriveJob,
+    DriveResult,
+    ServedGroup,
+    ServeJob,
+    ServeResult,
+    measured,
+)
+from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
+from inferlens.execution.scheduler import Scheduler, open_scheduler
+from inferlens.measure.monitor import usable_cpus
+from inferlens.models.inputs import draw
+from inferlens.record.files import write_whole
+from inferlens.record.load import Arrivals, Deployment, Limit, LoadRecord, Mix, parse_batching, parse_rates
+from inferlens.record.record import Memory, ModelFacts
+from inferlens.record.store import LOG, lock_folder, safe_name
+from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.objective import Constraint
+from inferlens.spec.options import count, texts
+from inferlens.spec.plan import Plan
+from inferlens.units import parse_duration
+
+CONNECTIONS = 64
+REQUEST_SECONDS = 60.0
+
+
+def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, **words: Any) -> LoadRecord:
+    """Write the best deployment to a new folder: a script for each batch size, and the server; return its record."""
+    best = best_record([record for record in records if may_win(record)] or records)
+    backend, case, deployment = BACKENDS.get(best.case.backend)(), best.case, best.deployment
+    if not may_win(best) or len(best.mix.groups) > 1:
+        raise InferlensError(
+            "No deployment of one size keeps its limit with right answers.", hint="inferlens load MODEL"
+        )
+    if not isinstance(backend, Deployer):
+        raise Unsupported(f"What {case.backend_label} runs is in no file.", expected="a case of another backend")
+    if output.exists():
+        raise InferlensError(f"{output} is there already.", expected="a new folder")
+    specs = best.model.inputs
+    try:
+        packages: dict[str, str] = {}
+        for size in deployment.sizes:
+            own = structs.replace(case, batch=size)
+            path = output / f"batch-{size}" / f"model{backend.deploy_suffix(own)}"
+            write_with(path, "deploy", FileJob, type(None), Deployer, own, cache=cache, **words)
+            script = backend.script(own, path.name, with_batch(specs, size))
+            (path.parent / "run.py").write_text(script, "utf-8")
+            versions = best.environment.libraries if best.environment else {}
+            packages |= {name: versions[name] for name in backend.packages(own) if name in versions}
+        small, large = with_batch(specs, 1), with_batch(specs, 2)
+        settings = {
+            "model": case.model, "way": case.label, "sizes": deployment.sizes, "instances": deployment.instances,
+            "max_batch": deployment.max_batch, "wait": deployment.wait, "queue": deployment.queue,
+            "inputs": {one.name: one.shape != two.shape for one, two in zip(small, large, strict=True)},
+            "specs": small, "seed": case.seed,
+        }  # fmt: skip
+        (output / "serve.json").write_bytes(msgspec.json.encode(settings))
+        shutil.copy(serve.__file__, output / "serve.py")
+        lines = [f"{name}=={version}\n" for name, version in sorted(packages.items())]
+        (output / "requirements.txt").write_text("".join(lines), "utf-8")
+    except BaseException:
+        shutil.rmtree(output, ignore_errors=True)
+        raise
+    return best
+
+
+class HttpInstances(Instances):
+    """Connections to a server, each of which sends one request at a time. Raises InferlensError if none is there."""
+
+    def __init__(self, url: str, count: int = CONNECTIONS) -> None:
+        self.count = count
+        self._address = urlsplit(url).netloc
+        self._work: list[queue.SimpleQueue[bytes | None]] = [queue.SimpleQueue() for _ in range(count)]
+        self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
+        try:
+            connection = HTTPConnection(self._address, timeout=REQUEST_SECONDS)
+            connection.request("GET", "/model")
+            self.settings: dict[str, Any] = json.loads(connection.getresponse().read())
+            specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
+        except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+            what = f"No server of 'inferlens export --best' answers at {url}: {error}."
+            raise InferlensError(what, hint="python serve.py in its folder") from error
+        self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(POOL)]
+        for place in range(count):
+            threading.Thread(target=self._serve, args=(place,), daemon=True).start()
+
+    def _body(self, inputs: dict[str, Any]) -> bytes:
+        file = io.BytesIO()
+        batched = self.settings["inputs"]
+        np.savez(file, **{name: array[0] if batched[name] else array for name, array in inputs.items()})
+        return file.getvalue()
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def send(self, instance: int, samples: Sequence[int], size: int) -> None:  # noqa: ARG002 - one at a time
+        self._work[instance].put(self.bodies[samples[0]])
+
+    def wait(self, until: float) -> list[Finished]:
+        try:
+            return [self._done.get(timeout=max(0.0, min(until - self.now(), 1.0)))]
+        except queue.Empty:
+            return []
+
+    def close(self) -> None:
+        """End the connections."""
+        for work in self._work:
+            work.put(None)
+
+    def _serve(self, place: int) -> None:
+        connection = HTTPConnection(self._address, timeout=REQUEST_SECONDS)
+        while (body := self._work[place].get()) is not None:
+            begin = self.now()
+            try:
+                connection.request("POST", "/infer", body)
+                response = connection.getresponse()
+                response.read()
+                failed = response.status != 200
+            except (OSError, HTTPException):
+                connection.close()
+                failed = True
+            self._done.put(Finished(place, begin, self.now(), failed))
+        connection.close()
+
+
+QUANTILES = {"latency": 0.5, "latency.p95": 0.95, "latency.p99": 0.99}
+LEAST_ROUNDS, MOST_ROUNDS = 2, 10
+MOST_INSTANCES = 4
+GAIN = 1.02  # more instances must serve so much more to be tried further
+DEFAULT_BATCH = 16
+
+
+@dataclass(frozen=True)
+class TrafficRequest:
+    """The traffic, the limit and the deployments of one ``inferlens load``.
+
+    Attributes:
+        batching: the largest batch and the seconds that a request waits for others; ``None``: the best is searched.
+        instances: their number; 0: the best is searched.
+        rates, clients: what to measure in place of the capacity.
+        budget: seconds for everything; at least one round is measured.
+    """
+
+    plan: Plan
+    limit: Limit = field(default_factory=Limit)
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    mix: Mix = field(default_factory=Mix)
+    batching: tuple[int, float] | None = None
+    instances: int = 0
+    queue: int = 0
+    timeout: float = 0.0
+    rates: tuple[float, ...] = ()
+    clients: tuple[int, ...] = ()
+    seconds: float = 5.0
+    scenario: str = ""
+    budget: float = 600.0
+
+    def deployment(self, instances: int) -> Deployment:
+        """Return the deployment with some instances, and the largest batch that is prepared."""
+        most, wait = self.batching or (DEFAULT_BATCH, 0.0)
+        return Deployment(instances, most, wait, self.queue, self.timeout)
+
+
+def load_request(plan: Plan, own: Mapping[str, Any]) -> TrafficRequest:
+    """Return the request that the own options of ``load`` mean. Raises InferlensError for values that do not fit."""
+    limit = Constraint.parse(own["within"])
+    if limit.name not in QUANTILES:
+        raise InferlensError(f"{limit.name} cannot be a limit of load.", expected="p50, p95 or p99, such as p99=50ms")
+    if own["scenario"]:
+        check_choice("scenario", own["scenario"], list(SCENARIOS))
+        library("mlperf_loadgen", extra="load")
+        if own["mix"]:
+            raise InferlensError("LoadGen asks for samples of one size.", expected="--scenario without --mix")
+    if own["rate"] and own["concurrency"]:
+        raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
+    return TrafficRequest(
+        plan,
+        Limit(QUANTILES[limit.name], limit.limit),
+        Arrivals.parse(own["arrivals"]),
+        read_mix(Path(own["mix"])) if own["mix"] else Mix(),
+        parse_batching(own["batching"]) if own["batching"] else None,
+        own["instances"],
+        own["queue"],
+        read_seconds(own["give_up"]),
+        parse_rates(texts(own["rate"])),
+        tuple(count("concurrency", one) for one in texts(own["concurrency"])),
+        read_seconds(own["seconds"]),
+        own["scenario"],
+        read_seconds(own["budget"]),
+    )
+
+
+def read_seconds(value: float | str) -> float:
+    """Return a duration that a person wrote, or the default, in seconds."""
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def run(request: TrafficRequest, observer: Observer, model: ModelHandle | None = None) -> list[LoadRecord]:
+    """Measure every way of the plan under load, and let the best deployments meet in rounds."""
+    deadline = time.monotonic() + request.budget
+    observer.doing("looking at models and backends")
+    plan = structs.replace(request.plan, recommended=True)
+    cases = cases_of(with_sizes(plan, request.mix), model)
+    folder = Path(plan.output) / safe_name(cases[0].model.name) / "load"
+    with lock_folder(folder.parent), open_scheduler(plan, observer, cases, live_files(model)) as scheduler:
+        measurer = Measurer(request, scheduler, folder)
+        ways = {way.case.digest: way for way in group_cases(cases)}
+        first = {digest: search(measurer, way, deadline) for digest, way in ways.items()}
+        records = [record for tried in first.values() for record in tried]
+        if request.rates or request.clients:
+            return records
+        for number in range(1, MOST_ROUNDS):
+            race = capacity_race(records)
+            if race is None or (number >= LEAST_ROUNDS and race.decided) or time.monotonic() > deadline:
+                break
+            for digest in [race.leader, *(race.open or race.rivals)]:
+                best = best_record(first[digest])
+                records.append(measurer.measure(ways[digest], best.deployment, number))
+    return records
+
+
+@dataclass(frozen=True)
+class Way:
+    """A case without sizes, and the cases of the groups of requests."""
+
+    case: Case
+    groups: tuple[PlannedCase, ...]
+
+    @property
+    def refusal(self) -> Unsupported | None:
+        """The reason why one of the groups cannot run."""
+        return next((planned.refusal for planned in self.groups if planned.refusal), None)
+
+
+def with_sizes(plan: Plan, mix: Mix) -> Plan:
+    """Return the plan with a set of sizes for each group of the mix."""
+    if mix == Mix():
+        return plan
+    dims = (tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in mix.groups)
+    return structs.replace(plan, dim=tuple(dims))
+
+
+def group_cases(cases: Sequence[PlannedCase]) -> list[Way]:
+    """Return the ways of cases, each with its groups in the order of the mix."""
+    ways: dict[str, Way] = {}
+    for planned in cases:
+        case = structs.replace(planned.case, batch=None, inputs=())
+        before = ways.get(case.digest, Way(case, ()))
+        ways[case.digest] = dataclasses.replace(before, groups=(*before.groups, planned))
+    return list(ways.values())
+
+
+def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
+    """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
+    instances = HttpInstances(url)
+    settings = instances.settings
+    job = DriveJob(
+        address=url, stop="", deployment=Deployment(instances.count), arrivals=request.arrivals, limit=request.limit,
+        rates=request.rates, clients=request.clients, seconds=request.seconds,
+    )  # fmt: skip
+    try:
+        result = measured(job, instances, lambda _: None)
+    finally:
+        instances.close()
+    deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
+    record = LoadRecord(
+        id=uuid.uuid4().hex,
+        created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        case=Case(model=settings["model"], backend=url),
+        asked=deployment,
+        deployment=deployment,
+        arrivals=request.arrivals,
+        limit=request.limit,
+        rates=request.rates,
+        clients=request.clients,
+    )
+    return [structs.replace(record, **{**structs.asdict(result), "deployment": deployment})]
+
+
+def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
+    """Measure a way with one instance, two and more, until more do not serve more; return all records."""
+    request = measurer.request
+    if request.instances or way.refusal:
+        return [measurer.measure(way, request.deployment(request.instances or 1), 0)]
+    records: list[LoadRecord] = []
+    most = 1 if request.rates or request.clients else MOST_INSTANCES
+    if way.case.device == "cpu":
+        most = min(most, len(usable_cpus()))
+    instances = 1
+    while instances <= most and (not records or time.monotonic() < deadline):
+        records.append(measurer.measure(way, request.deployment(instances), 0))
+        before = max((record.capacity or 0.0 for record in records[:-1]), default=0.0)
+        if records[-1].status != "ok" or (records[-1].capacity or 0.0) < before * GAIN:
+            break
+        instances *= 2
+    return records
+
+
+class Measurer:
+    """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
+
+    def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path) -> None:
+        self.request = request
+        self.scheduler = scheduler
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.earlier = [] if request.plan.rerun else load_loads([folder])
+
+    def measure(self, way: Way, deployment: Deployment, number: int) -> LoadRecord:
+        """Return the record of a deployment in a round."""
+        case, request = way.case, self.request
+        record = LoadRecord(
+            id=uuid.uuid4().hex,
+            created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            case=case,
+            asked=deployment,
+            deployment=deployment,
+            arrivals=request.arrivals,
+            mix=request.mix,
+            limit=request.limit,
+            rates=request.rates,
+            clients=request.clients,
+            scenario=request.scenario,
+            round=number,
+            environment=self.scheduler.environments.of(case),
+        )
+        same = (one for one in self.earlier if one.key == record.key and one.status == "ok")
+        if saved := next(same, None):
+            return saved
+        if refusal := way.refusal:
+            record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
+        else:
+            self.scheduler.observer.doing(f"{case.label}: {deployment}")
+            record = self._served(record, way, deployment)
+        file = self.folder / f"{record.created.replace(':', '')}-{record.id[:6]}.json"
+        write_whole(file, msgspec.json.encode(record))
+        return record
+
+    def _served(self, record: LoadRecord, way: Way, deployment: Deployment) -> LoadRecord:
+        """Start the instances and the traffic; return the record with what they measured."""
+        request, scheduler = self.request, self.scheduler
+        groups = []
+        for planned in way.groups:
+            reference = scheduler.references.of(
+                dataclasses.replace(planned, case=structs.replace(planned.case, batch=POOL))
+            )
+            if reference.missing:
+                return structs.replace(record, status="failed", reason=reference.missing)
+            groups.append(ServedGroup(planned.case.inputs, reference.path))
+        choose = request.batching is None and not record.round
+        case = _with_threads(way.case, deployment.instances)
+        scratch = scheduler.scratch / record.id[:12]
+        scratch.mkdir()
+        address, stop = str(scratch / "socket"), scratch / "stop"
+        drive = DriveJob(
+            address=address, stop=str(stop), deployment=deployment, choose=choose, arrivals=request.arrivals,
+            mix=request.mix, limit=request.limit, rates=request.rates, clients=request.clients, seconds=request.seconds,
+            draw=record.round, scenario=request.scenario,
+            logs=str((self.folder / f"loadgen-{record.id[:6]}").resolve()),
+        )  # fmt: skip
+
+        def serve(instance: int) -> Outcome[ServeResult]:
+            folder = scratch / str(instance)
+            folder.mkdir()
+            job = ServeJob(
+                **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
+                groups=tuple(groups), reference=reference.name,
+            )  # fmt: skip
+            outcome = scheduler.launch("serve", job, ServeResult, timeout=math.inf, log=folder / LOG)
+            if outcome.result.status != "ok":
+                stop.touch()
+            return outcome
+
+        with ThreadPoolExecutor(deployment.instances) as pool:
+            serving = [pool.submit(serve, instance) for instance in range(deployment.instances)]
+            driven = scheduler.launch("drive", drive, DriveResult, timeout=math.inf)
+            stop.touch()
+            served = [future.result() for future in serving]
+        return _with_results(record, driven, served)
+
+
+def _with_threads(case: Case, instances: int) -> Case:
+    """Return the case with the share of the CPU's threads that each instance gets, if the user set none."""
+    if case.device != "cpu" or case.threads is not None:
+        return case
+    return structs.replace(case, threads=max(1, len(usable_cpus()) // instances))
+
+
+def _with_results(
+    record: LoadRecord, driven: Outcome[DriveResult], served: Sequence[Outcome[ServeResult]]
+) -> LoadRecord:
+    """Return the record with the runs, and with the verdict on the answers."""
+    outcomes: list[TaskResult[Any]] = [driven.result, *(one.result for one in served)]
+    bad = next((one for one in outcomes if one.status != "ok" and NEVER_SERVED not in one.reason), None)
+    value = driven.result.value
+    results = [one.result.value for one in served if one.result.value]
+    agreements = [one.agreement for one in results if one.agreement]
+    agreement = min(agreements, key=lambda one: one.agrees is not False, default=None)
+    memories = [one.result.memory for one in served]
+    return structs.replace(
+        record,
+        **(structs.asdict(value) if value else {}),
+        status=bad.status if bad else "ok",
+        reason=bad.reason if bad else "",
+        hint=bad.hint if bad else "",
+        model=next((one.result.model for one in served if one.result.model), ModelFacts(name="")),
+        agreement=agreement,
+        checked=sum(one.checked for one in results),
+        mixed_up=sum(one.mixed_up for one in results),
+        memory=Memory(host_peak=sum(one.host_peak or 0 for one in memories)),
+        warnings=tuple({(one.code, one.message): one for result in served for one in result.result.warnings}.values()),
+    )
+
+
+def load_loads(paths: Iterable[Path]) -> list[LoadRecord]:
+    """Return the load records below some folders, in order of time; files that cannot be read are left out."""
+    records = []
+    for file in (file for path in paths for file in path.rglob("*.json")):
+        try:
+            records.append(msgspec.json.decode(file.read_bytes(), type=LoadRecord))
+        except (msgspec.MsgspecError, OSError):
+            continue
+    return sorted(records, key=lambda record: record.created)

@@ -1,0 +1,597 @@
+"""The two tasks of a load test: ``serve`` is an instance with its runners, ``drive`` makes the traffic.
+
+An instance takes batches, pads them to a prepared size, and reports the times of each call. It compares some answers
+with the reference's after the last request, so that checking costs no time under load. ``drive`` measures how long
+calls take, chooses the batching by a prediction if none is given, and finds the capacity: the highest rate of requests
+at which the latency stays within its limit. LoadGen may drive the same instances through the same dispatcher.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import struct
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace as replaced
+from itertools import product
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.backends.base import Inputs, Outputs, Runner
+from inferlens.errors import InferlensError, library
+from inferlens.execution.load.dispatcher import (
+    ANSWERED,
+    EXPIRED,
+    FAILED,
+    REFUSED,
+    ClosedTraffic,
+    Finished,
+    Instances,
+    LoadLog,
+    OpenTraffic,
+    SimulatedInstances,
+    Times,
+    Traffic,
+    dispatch,
+    draw_samples,
+    unit_times,
+)
+from inferlens.execution.protocol import CaseJob, Job
+from inferlens.execution.tasks import TaskContext
+from inferlens.measure.output_check import compare
+from inferlens.record.load import Arrivals, Deployment, GroupRun, Limit, LoadgenVerdict, LoadRun, Mix
+from inferlens.record.record import Agreement
+from inferlens.spec.case import TensorSpec
+
+POOL = 13  # samples that requests ask for: the rows of one batch of the reference
+WARMUP_CALLS = 3
+CONNECT_ATTEMPTS = 600  # in half a minute
+NEVER_SERVED = "An instance ended before it could serve."
+KEPT_BATCHES, KEPT_EVERY, KEPT_BYTES = 64, 16, 256 << 20
+ANSWER = struct.Struct("dd")
+
+
+class ServedGroup(Struct, frozen=True):
+    """A group of requests: the inputs that the runner is prepared for, and the file of the reference's samples."""
+
+    inputs: tuple[TensorSpec, ...]
+    samples: str
+
+
+class ServeJob(CaseJob, frozen=True, kw_only=True):
+    """Serve batches of ``sizes`` of all groups for the dispatcher at ``address``; ``reference`` has a name."""
+
+    address: str
+    instance: int
+    sizes: tuple[int, ...]
+    groups: tuple[ServedGroup, ...]
+    reference: str = ""
+
+
+class ServeResult(Struct, frozen=True, kw_only=True):
+    """The verdict on the kept answers; ``mixed_up`` counts those that fit another request better."""
+
+    agreement: Agreement | None = None
+    checked: int = 0
+    mixed_up: int = 0
+
+
+def serve(job: ServeJob, context: TaskContext) -> ServeResult:
+    """Prepare the runners, then answer until the dispatcher is done."""
+    with ExitStack() as stack:
+        runners: dict[tuple[int, int], Runner] = {}
+        pools: list[Inputs] = []
+        expected: list[Outputs] = []
+        module = None
+        for number, group in enumerate(job.groups):
+            for size in job.sizes:
+                own = CaseContext(job, group, number, size, context)
+                model = own.load()
+                module = module or model.module
+                model = replaced(model, module=module)  # one copy of the weights
+                runners[number, size] = own.prepare(model)
+            with np.load(group.samples, allow_pickle=False) as file:
+                inputs = [file[name] for name in file.files if name.startswith("input")]
+                expected.append([file[name] for name in file.files if name.startswith("output")])
+            pools.append({spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)})
+        for (number, size), runner in runners.items():
+            stack.enter_context(runner)
+            context.runner = runner
+            for _ in range(WARMUP_CALLS):
+                _call(runner, _gathered(pools[number], range(size), size))
+        context.model = own.model
+        connection = stack.enter_context(_connected(job.address))
+        connection.send_bytes(struct.pack("i", job.instance))
+        kept = _answer(connection, runners, pools)
+    return _checked(kept, expected, context.backend.tolerance(job.case), job.reference)
+
+
+def _connected(address: str) -> Connection:
+    """Return the connection to the dispatcher, which may still be starting. Raises OSError after a while."""
+    for attempt in range(CONNECT_ATTEMPTS):
+        try:
+            return Client(address, "AF_UNIX")
+        except OSError:
+            if attempt == CONNECT_ATTEMPTS - 1:
+                raise
+        time.sleep(0.05)
+    raise AssertionError
+
+
+class CaseContext(TaskContext):
+    """The context of a group at one batch size, with a folder of its own; it reports as the task's."""
+
+    def __init__(self, job: ServeJob, group: ServedGroup, number: int, size: int, parent: TaskContext) -> None:
+        folder = Path(job.folder) / f"group-{number}-batch-{size}"
+        folder.mkdir(exist_ok=True)
+        case = replace(job.case, batch=size, inputs=group.inputs)
+        super().__init__(replace(job, case=case, folder=str(folder)), parent._send)
+        self.preparation.phases, self.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
+
+
+def _gathered(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
+    """Return the inputs of a batch; rows beyond the samples repeat the last one."""
+    rows = [sample % POOL for sample in samples]
+    rows += [rows[-1]] * (size - len(rows))
+    return {name: array[rows] if array.shape[:1] == (POOL,) else array for name, array in pool.items()}
+
+
+def _call(runner: Runner, inputs: Inputs) -> Outputs:
+    """Return the outputs on the host: what a request waits for."""
+    outputs = runner.infer(runner.place(inputs))
+    runner.synchronize()
+    return runner.collect(outputs)
+
+
+def _answer(
+    connection: Connection, runners: dict[tuple[int, int], Runner], pools: Sequence[Inputs]
+) -> list[tuple[list[int], Outputs]]:
+    """Answer batches until the dispatcher sends an empty one, or is gone; return some of them with their outputs."""
+    kept: list[tuple[list[int], Outputs]] = []
+    number = held = 0
+    with suppress(EOFError, OSError):
+        while message := connection.recv_bytes():
+            begin = time.perf_counter()
+            size, *samples = array("i", message)
+            group = samples[0] // POOL
+            outputs = _call(runners[group, size], _gathered(pools[group], samples, size))
+            connection.send_bytes(ANSWER.pack(begin, time.perf_counter()))
+            if (number < KEPT_BATCHES or number % KEPT_EVERY == 0) and held < KEPT_BYTES:
+                kept.append((samples, outputs))
+                held += sum(output.nbytes for output in outputs)
+            number += 1
+    return kept
+
+
+def _checked(
+    kept: Sequence[tuple[list[int], Outputs]], expected: Sequence[Outputs], tolerance: float, name: str
+) -> ServeResult:
+    """Return how far kept answers agree with the reference's rows, each with its own."""
+    if any(output.shape[:1] != (POOL,) for outputs in expected for output in outputs):
+        return ServeResult(agreement=Agreement(reference=name, reason="the outputs have no batch dimension"))
+    agreements: list[Agreement] = []
+    mixed_up = checked = 0
+    for samples, outputs in kept:
+        rows = [sample % POOL for sample in samples]
+        targets = expected[samples[0] // POOL]
+        answers = [output[: len(rows)] for output in outputs]
+        agreements.append(compare(answers, [output[rows] for output in targets], tolerance, name))
+        checked += len(rows)
+        mixed_up += _mixed_up(answers, targets, rows)
+    worst = max(agreements, key=lambda one: (one.agrees is False, one.rel_l2 or 0.0), default=None)
+    if worst and mixed_up:
+        worst = replace(worst, agrees=False, reason=f"{mixed_up} of {checked} answers belong to other requests")
+    return ServeResult(agreement=worst, checked=checked, mixed_up=mixed_up)
+
+
+def _mixed_up(answers: Outputs, expected: Outputs, places: Sequence[int]) -> int:
+    """Return how many answers are at least twice as close to another sample's outputs as to their own."""
+    rows, targets = (
+        np.concatenate([flat.reshape(len(flat), -1) for flat in outputs if flat.dtype.kind == "f"], axis=1)
+        for outputs in (answers, expected)
+    )
+    if not rows.size:
+        return 0
+    distance = np.array([np.linalg.norm(targets - row, axis=1) for row in rows])
+    own = distance[np.arange(len(rows)), list(places)]
+    return int((2 * distance.min(axis=1) < own).sum())
+
+
+class ServedInstances(Instances):
+    """Instances in other processes, which connect to ``listener``. One that is silent for ``patience`` seconds is lost.
+
+    Raises InferlensError if the file ``stop`` appears before all have connected: one of them has ended.
+    """
+
+    def __init__(self, listener: Listener, count: int, stop: Path, patience: float = 60.0) -> None:
+        self.count = count
+        self._patience = patience
+        self._connections: dict[int, Connection] = {}
+        descriptor = listener._listener._socket.fileno()  # type: ignore[attr-defined]
+        while len(self._connections) < count:
+            if stop.exists():
+                raise InferlensError(NEVER_SERVED)
+            if select.select([descriptor], [], [], 0.2)[0]:
+                connection = listener.accept()
+                (instance,) = struct.unpack("i", connection.recv_bytes())
+                self._connections[instance] = connection
+        self._wakes, self._waker = os.pipe()
+        self._busy: dict[int, tuple[int, float]] = {}  # by descriptors: the instance, and since when
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def send(self, instance: int, samples: Sequence[int], size: int) -> None:
+        connection = self._connections[instance]
+        self._busy[connection.fileno()] = instance, time.perf_counter()
+        with suppress(OSError):  # it is gone, which the next wait tells
+            connection.send_bytes(array("i", [size, *samples]).tobytes())
+
+    def wait(self, until: float) -> list[Finished]:
+        # Not selectors, which round up to milliseconds. Without an end, look from time to time.
+        now = time.perf_counter()
+        silent = [item for item, (_, since) in self._busy.items() if now - since > self._patience]
+        left = 0.0 if silent else max(0.0, min(until - now, 1.0))
+        ready, _, _ = select.select([self._wakes, *self._busy], [], [], left)
+        if self._wakes in ready:
+            ready.remove(self._wakes)
+            os.read(self._wakes, 1 << 16)
+        lost = [
+            Finished(self._busy.pop(item)[0], now, now, failed=True, gone=True) for item in silent if item not in ready
+        ]
+        return [*(self._finished(self._busy.pop(item)[0]) for item in ready), *lost]
+
+    def wake(self) -> None:
+        """Let ``wait`` return at once; another thread may call this."""
+        os.write(self._waker, b"w")
+
+    def close(self) -> None:
+        """Let the instances check their answers and end."""
+        for connection in self._connections.values():
+            with suppress(OSError):
+                connection.send_bytes(b"")
+            connection.close()
+
+    def _finished(self, instance: int) -> Finished:
+        try:
+            begin, end = ANSWER.unpack(self._connections[instance].recv_bytes())
+        except (EOFError, OSError):
+            return Finished(instance, self.now(), self.now(), failed=True, gone=True)
+        return Finished(instance, begin, end)
+
+
+SCENARIOS = {"server": "Server", "offline": "Offline", "single-stream": "SingleStream", "multi-stream": "MultiStream"}
+SUMMARY = "mlperf_log_summary.txt"
+LEAST_QUERIES = 100
+SURE = 0.01  # LoadGen wants to be so sure of the quantile; half as many queries more leave room for late ones
+OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for the time of a run
+
+
+class LoadgenTraffic(Traffic):
+    """The queries that LoadGen has issued; each is answered when its request ends."""
+
+    def __init__(self, loadgen: Any, instances: ServedInstances) -> None:
+        super().__init__((0,))
+        self._loadgen = loadgen
+        self._instances = instances
+        self._start = instances.now()
+        self._pending: deque[tuple[float, int, int]] = deque()
+        self._ids: list[int] = []
+        self._finished = False
+
+    def issue(self, queries: list[Any]) -> None:
+        """Take queries from LoadGen, on its thread."""
+        now = self._instances.now() - self._start
+        self._pending.extend((now, query.index, query.id) for query in queries)
+        self._instances.wake()
+
+    def finish(self) -> None:
+        """Register that no query will follow."""
+        self._finished = True
+        self._instances.wake()
+
+    @property
+    def due(self) -> float | None:
+        return self._pending[0][0] if self._pending else None
+
+    @property
+    def over(self) -> bool:
+        return self._finished and not self._pending
+
+    def take(self) -> tuple[float, int]:
+        time, sample, number = self._pending.popleft()
+        self._ids.append(number)
+        return time, sample
+
+    def ended(self, request: int, now: float) -> None:  # noqa: ARG002
+        response = self._loadgen.QuerySampleResponse(self._ids[request], 0, 0)
+        self._loadgen.QuerySamplesComplete([response])
+
+
+def loadgen_run(
+    instances: ServedInstances,
+    deployment: Deployment,
+    scenario: str,
+    rate: float,
+    limit: Limit,
+    seconds: float,
+    folder: Path,
+) -> tuple[LoadLog, LoadgenVerdict]:
+    """Return the log and the verdict of a scenario; LoadGen's own logs are written to ``folder``."""
+    loadgen = library("mlperf_loadgen", extra="load")
+    folder.mkdir(parents=True, exist_ok=True)
+    settings, logs = loadgen.TestSettings(), loadgen.LogSettings()
+    settings.scenario = getattr(loadgen.TestScenario, SCENARIOS[scenario])
+    settings.mode = loadgen.TestMode.PerformanceOnly
+    settings.min_duration_ms = int(seconds * 1000)
+    settings.min_query_count = max(LEAST_QUERIES, int(1.5 * math.log(SURE) / math.log(limit.quantile)))
+    settings.server_target_qps, settings.offline_expected_qps = rate, rate * OFFLINE_SHARE
+    settings.server_target_latency_ns = int(limit.seconds * 1e9)
+    settings.server_target_latency_percentile = limit.quantile
+    logs.log_output.outdir = str(folder)
+    logs.log_output.copy_summary_to_stdout = False
+    traffic = LoadgenTraffic(loadgen, instances)
+    recorded: list[LoadLog] = []
+    thread = threading.Thread(target=lambda: recorded.append(dispatch(traffic, instances, deployment)))
+    thread.start()
+    system = loadgen.ConstructSUT(traffic.issue, lambda: None)
+    samples = loadgen.ConstructQSL(POOL, POOL, lambda _: None, lambda _: None)
+    try:
+        loadgen.StartTestWithLogSettings(system, samples, settings, logs, "audit.config")
+    finally:
+        traffic.finish()
+        thread.join()
+        loadgen.DestroyQSL(samples)
+        loadgen.DestroySUT(system)
+    return recorded[0], read_verdict(folder / SUMMARY, scenario, limit)
+
+
+def read_verdict(file: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
+    """Return the verdict in LoadGen's summary."""
+    lines = (line.partition(":")[::2] for line in file.read_text("utf-8").splitlines())
+    values = {name.strip(): value.strip() for name, value in lines}
+    latency = values.get(f"{100 * limit.quantile:.2f} percentile latency (ns)")
+    rates = ("Completed samples per second", "Samples per second")
+    return LoadgenVerdict(
+        scenario=scenario,
+        valid=values.get("Result is") == "VALID",
+        at_limit=float(latency) / 1e9 if latency else None,
+        rate=next((float(values[name]) for name in rates if name in values), None),
+        reason="; ".join(name for name, value in values.items() if value == "NO" and "satisfied" in name),
+        logs=str(file.parent),
+    )
+
+
+START_SHARE = 0.05  # of the requests at the start are not counted
+PRECISION = 0.01  # of a capacity
+LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
+SIMULATED_REQUESTS = 2000
+SERVICE_SECONDS = 1.0
+SHOWN_QUANTILES = (0.5, 0.95, 0.99)
+QUEUE_POINTS = 60
+CLOSE = 0.02  # predicted capacities within it count as equal; the smaller batch is taken
+Service = tuple[dict[int, float], ...]  # of each group: seconds of a call by its size
+Measure = Callable[[float], LoadRun]
+
+
+class DriveJob(Job, frozen=True, kw_only=True):
+    """Make traffic for the instances that connect to ``address``.
+
+    Attributes:
+        stop: a file that appears if an instance ends before it could serve.
+        deployment: its ``max_batch`` is the largest size that was prepared.
+        choose: whether to choose the batching, up to that size.
+        rates, clients: what to measure; without them the capacity at the limit.
+        seconds: of a run.
+        scenario, logs: a scenario that LoadGen runs at the capacity or the first rate, and the folder of its logs.
+    """
+
+    address: str
+    stop: str
+    deployment: Deployment
+    choose: bool = False
+    arrivals: Arrivals = Arrivals()
+    mix: Mix = Mix()
+    limit: Limit = Limit()
+    rates: tuple[float, ...] = ()
+    clients: tuple[int, ...] = ()
+    seconds: float = 5.0
+    draw: int = 0
+    scenario: str = ""
+    logs: str = ""
+
+
+class DriveResult(Struct, frozen=True, kw_only=True):
+    """The runs; fields are named as in ``LoadRecord``."""
+
+    deployment: Deployment
+    runs: tuple[LoadRun, ...]
+    service: tuple[dict[int, float], ...]
+    capacity: float | None = None
+    above: float | None = None
+    loadgen: LoadgenVerdict | None = None
+
+
+def drive(job: DriveJob, context: TaskContext) -> DriveResult:
+    """Wait for the instances, measure, and let them end."""
+    with Listener(job.address, "AF_UNIX") as listener:
+        instances = ServedInstances(listener, job.deployment.instances, Path(job.stop))
+    try:
+        result = measured(job, instances, lambda result: setattr(context, "value", result))
+        return replace(result, loadgen=by_loadgen(job, instances, result)) if job.scenario else result
+    finally:
+        instances.close()
+
+
+def measured(job: DriveJob, instances: Instances, keep: Callable[[DriveResult], None]) -> DriveResult:
+    """Return what was measured; ``keep`` gets it after each run."""
+    runs: list[LoadRun] = []
+    service = tuple(
+        {size: service_time(instances, job.deployment, group, size) for size in job.deployment.sizes}
+        for group in range(len(job.mix.groups))
+    )
+    deployment, guess = (chosen if job.choose else predicted)(job, service)
+
+    def measure(rate: float = 0.0, clients: int = 0) -> LoadRun:
+        runs.append(measure_run(instances, deployment, job, rate, clients))
+        keep(DriveResult(deployment=deployment, runs=tuple(runs), service=service))
+        return runs[-1]
+
+    capacity = above = None
+    for rate in job.rates:
+        measure(rate)
+    for clients in job.clients:
+        measure(clients=clients)
+    if not (job.rates or job.clients):
+        capacity, above = find_capacity(measure, job.limit, guess)
+    return DriveResult(deployment=deployment, runs=tuple(runs), service=service, capacity=capacity, above=above)
+
+
+def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -> LoadgenVerdict | None:
+    """Return LoadGen's verdict on the deployment at the same rate; ``None`` if no rate keeps the limit."""
+    rate = result.capacity or next(iter(job.rates), 0.0)
+    if not rate:
+        return None
+    _, verdict = loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, Path(job.logs))
+    return verdict
+
+
+def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
+    """Return the median seconds from one full batch to the next, while all instances are busy."""
+    clients = deployment.instances * size
+    traffic = ClosedTraffic(clients, SERVICE_SECONDS, range(group * POOL, (group + 1) * POOL))
+    log = dispatch(traffic, instances, Deployment(deployment.instances, max_batch=size))
+    spans = [np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)]
+    gaps = np.concatenate(spans)
+    return float(np.median(gaps)) if len(gaps) else float(np.median(log.end - log.begin))
+
+
+def sample_group(sample: int) -> int:
+    """Return the group of a sample."""
+    return sample // POOL
+
+
+def measure_run(instances: Instances, deployment: Deployment, job: DriveJob, rate: float, clients: int = 0) -> LoadRun:
+    """Return a run at a rate, or with some clients."""
+    if clients:
+        samples = draw_samples(job.mix.weights, POOL, MOST_REQUESTS, job.draw)
+        log = dispatch(ClosedTraffic(clients, job.seconds, samples), instances, deployment, sample_group)
+        return summarized(log, deployment, job, clients=clients)
+    count = int(min(max(rate * job.seconds, min(LEAST_REQUESTS, 4 * rate * job.seconds), 20), MOST_REQUESTS))
+    return traffic_at(rate, count, instances, deployment, job)
+
+
+def traffic_at(rate: float, count: int, instances: Instances, deployment: Deployment, job: DriveJob) -> LoadRun:
+    """Return a run of some requests at a rate; one that is to keep the limit ends early when it cannot."""
+    times = unit_times(job.arrivals, count, job.draw) / rate
+    samples = draw_samples(job.mix.weights, POOL, count, job.draw)
+    most_late = math.inf if job.rates else (1 - job.limit.quantile) * count
+    traffic = OpenTraffic(times, samples)
+    log = dispatch(traffic, instances, deployment, sample_group, limit=job.limit.seconds, most_late=most_late)
+    return summarized(log, deployment, job, rate=rate)
+
+
+def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: Any) -> LoadRun:
+    """Return the numbers of a run, without the requests of its start."""
+    counted = slice(int(START_SHARE * len(log.due)), None)
+    due, status = log.due[counted], log.status[counted]
+    answered = status == ANSWERED
+    latency = np.where(answered, log.answered[counted] - due, np.inf)
+    waits = (log.sent - log.due)[counted][~np.isnan(log.sent[counted])]
+    batches = log.size > 0
+    busy = log.end - log.begin
+    end = float(np.nanmax(log.answered, initial=0.0)) or float(log.due[-1])
+    at = np.linspace(0.0, end, QUEUE_POINTS)
+    queue = np.searchsorted(np.sort(log.taken), at, "right") - np.searchsorted(np.sort(log.sent), at, "right")
+
+    groups = log.sample[counted] // POOL
+
+    def quantile(share: float, values: Times = latency) -> float | None:
+        value = float(np.quantile(values, share, method="inverted_cdf"))
+        return value if math.isfinite(value) else None
+
+    def group_run(group: int) -> GroupRun:
+        own = latency[groups == group]
+        quantiles = (quantile(0.5, own), quantile(0.99, own)) if len(own) else (None, None)
+        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - job.mix.filled[group])
+
+    counts = {
+        name: int((status == code).sum())
+        for name, code in (("refused", REFUSED), ("expired", EXPIRED), ("failed", FAILED))
+    }
+    return LoadRun(
+        **fields,
+        **counts,
+        draw=job.draw,
+        groups=tuple(map(group_run, range(len(job.mix.groups)))) if len(job.mix.groups) > 1 else (),
+        answered=int(answered.sum()),
+        seconds=end - float(due[0]),
+        latencies=tuple(np.round(latency[answered], 7).tolist()),
+        quantiles=tuple(map(quantile, SHOWN_QUANTILES)),
+        at_limit=quantile(job.limit.quantile),
+        lag=float(np.quantile(log.taken - log.due, 0.99)),
+        waited=float(waits.mean()) if len(waits) else 0.0,
+        mean_batch=float(log.size.mean()) if batches.any() else 0.0,
+        padding=float(1 - log.size.sum() / log.padded.sum()) if batches.any() else 0.0,
+        busy=float(np.nansum(busy) / (end * deployment.instances)) if end else 0.0,
+        queue=tuple(int(length) for length in queue),
+    )
+
+
+def find_capacity(measure: Measure, limit: Limit, guess: float) -> tuple[float, float | None]:
+    """Return the highest rate that kept the limit, and the lowest one that did not; they are 1 % apart.
+
+    ``guess`` is where the search begins. A capacity of 0: no rate down to a thousandth of it keeps the limit.
+    """
+    low, high, step, rate = 0.0, math.inf, 1.1, guess
+    while high > low * (1 + PRECISION) and rate > guess / 1000:
+        if measure(rate).keeps(limit):
+            low = max(low, rate)
+        else:
+            high = min(high, rate)
+        if low and math.isfinite(high):
+            rate = math.sqrt(low * high)
+        else:
+            rate, step = (low * step if low else high / step), min(step**1.5, 2.0)
+    return low, high if math.isfinite(high) else None
+
+
+def chosen(job: DriveJob, service: Service) -> tuple[Deployment, float]:
+    """Return the deployment with the highest predicted capacity, and that capacity."""
+    most, limit = job.deployment, job.limit.seconds
+    waits = (0.0, limit / 20, limit / 10, limit / 4)
+    options = [
+        replace(most, max_batch=size, wait=wait) for size, wait in product(most.sizes, waits) if size > 1 or not wait
+    ]
+    rated = [predicted(replace(job, deployment=option), service) for option in options]
+    best = max(rate for _, rate in rated)
+    return next((option, rate) for option, rate in rated if rate >= best * (1 - CLOSE))
+
+
+def predicted(job: DriveJob, service: Service) -> tuple[Deployment, float]:
+    """Return the deployment, and its capacity if every call took its median time: the loop runs without real time."""
+    deployment, job = job.deployment, replace(job, rates=())
+
+    def measure(rate: float) -> LoadRun:
+        instances = SimulatedInstances(
+            deployment.instances, lambda samples, size: service[sample_group(samples[0])][size]
+        )
+        return traffic_at(rate, SIMULATED_REQUESTS, instances, deployment, job)
+
+    seconds = sum(
+        weight * min(times[size] / size for size in deployment.sizes)
+        for weight, times in zip(job.mix.weights, service, strict=True)
+    )
+    most = deployment.instances / seconds
+    return deployment, find_capacity(measure, job.limit, most / 1.2)[0] or most / 100

@@ -1,0 +1,251 @@
+"""Load tests as data: traffic and deployments as a person writes them, and what was measured.
+
+``--arrivals bursts=8`` and ``--batching max=16,wait=2ms`` are read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.machine import MachineLog
+from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, Status, Warning
+from inferlens.spec.case import Case
+from inferlens.units import duration, parse_duration, parse_rate, plural
+
+KINDS = ("poisson", "constant", "bursts", "replay")
+
+
+class Arrivals(Struct, frozen=True):
+    """The arrivals of requests in an open loop: at random, evenly, in bursts of a size, or as in a file."""
+
+    kind: str = "poisson"
+    size: int = 1
+    file: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Arrivals:
+        """Return the arrivals of ``poisson``, ``constant``, ``bursts=8`` or ``replay=FILE``."""
+        kind, _, value = (part.strip() for part in text.partition("="))
+        check_choice("arrivals", kind, KINDS)
+        if kind == "bursts":
+            return Arrivals(kind, _number("bursts", value))
+        if kind == "replay" and not value:
+            raise InferlensError("Arrivals of 'replay' need a file.", expected="replay=FILE, a time in seconds a line")
+        return Arrivals(kind, file=value if kind == "replay" else "")
+
+    def __str__(self) -> str:
+        return {"bursts": f"bursts of {self.size}", "replay": f"replay of {self.file}"}.get(self.kind, self.kind)
+
+
+class Mix(Struct, frozen=True):
+    """Groups of requests with different sizes.
+
+    Attributes:
+        groups: the sizes that requests are padded to, by the name of the dimension.
+        weights: the share of the requests of each group.
+        filled: the mean share of a padded request that is no padding.
+    """
+
+    groups: tuple[dict[str, int], ...] = ({},)
+    weights: tuple[float, ...] = (1.0,)
+    filled: tuple[float, ...] = (1.0,)
+
+
+class Deployment(Struct, frozen=True, order=True):
+    """A number of instances, and the batching of requests.
+
+    Attributes:
+        instances: processes that each have a runner.
+        max_batch: most requests in a batch.
+        wait: seconds that the first request of a batch waits for others.
+        queue: most requests that wait; others are refused. 0: no limit.
+        timeout: seconds after which a waiting request is given up. 0: never.
+    """
+
+    instances: int = 1
+    max_batch: int = 1
+    wait: float = 0.0
+    queue: int = 0
+    timeout: float = 0.0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The batch sizes to prepare: powers of two up to the largest batch. Batches are padded to the next one."""
+        powers = [1 << power for power in range(self.max_batch.bit_length()) if 1 << power < self.max_batch]
+        return (*powers, self.max_batch)
+
+    def __str__(self) -> str:
+        wait = f" within {duration(self.wait)}" if self.wait else ""
+        batch = f"batches up to {self.max_batch}{wait}" if self.max_batch > 1 else "single requests"
+        return f"{plural(self.instances, 'instance')}, {batch}"
+
+
+def parse_batching(text: str) -> tuple[int, float]:
+    """Return the largest batch and the seconds to wait of ``max=16,wait=2ms`` or ``max=16``."""
+    words = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(",") if part)
+    unknown = words.keys() - {"max", "wait"}
+    if unknown or "max" not in words:
+        raise InferlensError(f"'{text}' is no batching.", expected="such as max=16,wait=2ms")
+    return _number("max", words["max"]), parse_duration(words.get("wait", "0s"))
+
+
+def parse_price(text: str) -> float:
+    """Return the price of a second of ``3.2/h``, in any currency."""
+    amount, slash, unit = text.strip().partition("/")
+    try:
+        price = float(amount)
+    except ValueError:
+        price = math.nan
+    if not price > 0 or not math.isfinite(price) or slash != "/" or unit != "h":
+        raise InferlensError(f"'{text}' is no price.", expected="a price of an hour, such as 3.2/h")
+    return price / 3600
+
+
+def parse_rates(texts: Iterable[str]) -> tuple[float, ...]:
+    """Return rates in requests per second."""
+    return tuple(map(parse_rate, texts))
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 4096:
+        raise InferlensError(f"'{text}' is not valid for {name}.", expected="a whole number from 1 to 4096")
+    return int(text)
+
+
+SCHEMA = "inferlens.load/1"
+
+
+class Limit(Struct, frozen=True):
+    """A limit on the latency of requests: the quantile, and its most in seconds."""
+
+    quantile: float = 0.99
+    seconds: float = 0.05
+
+
+class GroupRun(Struct, frozen=True, kw_only=True):
+    """The requests of one group of a mix: their number, their latency at 0.5 and 0.99, and the share of padding."""
+
+    requests: int
+    quantiles: tuple[float | None, ...]
+    padding: float
+
+
+class LoadRun(Struct, frozen=True, kw_only=True):
+    """The traffic of one rate, or of some clients, and what became of its requests. Times are in seconds.
+
+    Attributes:
+        rate: requests per second that were due; 0 with ``clients``.
+        clients: the clients of a closed loop; 0 in an open one.
+        draw: the seed of the arrivals.
+        seconds: from the first request that counts until the last answer.
+        answered, refused, expired, failed: numbers of requests; those of the start are not counted.
+        latencies: of the answered requests, from the time when each was due. Kept of the runs that an answer shows.
+        quantiles: the latency at 0.5, 0.95 and 0.99 of all requests; ``None`` if that request was not answered.
+        lag: how late the generator was, at 0.99 of the requests.
+        waited: the mean time in the queue.
+        mean_batch: requests in a batch.
+        padding: the share of rows that were padding.
+        busy: the share of the time in which an instance was working.
+        queue: the length of the queue at 60 times, spread over the run.
+        groups: the groups of a mix, in its order.
+    """
+
+    rate: float = 0.0
+    clients: int = 0
+    draw: int = 0
+    seconds: float = 0.0
+    answered: int = 0
+    refused: int = 0
+    expired: int = 0
+    failed: int = 0
+    latencies: tuple[float, ...] = ()
+    quantiles: tuple[float | None, ...] = ()
+    at_limit: float | None = None
+    lag: float = 0.0
+    waited: float = 0.0
+    mean_batch: float = 0.0
+    padding: float = 0.0
+    busy: float = 0.0
+    queue: tuple[int, ...] = ()
+    groups: tuple[GroupRun, ...] = ()
+
+    @property
+    def throughput(self) -> float:
+        """The requests that were answered per second."""
+        return self.answered / self.seconds if self.seconds else 0.0
+
+    def keeps(self, limit: Limit) -> bool:
+        """Return whether the latency at the limit's quantile is within it; lost requests count as endless."""
+        return self.at_limit is not None and self.at_limit <= limit.seconds
+
+
+class LoadgenVerdict(Struct, frozen=True, kw_only=True):
+    """The verdict of MLCommons LoadGen on a scenario; unverified, not an MLPerf result.
+
+    Attributes:
+        reason: what an invalid run did not satisfy.
+        at_limit: the latency at the quantile of the limit, by its log.
+        rate: samples per second.
+        logs: the folder of its logs.
+    """
+
+    scenario: str
+    valid: bool
+    reason: str = ""
+    at_limit: float | None
+    rate: float | None
+    logs: str
+
+
+class LoadRecord(Struct, frozen=True, kw_only=True):
+    """The runs of one deployment of a case in one round.
+
+    Attributes:
+        asked: the deployment as it was asked for; ``deployment`` may have smaller batches, which were chosen.
+        loadgen: the verdict of LoadGen at the capacity, or at the first rate; ``scenario`` as it was asked for.
+        capacity: the highest rate that kept the limit, in requests per second; ``None`` without a limit.
+        above: the lowest rate that did not keep it, if one was tried.
+        service: for each group of the mix, seconds of a call at each prepared batch size, all instances busy.
+    """
+
+    schema: str = SCHEMA
+    id: str
+    created: str
+    case: Case
+    asked: Deployment
+    deployment: Deployment
+    rates: tuple[float, ...] = ()
+    clients: tuple[int, ...] = ()
+    arrivals: Arrivals = Arrivals()
+    mix: Mix = Mix()
+    limit: Limit = Limit()
+    round: int = 0
+    status: Status = "ok"
+    reason: str = ""
+    hint: str = ""
+    model: ModelFacts = ModelFacts(name="")
+    environment: Environment | None = None
+    runs: tuple[LoadRun, ...] = ()
+    loadgen: LoadgenVerdict | None = None
+    scenario: str = ""
+    capacity: float | None = None
+    above: float | None = None
+    service: tuple[dict[int, float], ...] = ()
+    agreement: Agreement | None = None
+    checked: int = 0
+    mixed_up: int = 0
+    memory: Memory = Memory()
+    machine: MachineLog | None = None
+    energy_per_request: float | None = None
+    warnings: tuple[Warning, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """A key that records of the same measurement share."""
+        versions = self.environment and (self.environment.python, sorted(self.environment.libraries.items()))
+        asked = (self.asked, self.scenario, self.rates, self.clients, self.arrivals, self.mix, self.limit, self.round)
+        return (self.case.digest, str(asked), str(versions))

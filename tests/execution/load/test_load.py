@@ -1,0 +1,110 @@
+"""Load on real processes: the fake backend sleeps for the time of a call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferlens.analysis.load import capacity_race
+from inferlens.execution.load.run import load_request, run
+from inferlens.execution.load.tasks import POOL, _checked
+from inferlens.execution.protocol import Observer
+from inferlens.record.load import LoadRecord
+from inferlens.spec.commands import own_options
+from inferlens.spec.plan import Plan
+
+
+def measured(output: Path, *backends: str, option: tuple[str, ...] = (), **words: object) -> list[LoadRecord]:
+    own, _ = own_options("load", words)
+    names = {"model": "fake:demo", "backend": backends or ("fake:steady",), "output": str(output)}
+    plan = Plan.from_words({**names, "option": ("fake.sleep=true", *option)})
+    return run(load_request(plan, own), Observer())
+
+
+@pytest.fixture(scope="module")
+def at_rates(tmp_path_factory: pytest.TempPathFactory) -> LoadRecord:
+    """A call takes 4 ms; two instances serve 500 requests a second at most."""
+    output = tmp_path_factory.mktemp("rates")
+    (record,) = measured(output, rate=("100", "1000"), instances=2, batching="max=1", seconds="1s")
+    return record
+
+
+def test_a_rate_below_the_capacity_is_served(at_rates: LoadRecord) -> None:
+    run = at_rates.runs[0]
+    assert (run.rate, run.failed, run.refused) == (100, 0, 0)
+    assert run.throughput == pytest.approx(100, rel=0.2)
+    assert run.quantiles[0] >= 0.004
+
+
+def test_a_rate_above_the_capacity_shows_its_queue(at_rates: LoadRecord) -> None:
+    run = at_rates.runs[1]
+    assert run.throughput <= 501
+    assert run.quantiles[2] > 0.1
+    assert max(run.queue) > 100
+    assert run.busy > 0.8
+
+
+def test_answers_are_compared_with_the_reference(at_rates: LoadRecord) -> None:
+    assert at_rates.agreement.agrees
+    assert at_rates.checked > 50
+    assert at_rates.mixed_up == 0
+
+
+def test_wrong_answers_are_seen(tmp_path: Path) -> None:
+    (record,) = measured(
+        tmp_path, rate=("50",), instances=1, batching="max=2", seconds="1s", option=("fake.error=0.5",)
+    )
+    assert record.agreement.agrees is False
+    assert capacity_race([record]) is None
+
+
+def test_answers_that_went_to_other_requests_are_caught() -> None:
+    expected = [[np.arange(POOL, dtype=np.float32)[:, None] + 1]]
+    right = _checked([([1, 2, 3], [expected[0][0][[1, 2, 3, 3]]])], expected, 0.1, "reference")
+    mixed = _checked([([1, 2, 3], [expected[0][0][[2, 1, 3, 3]]])], expected, 0.1, "reference")
+    assert (right.agreement.agrees, right.mixed_up) == (True, 0)
+    assert (mixed.agreement.agrees, mixed.mixed_up) == (False, 2)
+    assert "belong to other requests" in mixed.agreement.reason
+
+
+@pytest.mark.parametrize(("trouble", "reason"), [("kill", "killed by SIGKILL"), ("raise", "told to fail")])
+def test_an_instance_that_ends_is_a_row_with_its_reason(tmp_path: Path, trouble: str, reason: str) -> None:
+    (record,) = measured(tmp_path, rate=("50",), instances=1, batching="max=1", option=(f"fake.trouble={trouble}",))
+    assert record.status != "ok"
+    assert reason in record.reason
+
+
+def test_the_same_command_goes_on(tmp_path: Path) -> None:
+    words = {"rate": ("50",), "instances": 1, "batching": "max=1", "seconds": "0.5s"}
+    first, second = measured(tmp_path, **words), measured(tmp_path, **words)
+    assert first[0].id == second[0].id
+
+
+def test_the_way_with_the_shorter_calls_serves_more(tmp_path: Path) -> None:
+    """Two ways that take 8 and 4 ms serve up to 125 and 250 requests a second, if these come evenly."""
+    records = measured(
+        tmp_path, "fake:steady", "fake:fast", option=("fake.latency=8",), arrivals="constant", batching="max=1",
+        instances=1, seconds="1s", within="p99=100ms", budget="1s",
+    )  # fmt: skip
+    race = capacity_race(records)
+    capacities = {record.case.variant: record.capacity for record in records}
+    assert race.decided
+    assert race.leader == next(record.case.digest for record in records if record.case.variant == "fast")
+    assert 0 < capacities["steady"] < 126
+    assert capacities["steady"] < capacities["fast"] < 252
+
+
+@pytest.mark.parametrize("scenario", ["server", "single-stream"])
+def test_loadgen_drives_the_same_instances(tmp_path: Path, scenario: str) -> None:
+    pytest.importorskip("mlperf_loadgen")
+    (record,) = measured(
+        tmp_path, rate=("200",), instances=1, batching="max=4", seconds="2s", within="p99=500ms", scenario=scenario
+    )
+    verdict, run = record.loadgen, record.runs[0]
+    assert verdict.valid, verdict.reason
+    assert Path(verdict.logs, "mlperf_log_detail.txt").exists()
+    if scenario == "server":
+        assert verdict.rate == pytest.approx(run.throughput, rel=0.2)
+        assert verdict.at_limit == pytest.approx(run.at_limit, rel=1.0, abs=0.01)
