@@ -35,8 +35,8 @@ from benchmarks.race import POOLS, Source, read
 from inferlens.backends.base import Knob
 from inferlens.backends.fake import Fake
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.search import Candidates, Search
-from inferlens.execution.space import SearchSpace, combinations
+from inferlens.execution.tuning.search import Candidates, Search
+from inferlens.execution.tuning.space import SearchSpace, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData

@@ -26,7 +26,7 @@ from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
-from inferlens.execution.space import search_selection
+from inferlens.execution.tuning.space import search_selection
 from inferlens.measure import series
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status

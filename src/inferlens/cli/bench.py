@@ -15,7 +15,7 @@ from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.execution.commands import Fleet
-    from inferlens.execution.tune import StudyRequest
+    from inferlens.execution.tuning.tune import StudyRequest
     from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
 
@@ -186,7 +186,7 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     """Return the sweep that a plan asks for: several values of one option or of the threads of a single case."""
     from msgspec.structs import replace
 
-    from inferlens.execution.tune import study_request
+    from inferlens.execution.tuning.tune import study_request
     from inferlens.spec.case import AXES
     from inferlens.spec.plan import Where
 
@@ -209,7 +209,7 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
 def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping[str, Any]) -> None:
     """Compare each value with the default, and show the table, or write the curve to the file as a chart."""
     from inferlens.cli.progress import Bar
-    from inferlens.execution.tune import study
+    from inferlens.execution.tuning.tune import study
     from inferlens.record.store import safe_name
     from inferlens.views.sweep import study_document, study_picture
 

@@ -17,7 +17,7 @@ from inferlens.views.table import FORMATS, Column, Document, Line, Table
 
 if TYPE_CHECKING:
     from inferlens.execution.protocol import PlannedCase
-    from inferlens.execution.space import SearchSelection
+    from inferlens.execution.tuning.space import SearchSelection
     from inferlens.spec.case import Case
     from inferlens.spec.plan import Plan
 
@@ -69,7 +69,7 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
 
     from inferlens.execution.cases import estimator
     from inferlens.execution.commands import spaces_by_kind
-    from inferlens.execution.space import combinations, size
+    from inferlens.execution.tuning.space import combinations, size
 
     every = spaces_by_kind(plan, selection)
     families = [(kind, space, family) for kind, space in every.items() for family in space.families]

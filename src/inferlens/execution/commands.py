@@ -13,11 +13,12 @@ import inferlens
 from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
-from inferlens.execution import remote, run, tune
+from inferlens.execution import remote, run
 from inferlens.execution.cases import ModelHandle, cases_of, model_handle
 from inferlens.execution.profile import levels_of, profile_file
 from inferlens.execution.protocol import Observer, PlannedCase
-from inferlens.execution.space import SearchSelection, SearchSpace, explore, search_selection
+from inferlens.execution.tuning import tune
+from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore, search_selection
 from inferlens.record.files import make_folder, sha256, write_whole
 from inferlens.record.profile import Level, Profile
 from inferlens.record.record import Record

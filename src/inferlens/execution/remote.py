@@ -41,9 +41,9 @@ from inferlens.execution.race import races, references_of
 from inferlens.execution.resume import ON, RunState, find_earlier, requests_of, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
 from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
-from inferlens.execution.space import SearchSelection, SearchSpace, explore
 from inferlens.execution.tasks import TaskContext
-from inferlens.execution.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
+from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore
+from inferlens.execution.tuning.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
 from inferlens.measure.monitor import usable_cpus, visible
 from inferlens.record.profile import Level, Profile
 from inferlens.record.record import VISIBLE, Record

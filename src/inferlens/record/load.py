@@ -205,8 +205,8 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     """The runs of one deployment of a case in one round.
 
     Attributes:
-        asked: the deployment as it was asked for; ``deployment`` may have smaller batches, which were chosen.
-        loadgen: the verdict of LoadGen at the capacity, or at the first rate; ``scenario`` as it was asked for.
+        requested: the deployment as it was requested; ``deployment`` may have smaller batches, which were chosen.
+        loadgen: the verdict of LoadGen at the capacity, or at the first rate; ``scenario`` as it was requested.
         capacity: the highest rate that kept the limit, in requests per second; ``None`` without a limit.
         above: the lowest rate that did not keep it, if one was tried.
         service: for each group of the mix, seconds of a call at each prepared batch size, all instances busy.
@@ -216,7 +216,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     id: str
     created: str
     case: Case
-    asked: Deployment
+    requested: Deployment
     deployment: Deployment
     rates: tuple[float, ...] = ()
     clients: tuple[int, ...] = ()
@@ -247,5 +247,14 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """A key that records of the same measurement share."""
         versions = self.environment and (self.environment.python, sorted(self.environment.libraries.items()))
-        asked = (self.asked, self.scenario, self.rates, self.clients, self.arrivals, self.mix, self.limit, self.round)
-        return (self.case.digest, str(asked), str(versions))
+        requested = (
+            self.requested,
+            self.scenario,
+            self.rates,
+            self.clients,
+            self.arrivals,
+            self.mix,
+            self.limit,
+            self.round,
+        )
+        return (self.case.digest, str(requested), str(versions))

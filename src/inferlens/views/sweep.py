@@ -38,7 +38,7 @@ from inferlens.views.rows import Row, rows
 from inferlens.views.table import Column, Document, Line, Table, plain
 
 if TYPE_CHECKING:
-    from inferlens.execution.tune import StudiedValue, Study
+    from inferlens.execution.tuning.tune import StudiedValue, Study
 
 
 STUDY_SCHEMA = "inferlens.study/1"

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from inferlens.analysis.measures import bottleneck
 from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.search import advice_of, advised
-from inferlens.execution.space import SearchSpace
+from inferlens.execution.tuning.search import advice_of, advised
+from inferlens.execution.tuning.space import SearchSpace
 from inferlens.record.record import KERNEL_FAMILIES, Measurement, Record
 from inferlens.spec.case import Case
 from inferlens.views.renderers import render

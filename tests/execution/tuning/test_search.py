@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from inferlens.execution.search import Search
+from inferlens.execution.tuning.search import Search
 from inferlens.stats.search_model import Point
 
 EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph": -0.2}

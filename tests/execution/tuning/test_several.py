@@ -12,8 +12,8 @@ import inferlens
 from inferlens import InferlensError, Records, Tuning
 from inferlens.analysis.tuning import TuningReport
 from inferlens.execution import race as rounds
-from inferlens.execution import tune as running
-from inferlens.execution.tune import TuningRequest
+from inferlens.execution.tuning import tune as running
+from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.record.store import TRIALS, load_records
 from tests.execution.tuning.test_tune import Counted
 

@@ -19,9 +19,17 @@ from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import Capabilities, Knob, Support
 from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
-from inferlens.execution import space as searched
 from inferlens.execution.cases import PREPARING, ProbeResult, build_factor, estimator, expand, seconds_of
-from inferlens.execution.space import SearchSpace, combinations, combined, explore, neighbours, search_selection, size
+from inferlens.execution.tuning import space as searched
+from inferlens.execution.tuning.space import (
+    SearchSpace,
+    combinations,
+    combined,
+    explore,
+    neighbours,
+    search_selection,
+    size,
+)
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import Phase
 from inferlens.record.store import Store

@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tune import Study, study, study_request
+from inferlens.execution.tuning.tune import Study, study, study_request
 from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.space import search_selection
-from inferlens.execution.tune import TuningReport, TuningRequest
-from inferlens.execution.tune import tune as run_tune
+from inferlens.execution.tuning import tune as tuning
+from inferlens.execution.tuning.space import search_selection
+from inferlens.execution.tuning.tune import TuningReport, TuningRequest
+from inferlens.execution.tuning.tune import tune as run_tune
 from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan

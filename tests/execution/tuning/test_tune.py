@@ -24,11 +24,11 @@ from inferlens.errors import InferlensError
 from inferlens.execution import race as rounds
 from inferlens.execution import resume as trial_log
 from inferlens.execution import tasks
-from inferlens.execution import tune as tuning
 from inferlens.execution.protocol import Observer
-from inferlens.execution.space import search_selection
-from inferlens.execution.tune import TuningRequest
-from inferlens.execution.tune import tune as run_tune
+from inferlens.execution.tuning import tune as tuning
+from inferlens.execution.tuning.space import search_selection
+from inferlens.execution.tuning.tune import TuningRequest
+from inferlens.execution.tuning.tune import tune as run_tune
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.files import make_folder

@@ -19,8 +19,8 @@ from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, TuningRe
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution.search import skipped
-from inferlens.execution.space import search_selection
+from inferlens.execution.tuning.search import skipped
+from inferlens.execution.tuning.space import search_selection
 from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan

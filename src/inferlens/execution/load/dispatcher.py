@@ -276,7 +276,7 @@ class _Dispatcher:
         self._traffic = traffic
         self._instances = instances
         self._deployment = deployment
-        self._group_of = sample_group
+        self._sample_group = sample_group
         self._limit = limit
         self.requests: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
         self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_COLUMNS}
@@ -347,7 +347,7 @@ class _Dispatcher:
             if self._deployment.queue and self._waiting >= self._deployment.queue:
                 self._finish(request, now, REFUSED)
             else:
-                self._queues.setdefault(self._group_of(sample), deque()).append(request)
+                self._queues.setdefault(self._sample_group(sample), deque()).append(request)
                 self._waiting += 1
 
     def _give_up(self, now: float) -> None:

@@ -121,8 +121,8 @@ class HttpInstances(Instances):
             self.settings: dict[str, Any] = json.loads(connection.getresponse().read())
             specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-            what = f"No server of 'inferlens export --best' answers at {url}: {error}."
-            raise InferlensError(what, hint="python serve.py in its folder") from error
+            message = f"No server of 'inferlens export --best' answers at {url}: {error}."
+            raise InferlensError(message, hint="python serve.py in its folder") from error
         self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(POOL)]
         for place in range(count):
             threading.Thread(target=self._serve, args=(place,), daemon=True).start()
@@ -310,7 +310,7 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
         id=uuid.uuid4().hex,
         created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         case=Case(model=settings["model"], backend=url),
-        asked=deployment,
+        requested=deployment,
         deployment=deployment,
         arrivals=request.arrivals,
         limit=request.limit,
@@ -356,7 +356,7 @@ class Measurer:
             id=uuid.uuid4().hex,
             created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             case=case,
-            asked=deployment,
+            requested=deployment,
             deployment=deployment,
             arrivals=request.arrivals,
             mix=request.mix,

@@ -26,7 +26,7 @@ from inferlens.analysis.measures import bottleneck, violations
 from inferlens.analysis.race import log_cost
 from inferlens.analysis.tuning import Advice, Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
-from inferlens.execution.space import (
+from inferlens.execution.tuning.space import (
     SearchSelection,
     SearchSpace,
     combined,

@@ -65,7 +65,7 @@ from inferlens.execution.scheduler import (
     Scheduler,
     open_scheduler,
 )
-from inferlens.execution.search import (
+from inferlens.execution.tuning.search import (
     LEAST_GROUP,
     Candidates,
     Search,
@@ -77,7 +77,7 @@ from inferlens.execution.search import (
     skipped,
     unreached,
 )
-from inferlens.execution.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
+from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
