@@ -257,4 +257,4 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
             self.limit,
             self.round,
         )
-        return (self.case.digest, str(requested), str(versions))
+        return (self.case.digest, str(key), str(versions))

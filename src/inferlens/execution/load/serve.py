@@ -35,10 +35,10 @@ class Batcher:
         self._waiting: queue.Queue[tuple[dict[str, Any], Future[list[Any]]]] = queue.Queue(settings["queue"])
         context = multiprocessing.get_context("spawn")
         for _ in range(settings["instances"]):
-            ours, theirs = context.Pipe()
-            context.Process(target=work, args=(theirs, settings), daemon=True).start()
-            ours.recv()  # it is ready
-            threading.Thread(target=self._feed, args=(ours,), daemon=True).start()
+            here, there = context.Pipe()
+            context.Process(target=work, args=(there, settings), daemon=True).start()
+            here.recv()  # it is ready
+            threading.Thread(target=self._feed, args=(here,), daemon=True).start()
 
     def infer(self, inputs: dict[str, Any]) -> list[Any]:
         """Return the outputs of one request. Raises queue.Full if too many wait."""

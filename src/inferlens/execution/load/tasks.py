@@ -109,7 +109,7 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
             stack.enter_context(runner)
             context.runner = runner
             for _ in range(WARMUP_CALLS):
-                _call(runner, _gathered(pools[number], range(size), size))
+                _call(runner, _stacked(pools[number], range(size), size))
         context.model = own.model
         connection = stack.enter_context(_connected(job.address))
         connection.send_bytes(struct.pack("i", job.instance))
@@ -140,7 +140,7 @@ class CaseContext(TaskContext):
         self.preparation.phases, self.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
 
 
-def _gathered(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
+def _stacked(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
     """Return the inputs of a batch; rows beyond the samples repeat the last one."""
     rows = [sample % POOL for sample in samples]
     rows += [rows[-1]] * (size - len(rows))
@@ -165,7 +165,7 @@ def _answer(
             begin = time.perf_counter()
             size, *samples = array("i", message)
             group = samples[0] // POOL
-            outputs = _call(runners[group, size], _gathered(pools[group], samples, size))
+            outputs = _call(runners[group, size], _stacked(pools[group], samples, size))
             connection.send_bytes(ANSWER.pack(begin, time.perf_counter()))
             if (number < KEPT_BATCHES or number % KEPT_EVERY == 0) and held < KEPT_BYTES:
                 kept.append((samples, outputs))
