@@ -247,7 +247,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """A key that records of the same measurement share."""
         versions = self.environment and (self.environment.python, sorted(self.environment.libraries.items()))
-        requested = (
+        key = (
             self.requested,
             self.scenario,
             self.rates,
