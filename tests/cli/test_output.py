@@ -47,8 +47,8 @@ def test_every_command_has_it() -> None:
         options = {word for each in group.get_command(context, name).params for word in each.opts}
         assert "-o" in options or name == "export", name
     names = {words.partition(" ")[0] for words in SHOWN}
-    assert names | PICTURES_AND_MODELS | {"partition", "tune"} == set(COMMANDS)
-    assert len(COMMANDS) <= 18
+    assert names | PICTURES_AND_MODELS | {"partition", "tune", "load"} == set(COMMANDS)
+    assert len(COMMANDS) <= 19
 
 
 @pytest.mark.parametrize("name", SHOWN)
