@@ -209,7 +209,7 @@ def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
 ) -> None:
     words = {"backend": "fake:steady,fake:fast", "quick": True, "iterations": 3, "output": tmp_path}
     done = inferlens.bench("fake:demo", **words)
-    assert f"inferlens show {tmp_path / 'demo'} --plot" in " ".join(str(done).split())
+    assert f"inferlens show {tmp_path / 'demo'} --plot" in " ".join(str(done).replace("\\", " ").split())
     assert capsys.readouterr().err == ""
     out = io.StringIO()
     monkeypatch.setattr(screen, "errors", lambda: Console(file=out, force_terminal=True, width=100))

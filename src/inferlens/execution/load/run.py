@@ -375,7 +375,7 @@ class Measurer:
         else:
             self.scheduler.observer.doing(f"{case.label}: {deployment}")
             record = self._served(record, way, deployment)
-        file = self.folder / f"{record.created.replace(':', '')}-{record.id[:6]}.json"
+        file = self.folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
         write_whole(file, msgspec.json.encode(record))
         return record
 
