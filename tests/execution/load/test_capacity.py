@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,12 @@ def test_batches_are_chosen_where_they_serve_more() -> None:
 def test_single_requests_are_chosen_where_batches_serve_no_more() -> None:
     service = {size: 0.01 * size for size in (1, 2, 4, 8)}
     assert chosen(job(Deployment(1, 8)), (service,))[0].max_batch == 1
+
+
+def test_a_disturbance_in_the_search_does_not_lower_the_capacity() -> None:
+    calls = itertools.count()
+    instances = SimulatedInstances(1, lambda _samples, _size: 0.5 if 120 < next(calls) < 160 else 0.01)
+    assert measured(job(Deployment(), EVENLY), instances, lambda _: None).capacity == pytest.approx(100, rel=0.03)
 
 
 def test_no_rate_keeps_a_limit_below_one_call() -> None:
