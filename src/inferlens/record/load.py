@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.machine import MachineLog
 from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, Status, Warning
 from inferlens.spec.case import Case
 from inferlens.units import duration, parse_duration, parse_rate, plural
@@ -143,7 +142,7 @@ class LoadRun(Struct, frozen=True, kw_only=True):
         draw: the seed of the arrivals.
         seconds: from the first request that counts until the last answer.
         answered, refused, expired, failed: numbers of requests; those of the start are not counted.
-        latencies: of the answered requests, from the time when each was due. Kept of the runs that an answer shows.
+        latencies: of the answered requests, from the time when each was due.
         quantiles: the latency at 0.5, 0.95 and 0.99 of all requests; ``None`` if that request was not answered.
         lag: how late the generator was, at 0.99 of the requests.
         waited: the mean time in the queue.
@@ -239,8 +238,6 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     checked: int = 0
     mixed_up: int = 0
     memory: Memory = Memory()
-    machine: MachineLog | None = None
-    energy_per_request: float | None = None
     warnings: tuple[Warning, ...] = ()
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from inferlens.analysis.load import capacity_race, may_win
 from inferlens.record.load import LoadRecord, LoadRun
-from inferlens.units import ABSENT, bare, duration, latency, percent, plural, significant
+from inferlens.units import ABSENT, duration, latency, milliseconds, percent, plural, significant
 from inferlens.views.table import Column, Document, Line, Table, plain
 
 BUSY = 0.85  # share of the time from which on the instances limit the rate
@@ -19,9 +19,8 @@ WORDS = {0.5: "p50", 0.95: "p95", 0.99: "p99"}
 
 @dataclass(frozen=True)
 class LoadRow:
-    """One way with its best deployment: ``records`` are those of its rounds, ``tried`` all."""
+    """One way with its best deployment, and the records of that in its rounds."""
 
-    tried: Sequence[LoadRecord]
     records: Sequence[LoadRecord]
 
     @property
@@ -80,12 +79,8 @@ def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
     rows = []
     for tried in ways.values():
         best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
-        rows.append(LoadRow(tried, [record for record in tried if record.deployment == best.deployment]))
+        rows.append(LoadRow([record for record in tried if record.deployment == best.deployment]))
     return sorted(rows, key=lambda row: (bool(row.outcome), -(row.capacity or 0.0)))
-
-
-def milliseconds(seconds: float | None) -> str:
-    return bare(seconds, scale=1e3)
 
 
 def cost(capacity: float | None, price: float | None) -> str:
@@ -186,11 +181,11 @@ def load_notes(rows: Sequence[LoadRow]) -> list[str]:
 
 
 def rates_table(rows: Sequence[LoadRow]) -> Table:
-    """Return the table of the rates that were asked for."""
+    """Return the table of the requested rates."""
     first = rows[0].first
     columns = (
         Column(
-            "", "asked", "", lambda pair: f"{rate(pair[1].rate)}/s" if pair[1].rate else f"{pair[1].clients} clients"
+            "", "rate", "", lambda pair: f"{rate(pair[1].rate)}/s" if pair[1].rate else f"{pair[1].clients} clients"
         ),
         Column("", "served", "requests/s", lambda pair: rate(pair[1].throughput), 1),
         Column("", "p50", "ms", lambda pair: milliseconds(pair[1].quantiles[0]), 2),

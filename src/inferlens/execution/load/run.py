@@ -203,6 +203,19 @@ class TrafficRequest:
         most, wait = self.batching or (DEFAULT_BATCH, 0.0)
         return Deployment(instances, most, wait, self.queue, self.timeout)
 
+    def record(self, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
+        """Return the record of a case before it is measured."""
+        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario")
+        return LoadRecord(
+            id=uuid.uuid4().hex,
+            created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            case=case,
+            requested=deployment,
+            deployment=deployment,
+            **{name: getattr(self, name) for name in shared},
+            **fields,
+        )
+
 
 def load_request(plan: Plan, own: Mapping[str, Any]) -> TrafficRequest:
     """Return the request that the own options of ``load`` mean. Raises InferlensError for values that do not fit."""
@@ -306,17 +319,7 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
-    record = LoadRecord(
-        id=uuid.uuid4().hex,
-        created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-        case=Case(model=settings["model"], backend=url),
-        requested=deployment,
-        deployment=deployment,
-        arrivals=request.arrivals,
-        limit=request.limit,
-        rates=request.rates,
-        clients=request.clients,
-    )
+    record = request.record(Case(model=settings["model"], backend=url), deployment)
     return [structs.replace(record, **{**structs.asdict(result), "deployment": deployment})]
 
 
@@ -352,21 +355,8 @@ class Measurer:
     def measure(self, way: Way, deployment: Deployment, number: int) -> LoadRecord:
         """Return the record of a deployment in a round."""
         case, request = way.case, self.request
-        record = LoadRecord(
-            id=uuid.uuid4().hex,
-            created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            case=case,
-            requested=deployment,
-            deployment=deployment,
-            arrivals=request.arrivals,
-            mix=request.mix,
-            limit=request.limit,
-            rates=request.rates,
-            clients=request.clients,
-            scenario=request.scenario,
-            round=number,
-            environment=self.scheduler.environments.of(case),
-        )
+        environment = self.scheduler.environments.of(case)
+        record = request.record(case, deployment, round=number, environment=environment)
         same = (one for one in self.earlier if one.key == record.key and one.status == "ok")
         if saved := next(same, None):
             return saved

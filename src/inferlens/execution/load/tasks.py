@@ -327,8 +327,8 @@ def loadgen_run(
     limit: Limit,
     seconds: float,
     folder: Path,
-) -> tuple[LoadLog, LoadgenVerdict]:
-    """Return the log and the verdict of a scenario; LoadGen's own logs are written to ``folder``."""
+) -> LoadgenVerdict:
+    """Return the verdict on a scenario; LoadGen's logs are written to ``folder``."""
     loadgen = library("mlperf_loadgen", extra="load")
     folder.mkdir(parents=True, exist_ok=True)
     settings, logs = loadgen.TestSettings(), loadgen.LogSettings()
@@ -342,8 +342,7 @@ def loadgen_run(
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
     traffic = LoadgenTraffic(loadgen, instances)
-    recorded: list[LoadLog] = []
-    thread = threading.Thread(target=lambda: recorded.append(dispatch(traffic, instances, deployment)))
+    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment))
     thread.start()
     system = loadgen.ConstructSUT(traffic.issue, lambda: None)
     samples = loadgen.ConstructQSL(POOL, POOL, lambda _: None, lambda _: None)
@@ -354,7 +353,7 @@ def loadgen_run(
         thread.join()
         loadgen.DestroyQSL(samples)
         loadgen.DestroySUT(system)
-    return recorded[0], read_verdict(folder / SUMMARY, scenario, limit)
+    return read_verdict(folder / SUMMARY, scenario, limit)
 
 
 def read_verdict(file: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
@@ -464,8 +463,7 @@ def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -
     rate = result.capacity or next(iter(job.rates), 0.0)
     if not rate:
         return None
-    _, verdict = loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, Path(job.logs))
-    return verdict
+    return loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, Path(job.logs))
 
 
 def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
