@@ -17,15 +17,15 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
-def test_it_starts_from_the_cuda_runtime_and_ends_as_doctor_of_a_plain_user() -> None:
+def test_it_starts_from_the_cuda_runtime_and_ends_as_backends_of_a_plain_user() -> None:
     made = instructions()
     names = [name for name, _ in made]
     assert set(names) <= KNOWN
     assert names[:2] == ["ARG", "FROM"]
     assert re.search(r"nvidia/cuda:[\d.]+-cudnn-runtime-", made[0][1])
-    assert made[-2:] == [("ENTRYPOINT", '["inferlens"]'), ("CMD", '["doctor"]')]
+    assert made[-2:] == [("ENTRYPOINT", '["inferlens"]'), ("CMD", '["backends"]')]
     assert names.index("USER") < len(names) - 3
-    assert "inferlens doctor --wide" in dict(made[-3:]).get("RUN", "")
+    assert "inferlens backends --wide" in dict(made[-3:]).get("RUN", "")
     assert not any("driver" in rest for name, rest in made if name == "RUN")  # it is the host's
 
 

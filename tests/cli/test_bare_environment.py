@@ -68,11 +68,11 @@ def test_there_is_no_framework_in_it(bare: Path) -> None:
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
     assert python(str(bare), "-c", code).stdout == "[]\n"
     done = run(bare, "--help")
-    assert all(command in done.stdout for command in ("bench", "show", "doctor", "backends"))
+    assert all(command in done.stdout for command in ("bench", "show", "backends"))
 
 
-def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
-    done = run(bare, "doctor", "--json")
+def test_backends_says_what_is_missing_and_the_cure(bare: Path) -> None:
+    done = run(bare, "backends", "--json")
     assert done.returncode == 0, done.stderr
     backends = json.loads(done.stdout)["backends"]
     assert backends["fake"]["supports"]
@@ -80,7 +80,7 @@ def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
         (absence,) = backends[name]["absent"]
         assert "not installed" in absence["reason"]
         assert absence["cure"].startswith("pip install -e '"), "what can be had: from this checkout"
-    done = run(bare, "doctor")
+    done = run(bare, "backends")
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
     assert "tensorrt]" not in done.stdout, "not without a GPU"

@@ -61,23 +61,23 @@ def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Pa
     assert re.search("inferlens profile fake:demo .* --output elsewhere", done.stdout)
 
 
-def test_backends_and_doctor_name_every_backend_and_the_machine(
+def test_backends_names_every_backend_and_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    overview = inferlens("backends", cwd=tmp_path).stdout
-    assert all(name in overview for name in BACKENDS.names())
     one = inferlens("backends", "onnxruntime", cwd=tmp_path).stdout
     assert "graph_optimization=all" in one
     assert "--option onnxruntime." in one
     assert "extended" in one
-    said = inferlens("doctor", cwd=tmp_path).stdout
+    said = inferlens("backends", cwd=tmp_path).stdout
     assert len(said.splitlines()) <= 24
     assert max(map(len, said.splitlines())) <= 100
     assert all(name in said for name in BACKENDS.names() if name != "fake")
     assert said.splitlines()[-1].startswith("Next: ")
-    assert "libraries: numpy" in inferlens("doctor", "--wide", cwd=tmp_path).stdout
-    data = json.loads(inferlens("doctor", "--json", cwd=tmp_path).stdout)
+    wide = inferlens("backends", "--wide", cwd=tmp_path).stdout
+    assert "libraries: numpy" in wide
+    assert all(name in wide for name in BACKENDS.names())
+    data = json.loads(inferlens("backends", "--json", cwd=tmp_path).stdout)
     assert data["environment"]["cpu"]
     assert set(BACKENDS.names()) <= set(data["backends"])
     for name, can in data["backends"].items():

@@ -23,8 +23,8 @@ SHOWN = {
     "show": "show base", "compare": "compare base new", "show --view notes": "show base --view notes",
     "show --view findings": f"show {PROFILES} --view findings",
     "modules": f"modules {PROFILES}", "layers": f"layers {PROFILES}", "roofline": f"roofline {PROFILES}",
-    "kernels": f"kernels {EXAMPLES}/kernels/bert/tensorrt-rtx-fp16-b1-cuda", "backends": "backends fake",
-    "trace": f"trace {next(iter(sorted(EXAMPLES.glob('traces/**/*.json*'))))}", "doctor": "doctor",
+    "kernels": f"kernels {EXAMPLES}/kernels/bert/tensorrt-rtx-fp16-b1-cuda",
+    "trace": f"trace {next(iter(sorted(EXAMPLES.glob('traces/**/*.json*'))))}", "backends": "backends",
     "bench": "bench fake:demo -b fake:steady,fake:fast --iterations 20 --warmup 1",
     "ab": "ab fake:demo fake:steady fake:fast --iterations 20 --warmup 1",
     "profile": "profile fake:demo -b fake:steady --runs 5 --max-time 1s",
@@ -48,7 +48,7 @@ def test_every_command_has_it() -> None:
         assert "-o" in options or name == "export", name
     names = {words.partition(" ")[0] for words in SHOWN}
     assert names | PICTURES_AND_MODELS | {"partition", "tune", "load"} == set(COMMANDS)
-    assert len(COMMANDS) <= 19
+    assert len(COMMANDS) <= 18
 
 
 @pytest.mark.parametrize("name", SHOWN)

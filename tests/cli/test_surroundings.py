@@ -45,7 +45,7 @@ def test_what_is_printed_has_plain_characters_where_others_cannot_be(results: Pa
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["bench", "--help"], ["doctor"], ["show", ".", "--view", "notes"], ["show", ".", "--bars"]]
+    "words", [["--help"], ["bench", "--help"], ["backends"], ["show", ".", "--view", "notes"], ["show", ".", "--bars"]]
 )
 def test_every_command_prints_in_a_plain_locale(results: Path, words: list[str]) -> None:
     done = run(*words, cwd=results, **PLAIN_LOCALE)

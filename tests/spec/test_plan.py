@@ -153,7 +153,7 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
 @pytest.mark.parametrize(
     ("machine", "model_info", "words", "what", "hint"),
     [
-        ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens doctor"),
+        ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens backends"),
         (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
         (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
     ],

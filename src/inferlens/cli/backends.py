@@ -1,4 +1,4 @@
-"""``inferlens backends`` and ``doctor``: the backends, and what works on this machine."""
+"""``inferlens backends``: what works on this machine, and the options of each backend."""
 
 from __future__ import annotations
 
@@ -21,29 +21,32 @@ if TYPE_CHECKING:
 def backends(
     name: Annotated[str | None, typer.Argument(help="A backend, to list its variants and options.")] = None,
     *,
+    wide: bool = False,
+    json: bool = False,
     output: Path | None = None,
 ) -> None:
-    """List the backends, or one backend's variants and options with their types and defaults."""
+    """Say which backends work on this machine and what the others lack, or list the options of one backend.
+
+    With --wide also what each backend is, why precisions are missing, all libraries, and what else a backend has.
+    """
+    document = _options_document(name) if name else _machine_document(wide)
+    screen.document(document, "json" if json else "table", output=output)
+
+
+def _options_document(name: str) -> Document:
+    """Return the variants and options of a backend."""
     from inferlens.backends import BACKENDS
 
-    data: dict[str, Any]
-    if name is None:
-        every = {name: BACKENDS.get(name) for name in BACKENDS.names()}
-        rows = {item: [" ".join(filter(None, of.variants)), of.summary] for item, of in every.items()}
-        data = {item: {"variants": of.variants, "summary": of.summary} for item, of in every.items()}
-        table = _table("", "backend", ("variants", "what it is"), rows)
-        more = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
-    else:
-        of = BACKENDS.get(name)
-        rows, data = {}, {}
-        for option, values, default, description in option_rows(of):
-            data[option] = {"values": values, "default": default, "description": description}
-            choices = f" ({values})" if "|" in values and values != "true|false" else ""
-            rows[f"{option}={default}"] = [description + choices]
-        variants = f"{name}:{', '.join(of.variants)}. " if of.variants != ("",) else ""
-        table = _table(f"{name}: {of.summary}", "option and default", ("what it does",), rows)
-        more = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
-    screen.document(Document(lambda: [table, more], data=lambda: data), output=output)
+    backend = BACKENDS.get(name)
+    rows, data = {}, {}
+    for option, values, default, description in option_rows(backend):
+        data[option] = {"values": values, "default": default, "description": description}
+        choices = f" ({values})" if "|" in values and values != "true|false" else ""
+        rows[f"{option}={default}"] = [description + choices]
+    variants = f"{name}:{', '.join(backend.variants)}. " if backend.variants != ("",) else ""
+    table = _table(f"{name}: {backend.summary}", "option and default", ("what it does",), rows)
+    advice = f"Give one as --option {name}.NAME=VALUE" if rows else "It has no options."
+    return Document(lambda: [table, variants + advice], data=lambda: data)
 
 
 def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -68,20 +71,15 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-@options.takes()
-def doctor(*, wide: bool = False, json: bool = False, output: Path | None = None) -> None:
-    """Say which backends work on this machine, what the others lack and the command that helps.
-
-    With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
-    """
+def _machine_document(wide: bool) -> Document:
+    """Return what works on this machine, what does not, and what helps."""
     from inferlens.backends import BACKENDS
     from inferlens.execution.cases import probe
     from inferlens.measure import environment
 
     here = environment.collect()
     can = probe(BACKENDS.names())
-    document = Document(lambda: list(_blocks(here, can, wide)), data=lambda: {"environment": here, "backends": can})
-    screen.document(document, "json" if json else "table", output=output)
+    return Document(lambda: list(_blocks(here, can, wide)), data=lambda: {"environment": here, "backends": can})
 
 
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
@@ -109,10 +107,14 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     cpu = f"{here.cpu}, {plural(here.cpu_threads or 0, 'thread')}, {byte_count(here.memory)}"
     yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python}{f' · {here.system}' if wide else ''}"
     if wide:
+        every_backend = {name: BACKENDS.get(name) for name in BACKENDS.names()}
+        summaries = {name: [" ".join(item.variants), item.summary] for name, item in every_backend.items()}
+        yield _table("", "backend", ("variants", "what it is"), summaries)
         yield f"libraries: {', '.join(f'{name} {version}' for name, version in here.libraries.items()) or 'none'}"
         contents = {title: names for capabilities in can.values() for title, names in capabilities.contents.items()}
         yield from (f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items())
     first = next((cells[1] for cells in lacks.values() if cells[1].startswith("pip")), "inferlens bench fake:demo")
+    yield "Options of one: inferlens backends NAME"
     yield f"Next: {'inferlens bench resnet18' if usable else first}"
 
 
@@ -127,10 +129,10 @@ def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
         for (device, precisions), variants in variants_by.items():
             alike.setdefault((", ".join(variants), precisions), []).append(device)
         for (joined, precisions), devices in alike.items():
-            limits = "; ".join(why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")})
+            reasons = [why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")}]
             label = f"{name}:{joined}".rstrip(":") + (f" on {', '.join(devices)}" if [joined] != devices else "")
-            rows[label] = [" ".join(precisions), *([limits] if wide else [])]
-    return _table("", "works", ("precisions", *(["of the others"] if wide else [])), rows)
+            rows[label] = [" ".join(precisions), *(["; ".join(dict.fromkeys(reasons))] if wide else [])]
+    return _table("", "works", ("precisions", *(["why no others"] if wide else [])), rows)
 
 
 def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ COMMANDS = {
     "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
     "report": "show", "trace": "profile", "roofline": "profile", "graph": "",
     **dict.fromkeys(("quantize", "export", "partition"), "files"),
-    **dict.fromkeys(("doctor", "backends"), "backends"),
+    "backends": "backends",
 }  # fmt: skip
 
 

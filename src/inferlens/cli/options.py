@@ -50,12 +50,12 @@ class ShownOptions(Struct, kw_only=True):
     json: Annotated[
         bool,
         OptionSpec(
-            "The same as --format json.", ("show", "bench", "tune", "ab", "load", "quantize", "partition", "doctor")
+            "The same as --format json.", ("show", "bench", "tune", "ab", "load", "quantize", "partition", "backends")
         ),
     ] = False
     wide: Annotated[
         bool,
-        OptionSpec("Show all columns and values.", (*SHOWING, "bench", "compare", "trace", "partition", "doctor")),
+        OptionSpec("Show all columns and values.", (*SHOWING, "bench", "compare", "trace", "partition", "backends")),
     ] = False
     columns: Annotated[
         str | None,
@@ -76,7 +76,7 @@ class ShownOptions(Struct, kw_only=True):
         Path | None,
         OptionSpec(
             f"Write it to this file; {ENDINGS}",
-            (*TABLES, "roofline", "trace", "partition", "doctor", "backends"),
+            (*TABLES, "roofline", "trace", "partition", "backends"),
             names=("--output", "-o"),
         ),
     ] = None

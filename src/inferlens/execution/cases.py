@@ -289,7 +289,7 @@ def nothing_runs(
     why = "; ".join(f"{listing(labels)}: {reason}" for reason, labels in reasons.items())
     return InferlensError(
         f"No backend here runs models of format {formats}{on}.{f' {why}.' if why else ''}",
-        hint="".join(hints) if len(hints) == 1 and hints != {""} else "inferlens doctor",
+        hint="".join(hints) if len(hints) == 1 and hints != {""} else "inferlens backends",
     )
 
 

@@ -326,7 +326,7 @@ def _planned(
         supports = [one for own in can.values() for one in own.supports if one.device == device]
         here = sorted({word for one in supports for word in one.quantizes})
         raise InferlensError(
-            f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens doctor"
+            f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens backends"
         )
     plan = Plan.from_words({**words, "backend": backend, "device": device})
     check_words(plan)

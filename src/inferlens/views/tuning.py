@@ -417,7 +417,7 @@ def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tri
     reasons: dict[str, list[str]] = {}
     for item in untried:
         flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
-        flag = "inferlens doctor" if item.hint.startswith("pip ") else flag
+        flag = "inferlens backends" if item.hint.startswith("pip ") else flag
         why = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
         requested = "--precision" if item.name in PRECISIONS else "--backend"
         reasons.setdefault(flag or why or requested, []).append(item.name)

@@ -265,7 +265,7 @@ def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[P
     )
     both = [replace(once[1], skipped=each) for each in ((lacking,), (late, lacking))]
     said = tunings_sentences(both)
-    assert "Not tried: openvino (inferlens doctor)." in said
+    assert "Not tried: openvino (inferlens backends)." in said
     assert "Not tried in some: pytorch (time was over)." in said
 
 
