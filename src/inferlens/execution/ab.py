@@ -52,7 +52,8 @@ from inferlens.models.model import ModelInfo
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, TensorSpec, environment_of
 from inferlens.spec.commands import own_options
-from inferlens.spec.plan import Duration, Plan, Texts, option_values, texts, words_of
+from inferlens.spec.options import texts
+from inferlens.spec.plan import Duration, Plan, Texts, option_values, words_of
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
 from inferlens.units import listing, parse_duration

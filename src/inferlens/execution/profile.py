@@ -46,7 +46,8 @@ from inferlens.record.profile import Ceilings, Kernels, Layers, Level, Profile, 
 from inferlens.record.record import WRITES_INPUTS, ModelFacts, Record, Status, Warning
 from inferlens.record.store import LOG, claim_folder, safe_name, save_profile
 from inferlens.spec.case import Case, environment_of
-from inferlens.spec.plan import Plan, checked_texts
+from inferlens.spec.options import checked_texts
+from inferlens.spec.plan import Plan
 from inferlens.stats.samples import median
 from inferlens.trace.analysis import Intervals
 from inferlens.trace.model import Category, Ints, Trace

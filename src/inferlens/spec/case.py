@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -150,9 +150,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
         return str(msgspec.structs.replace(self, low=None))
 
     def __str__(self) -> str:
-        shape = "x".join(map(str, self.shape)) or "scalar"
-        bounds = "" if self.low is None else f":{self.low}..{self.high}"
-        return f"{self.name}={shape}:{self.dtype}{bounds}"
+        return msgspec.structs.replace(self, least=(), best=(), most=()).text
 
 
 def _best(sizes: str, least: Shape, most: Shape) -> Shape:
@@ -368,14 +366,12 @@ class Case(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         return re.sub(r"[^\w.=-]+", "_", name)
 
 
-def _axes() -> Iterator[Axis]:
-    for field in msgspec.structs.fields(Case):
-        for extra in get_args(field.type):
-            if isinstance(extra, Axis):
-                yield extra._replace(name=field.name)
-
-
-AXES = tuple(_axes())
+AXES = tuple(
+    axis._replace(name=field.name)
+    for field in msgspec.structs.fields(Case)
+    for axis in get_args(field.type)
+    if isinstance(axis, Axis)
+)
 CALL_MODE = tuple(axis for axis in AXES if axis.call)
 FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # the options of the command line
 
@@ -414,48 +410,34 @@ class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         within: the time limit in seconds of the rounds that compare cases.
     """
 
+    # fmt: off
     mode: Annotated[str, OptionSpec("What to measure: latency, throughput or both.", ("bench",), values=MODES)] = "both"
-    warmup: Annotated[
-        int | None,
-        OptionSpec(
-            "Calls before the first sample.", ("bench", "profile", "ab"), least=0,
-            default="until latencies are steady, 1 s at least",
-        ),
-    ] = None  # fmt: skip
-    iterations: Annotated[
-        int | None,
-        OptionSpec(
-            "Latency samples of a process.", ("bench", "profile", "ab"), default="as many as --half-width needs"
-        ),
-    ] = None
+    warmup: Annotated[int | None, OptionSpec(
+        "Calls before the first sample.", ("bench", "profile", "ab"), least=0,
+        default="until latencies are steady, 1 s at least",
+    )] = None
+    iterations: Annotated[int | None, OptionSpec(
+        "Latency samples of a process.", ("bench", "profile", "ab"), default="as many as --half-width needs",
+    )] = None
     warmup_seconds: float = 1.0
-    seconds: Annotated[
-        float | None,
-        OptionSpec(
-            "Time for the latency samples of a process.", ("bench", "profile", "ab"), DURATION,
-            default="as long as --half-width needs",
-        ),
-    ] = None  # fmt: skip
-    half_width: Annotated[
-        float,
-        OptionSpec(
-            "End a series when the 95 % interval of its median reaches no further to either side.", ("bench",), SHARE
-        ),
-    ] = 0.01
-    max_time: Annotated[
-        float | None,
-        OptionSpec(
-            "Time limit of each series of samples and of the warm-up, which lasts 1 s at least.",
-            ("bench", "profile", "ab"), DURATION, default=MAX_TIME, positive=True,
-        ),
-    ] = None  # fmt: skip
-    timeout: Annotated[
-        float, OptionSpec("Time limit of each process, such as 90s or 15m.", MEASURING, DURATION, positive=True)
-    ] = 900.0
-    threshold: Annotated[
-        float,
-        OptionSpec("The smallest difference that matters. Ways that are closer are equally fast.", ("bench",), SHARE),
-    ] = 0.02
+    seconds: Annotated[float | None, OptionSpec(
+        "Time for the latency samples of a process.", ("bench", "profile", "ab"), DURATION,
+        default="as long as --half-width needs",
+    )] = None
+    half_width: Annotated[float, OptionSpec(
+        "End a series when the 95 % interval of its median reaches no further to either side.", ("bench",), SHARE,
+    )] = 0.01
+    max_time: Annotated[float | None, OptionSpec(
+        "Time limit of each series of samples and of the warm-up, which lasts 1 s at least.",
+        ("bench", "profile", "ab"), DURATION, default=MAX_TIME, positive=True,
+    )] = None
+    timeout: Annotated[float, OptionSpec(
+        "Time limit of each process, such as 90s or 15m.", MEASURING, DURATION, positive=True,
+    )] = 900.0
+    threshold: Annotated[float, OptionSpec(
+        "The smallest difference that matters. Ways that are closer are equally fast.", ("bench",), SHARE,
+    )] = 0.02
+    # fmt: on
     level: float = 0.95
     within: float | None = None
 
@@ -505,7 +487,7 @@ def keep_of(texts: Iterable[str]) -> str:
     Raises InferlensError for another form.
     """
     by_precision: dict[str, set[str]] = {}
-    for text in texts:
+    for text in map(str, texts):
         precision = ""
         for word in filter(None, (part.strip() for part in text.split(","))):
             head, colon, rest = word.partition(":")

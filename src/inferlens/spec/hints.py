@@ -7,7 +7,8 @@ its lookup with :func:`register`. Without a lookup, or without the backend, ther
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,15 +28,7 @@ class Hint(Struct, frozen=True):
     asked: bool = False
 
 
-class HintSource(Protocol):
-    """A class of backends, as far as hints need it."""
-
-    @classmethod
-    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """Return the way to get what an option does at a value."""
-
-
-Lookup = Callable[[str], HintSource]
+Lookup = Callable[[str], Any]  # a class of backends by its name, whose method ``hint`` is asked
 _lookups: list[Lookup] = []
 
 
@@ -49,10 +42,10 @@ def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any]
 
     ``facts`` of the case's record or profile may rule a hint out. An unknown backend or option gives an empty Hint.
     """
-    try:
-        return _lookups[0](case.backend).hint(case, option, value, facts or {}) if _lookups else Hint()
-    except InferlensError:
-        return Hint()
+    answer = Hint()
+    with suppress(InferlensError):
+        answer = _lookups[0](case.backend).hint(case, option, value, facts or {}) if _lookups else answer
+    return answer
 
 
 def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
@@ -66,10 +59,8 @@ def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
 
 def one_of(tries: Sequence[str]) -> str:
     """Join alternatives as ``A``, ``A or B`` or ``A, B, or C``, without empty ones."""
-    alternatives = list(filter(None, tries))
-    return (
-        " or ".join(alternatives) if len(alternatives) < 3 else f"{', '.join(alternatives[:-1])}, or {alternatives[-1]}"
-    )
+    *others, last = list(filter(None, tries)) or [""]
+    return f"{', '.join(others)}, or {last}" if len(others) > 1 else " or ".join([*others, last])
 
 
 def sentence(tries: Sequence[str]) -> str:

@@ -12,21 +12,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from inferlens import units
 from inferlens.errors import InferlensError, check_choice
-from inferlens.units import (
-    byte_count,
-    drop,
-    duration,
-    error_size,
-    items_per_second,
-    joules,
-    parse_bytes,
-    parse_duration,
-    parse_error,
-    parse_joules,
-    parse_rate,
-    parse_share,
-)
 
 
 class Measure(NamedTuple):
@@ -60,16 +47,20 @@ class Measure(NamedTuple):
 MEASURES = {
     measure.name: measure
     for measure in (
-        Measure("latency", "median latency", "s", duration, parse_duration, "latency=4ms"),
-        Measure("latency.p95", "p95 latency", "s", duration, parse_duration, "p95=5ms"),
-        Measure("latency.p99", "p99 latency", "s", duration, parse_duration, "p99=5ms"),
-        Measure("throughput", "throughput", "items/s", items_per_second, parse_rate, "throughput=1000", less=False),
-        Measure("energy", "energy for one item", "J", joules, parse_joules, "energy=50mJ"),
-        Measure("memory", "peak memory", "B", byte_count, parse_bytes, "memory=2GiB"),
-        Measure("build", "build time", "s", duration, parse_duration, "build=10m", aim=False),
-        Measure("error", "error of the outputs", "", error_size, parse_error, "error=1e-2", aim=False),
+        Measure("latency", "median latency", "s", units.duration, units.parse_duration, "latency=4ms"),
+        Measure("latency.p95", "p95 latency", "s", units.duration, units.parse_duration, "p95=5ms"),
+        Measure("latency.p99", "p99 latency", "s", units.duration, units.parse_duration, "p99=5ms"),
         Measure(
-            "accuracy-drop", "drop in accuracy", "", drop, parse_share, "accuracy-drop=1%", aim=False, needs="accuracy",
+            "throughput", "throughput", "items/s", units.items_per_second, units.parse_rate, "throughput=1000",
+            less=False,
+        ),
+        Measure("energy", "energy for one item", "J", units.joules, units.parse_joules, "energy=50mJ"),
+        Measure("memory", "peak memory", "B", units.byte_count, units.parse_bytes, "memory=2GiB"),
+        Measure("build", "build time", "s", units.duration, units.parse_duration, "build=10m", aim=False),
+        Measure("error", "error of the outputs", "", units.error_size, units.parse_error, "error=1e-2", aim=False),
+        Measure(
+            "accuracy-drop", "drop in accuracy", "", units.drop, units.parse_share, "accuracy-drop=1%", aim=False,
+            needs="accuracy",
         ),
     )
 }  # fmt: skip

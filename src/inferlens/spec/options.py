@@ -7,7 +7,7 @@ their documentation are built from this declaration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from msgspec import Struct, structs
@@ -34,7 +34,7 @@ class OptionSpec(Struct, frozen=True):
         metavar: the placeholder of the value in the help; empty: that of the type.
         names: the names on the command line, if the field's name is not enough.
         panel: the panel of the help.
-        read: a function that reads the value in place of the one for the type.
+        read: a function that reads a list of values, or a table, in place of the one for the type.
     """
 
     help: str
@@ -96,7 +96,7 @@ class OptionField(NamedTuple):
         """
         option = self.option
         if option.read:
-            return option.read(value)
+            return option.read(value if isinstance(value, Mapping) else listed(value))
         if option.repeatable:
             return texts(value)
         kinds = {self.type, *get_args(self.type)}

@@ -37,12 +37,7 @@ from inferlens.spec.case import (
     keep_words,
     shown_together,
 )
-from inferlens.spec.options import DURATION, WHERE, OptionSpec, option_fields
-from inferlens.spec.options import checked_texts as checked_texts
-from inferlens.spec.options import count as count
-from inferlens.spec.options import flag as flag
-from inferlens.spec.options import listed as listed
-from inferlens.spec.options import texts as texts
+from inferlens.spec.options import DURATION, WHERE, OptionSpec, listed, option_fields, texts
 
 # Where a plan runs: the launcher of its cases, its address and its devices. Not part of the case.
 
@@ -96,7 +91,6 @@ LONG_SERIES = 10.0  # seconds, with --thorough
 OTHERS = ("input", "weights", "calibration", "keep", "seed", "checkout")  # what else a case may say as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
 Texts = str | Sequence[str]
-Numbers = int | str | Sequence[int]
 Duration = float | str
 _DIM_FORM = "NAME=128, NAME=32,128 for several, or NAME=1..512:opt=128 for a range, each name once"
 _FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
@@ -148,14 +142,6 @@ def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
     return tuple(itertools.product(*dims))
 
 
-def _inputs_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
-    return TensorSpec.parse_all(listed(value))
-
-
-def _keep_of(value: Any) -> str:
-    return keep_of(map(str, listed(value)))
-
-
 class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """The cases to measure, and the options of the measurement.
 
@@ -171,161 +157,101 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             rather than its default variant.
     """
 
-    model: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), "
-            "package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of "
-            "them; or one plan file (.toml)."
-        ),
-    ]
-    backend: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "Backends as name or name:variant; 'all' is every variant.", (*RUNNING, "load"),
-            default="all that work here", names=("--backend", "-b"),
-        ),
-    ] = ()  # fmt: skip
-    precision: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "fp32, fp16, bf16, int8 or fp8; int8 and fp8 need a quantized ONNX file or --calibration.",
-            (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
-        ),
-    ] = ()  # fmt: skip
+    # fmt: off
+    model: Annotated[tuple[str, ...], OptionSpec(
+        "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), "
+        "package.module:factory, path/to/file.py:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of "
+        "them; or one plan file (.toml).",
+    )]
+    backend: Annotated[tuple[str, ...], OptionSpec(
+        "Backends as name or name:variant; 'all' is every variant.", (*RUNNING, "load"), default="all that work here",
+        names=("--backend", "-b"),
+    )] = ()
+    precision: Annotated[tuple[str, ...], OptionSpec(
+        "fp32, fp16, bf16, int8 or fp8; int8 and fp8 need a quantized ONNX file or --calibration.",
+        (*MEASURING, "export", "partition"), values=(*PRECISIONS, *QUANTIZED), default="that of the file, or fp32",
+    )] = ()
     batch: Annotated[tuple[int, ...], OptionSpec("Batch size.", BATCHED, default="the model's own")] = ()
-    device: Annotated[
-        tuple[str, ...],
-        OptionSpec("cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works"),
-    ] = ()
+    device: Annotated[tuple[str, ...], OptionSpec(
+        "cpu or cuda.", (*MEASURING, "quantize"), values=DEVICES, default="cuda if it works",
+    )] = ()
     threads: Annotated[tuple[int, ...], OptionSpec("CPU threads inside a call.", MEASURING)] = ()
-    io: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "Where a call begins and ends: device, or host, which includes copies of inputs and outputs.",
-            CALLS,
-            values=IO,
-        ),
-    ] = ("device",)
-    cold: Annotated[
-        bool, OptionSpec("Flush the device's cache before each latency sample; do not measure throughput.", CALLS)
-    ] = False
-    rotate: Annotated[
-        bool,
-        OptionSpec("Use a set of inputs larger than the device's cache in turn; do not measure throughput.", CALLS),
-    ] = False
-    depth: Annotated[
-        tuple[int, ...],
-        OptionSpec("Most calls in flight when throughput is measured.", ("bench",), default="no limit"),
-    ] = ()
-    python: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "The interpreter of another virtual environment, such as old/bin/python.", RUNNING, default="this one"
-        ),
-    ] = ()
-    option: Annotated[
-        dict[str, tuple[str, ...]],
-        OptionSpec(
-            "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'.",
-            EVERY,
-            repeatable=True, read=option_values,
-        ),
-    ] = {}  # fmt: skip
-    input: Annotated[
-        tuple[tuple[TensorSpec, ...], ...],
-        OptionSpec(
-            "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several "
-            "shapes; NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable.",
-            EVERY,
-            repeatable=True, read=_inputs_of,
-        ),
-    ] = ((),)  # fmt: skip
-    dim: Annotated[
-        tuple[tuple[TensorSpec, ...], ...],
-        OptionSpec(
-            "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a "
-            "range: sequence_length=1..512:opt=128; repeatable.",
-            EVERY,
-            repeatable=True, metavar="NAME=SIZE", read=dims_of,
-        ),
-    ] = ((),)  # fmt: skip
-    weights: Annotated[
-        str | None, OptionSpec("Name or file of the weights.", EVERY, default="random, from the seed")
-    ] = None
-    calibration: Annotated[
-        str,
-        OptionSpec(
-            "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or "
-            "package.module:factory. Noise (random) is enough to measure speed.",
-            (*MEASURING, "export", "quantize"),
-        ),
-    ] = ""
-    keep: Annotated[
-        str,
-        OptionSpec(
-            "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable.",
-            (*RUNNING, "export", "quantize"), repeatable=True, read=_keep_of,
-        ),
-    ] = ""  # fmt: skip
-    accuracy: Annotated[
-        str,
-        OptionSpec(
-            "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or "
-            "package.module:evaluate, a function that takes infer.",
-            ("bench", "tune", "ab", "quantize"),
-        ),
-    ] = ""
-    checkout: Annotated[
-        str, OptionSpec("The folder of the model's code or files.", FILE_ALONE, default="the working directory")
-    ] = ""
-    trust: Annotated[
-        bool,
-        OptionSpec(
-            "Open files that can run any code: pickles, compiled modules and version-compatible engines.", EVERY
-        ),
-    ] = False
-    rebuild: Annotated[
-        bool,
-        OptionSpec(
-            "Build again what was built before; bench builds in each process, so that intervals cover differences "
-            "between builds.",
-            ("bench", "profile", "export", "quantize"),
-        ),
-    ] = False
-    rerun: Annotated[
-        bool, OptionSpec("Measure again what an earlier run in the output folder has measured.", (*RUNNING, "load"))
-    ] = False
+    io: Annotated[tuple[str, ...], OptionSpec(
+        "Where a call begins and ends: device, or host, which includes copies of inputs and outputs.", CALLS, values=IO,
+    )] = ("device",)
+    cold: Annotated[bool, OptionSpec(
+        "Flush the device's cache before each latency sample; do not measure throughput.", CALLS,
+    )] = False
+    rotate: Annotated[bool, OptionSpec(
+        "Use a set of inputs larger than the device's cache in turn; do not measure throughput.", CALLS,
+    )] = False
+    depth: Annotated[tuple[int, ...], OptionSpec(
+        "Most calls in flight when throughput is measured.", ("bench",), default="no limit",
+    )] = ()
+    python: Annotated[tuple[str, ...], OptionSpec(
+        "The interpreter of another virtual environment, such as old/bin/python.", RUNNING, default="this one",
+    )] = ()
+    option: Annotated[dict[str, tuple[str, ...]], OptionSpec(
+        "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'.", EVERY,
+        repeatable=True, read=option_values,
+    )] = {}
+    input: Annotated[tuple[tuple[TensorSpec, ...], ...], OptionSpec(
+        "An input, such as NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000, or NAME=1x32,1x128 for several "
+        "shapes; NAME=1..16x3x224x224:opt=2 prepares for a range of sizes; repeatable.", EVERY, repeatable=True,
+        read=TensorSpec.parse_all,
+    )] = ((),)
+    dim: Annotated[tuple[tuple[TensorSpec, ...], ...], OptionSpec(
+        "Sizes of a dimension of all inputs by its name, such as sequence_length=32,128 or image_size=224; or a "
+        "range: sequence_length=1..512:opt=128; repeatable.", EVERY, repeatable=True, metavar="NAME=SIZE", read=dims_of,
+    )] = ((),)
+    weights: Annotated[str | None, OptionSpec(
+        "Name or file of the weights.", EVERY, default="random, from the seed",
+    )] = None
+    calibration: Annotated[str, OptionSpec(
+        "Data for the inputs, and to calibrate int8 and fp8 with: a folder of images, an .npz file or "
+        "package.module:factory. Noise (random) is enough to measure speed.", (*MEASURING, "export", "quantize"),
+    )] = ""
+    keep: Annotated[str, OptionSpec(
+        "Layers that stay in fp32, such as fp32:head,features.0: paths of modules or names of nodes; repeatable.",
+        (*RUNNING, "export", "quantize"), repeatable=True, read=keep_of,
+    )] = ""
+    accuracy: Annotated[str, OptionSpec(
+        "Labeled data to compute the accuracy of each case and of fp32 with, as for --calibration; or "
+        "package.module:evaluate, a function that takes infer.", ("bench", "tune", "ab", "quantize"),
+    )] = ""
+    checkout: Annotated[str, OptionSpec(
+        "The folder of the model's code or files.", FILE_ALONE, default="the working directory",
+    )] = ""
+    trust: Annotated[bool, OptionSpec(
+        "Open files that can run any code: pickles, compiled modules and version-compatible engines.", EVERY,
+    )] = False
+    rebuild: Annotated[bool, OptionSpec(
+        "Build again what was built before; bench builds in each process, so that intervals cover differences "
+        "between builds.", ("bench", "profile", "export", "quantize"),
+    )] = False
+    rerun: Annotated[bool, OptionSpec(
+        "Measure again what an earlier run in the output folder has measured.", (*RUNNING, "load"),
+    )] = False
     seed: Annotated[int, OptionSpec("Seed of weights and inputs.", EVERY, least=0)] = 0
     budget: Budget = Budget()
-    repeats: Annotated[
-        int,
-        OptionSpec(
-            "Measure each case in exactly this many processes, in turns with the other cases.", ("bench",),
-            default="as many as it takes",
-        ),
-    ] = 0  # fmt: skip
-    within: Annotated[
-        float,
-        OptionSpec(
-            "Time for the rounds between the fastest ways, in addition to one measurement of each case; 30m with "
-            "--thorough.",
-            ("bench",), DURATION,
-        ),
-    ] = USUAL_SECONDS  # fmt: skip
+    repeats: Annotated[int, OptionSpec(
+        "Measure each case in exactly this many processes, in turns with the other cases.", ("bench",),
+        default="as many as it takes",
+    )] = 0
+    within: Annotated[float, OptionSpec(
+        "Time for the rounds between the fastest ways, in addition to one measurement of each case; 30m with "
+        "--thorough.", ("bench",), DURATION,
+    )] = USUAL_SECONDS
     rounds: int = 0
-    wait: Annotated[
-        float,
-        OptionSpec("How long to wait for a quiet machine before measuring.", MEASURING, DURATION, default="not at all"),
-    ] = 0.0
+    wait: Annotated[float, OptionSpec(
+        "How long to wait for a quiet machine before measuring.", MEASURING, DURATION, default="not at all",
+    )] = 0.0
     output: Annotated[str, OptionSpec("Folder of the records.", MEASURING, metavar="DIR")] = "results"
-    reference: Annotated[
-        str,
-        OptionSpec(
-            "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench", "show"),
-            default="the plainest row of the backend that outputs were checked against",
-        ),
-    ] = ""  # fmt: skip
+    reference: Annotated[str, OptionSpec(
+        "The row to compute speed-ups against, such as 'BACKEND fp32'.", ("bench", "show"),
+        default="the plainest row of the backend that outputs were checked against",
+    )] = ""
+    # fmt: on
     recommended: bool = False
     where: Where = Where()
 
@@ -348,38 +274,28 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 class Shorthand(Struct, kw_only=True):
     """Options that set several fields of a plan, or where it runs (:class:`Where`)."""
 
+    # fmt: off
     quick: Annotated[bool, OptionSpec("Measure each case once, in one process, for one second.", ("bench",))] = False
-    thorough: Annotated[
-        bool,
-        OptionSpec(
-            "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows.", ("bench",)
-        ),
-    ] = False
-    devices: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1.", RUNNING, default="one",
-            panel=WHERE,
-        ),
-    ] = ()  # fmt: skip
-    ray: Annotated[
-        str,
-        OptionSpec(
-            "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT.", RUNNING,
-            metavar="local|ADDRESS", panel=WHERE,
-        ),
-    ] = ""  # fmt: skip
-    on: Annotated[
-        tuple[str, ...],
-        OptionSpec(
-            "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time.",
-            RUNNING, default="the only kind there is", panel=WHERE,
-        ),
-    ] = ()  # fmt: skip
+    thorough: Annotated[bool, OptionSpec(
+        "Measure longer, with ten rounds or more for the fastest ways, as far as --within allows.", ("bench",),
+    )] = False
+    devices: Annotated[tuple[str, ...], OptionSpec(
+        "GPUs to use at the same time, each for other cases: all, or cuda:0,cuda:1.", RUNNING, default="one",
+        panel=WHERE,
+    )] = ()
+    ray: Annotated[str, OptionSpec(
+        "Run on a Ray cluster: local (started on this machine), auto or HOST:PORT.", RUNNING, metavar="local|ADDRESS",
+        panel=WHERE,
+    )] = ""
+    on: Annotated[tuple[str, ...], OptionSpec(
+        "Kinds of accelerators that measure all cases, such as H200, or H200:2,L4:1 to use two and one at a time.",
+        RUNNING, default="the only kind there is", panel=WHERE,
+    )] = ()
     launcher: Annotated[str, OptionSpec("What starts cases, as NAME or NAME:ADDRESS.", FILE_ALONE)] = ""
-    runtime_env: Annotated[str, OptionSpec("File (TOML) of the environment to make on other machines.", FILE_ALONE)] = (
-        ""
-    )
+    runtime_env: Annotated[str, OptionSpec(
+        "File (TOML) of the environment to make on other machines.", FILE_ALONE,
+    )] = ""
+    # fmt: on
 
 
 OPTIONS = option_fields(Plan, Shorthand)

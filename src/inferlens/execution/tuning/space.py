@@ -27,7 +27,8 @@ from inferlens.execution.protocol import PlannedCase
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option, split_label
-from inferlens.spec.plan import Plan, Texts, count, listed, texts, toml_words
+from inferlens.spec.options import count, listed, texts
+from inferlens.spec.plan import Plan, Texts, toml_words
 from inferlens.units import listing
 
 SPACE_WORDS = ("backends", "precision", "knobs")

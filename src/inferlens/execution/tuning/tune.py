@@ -85,7 +85,8 @@ from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Re
 from inferlens.record.store import BEST, RECORD, STUDY, TRIALS, TUNING, Store, lock_folder, read_record, safe_name
 from inferlens.spec.case import AXES, Budget, Case, Option
 from inferlens.spec.objective import Constraint, Objective
-from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan, count, texts
+from inferlens.spec.options import count, texts
+from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.intervals import ends
 from inferlens.stats.race_rule import LEAST_ROUNDS
