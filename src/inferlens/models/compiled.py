@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import struct
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar
@@ -197,18 +198,12 @@ class Compiled(Source):
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
         provenance = read_provenance(path)
         source = f"{self.title}, sha256 {provenance.file_sha256 if provenance else sha256(path)}"
+        opened = OpenedModel(format=self.format, path=path, weights=f"in {path.name}", source=source)
         if provenance is None:
-            return OpenedModel(format=self.format, path=path, weights=f"in {path.name}", source=source)
-        return OpenedModel(
-            format=self.format,
-            path=path,
-            inputs=provenance.inputs,
-            sizes={spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in provenance.inputs},
-            weights=provenance.model.weights,
-            weights_sha256=provenance.model.weights_sha256,
-            parameters=provenance.model.parameters,
-            source=source,
-        )
+            return opened
+        sizes = {spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in provenance.inputs}
+        facts = {name: getattr(provenance.model, name) for name in ("weights", "weights_sha256", "parameters")}
+        return replace(opened, inputs=provenance.inputs, sizes=sizes, **facts)
 
 
 class EngineFile(Compiled):
@@ -229,10 +224,6 @@ class EngineFile(Compiled):
                 read_engine_header(path)
         except Unsupported as error:
             return Problem.of(error)
-        except OSError as error:
-            raise InferlensError(
-                f"{path} cannot be read: {error.strerror}.", hint="a file that you may read"
-            ) from error
         return None
 
 

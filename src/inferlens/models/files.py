@@ -142,14 +142,11 @@ class TorchFile(Source):
 
     def find(self, name: str) -> ModelInfo:
         path, kind = find_file(name, *self.kinds)
+        precision = "fp32" if FORMATS[kind] == "module" else torch_file_precision(path)
         return ModelInfo(
-            spec=f"file:{path}",
-            name=path.stem,
-            format=FORMATS[kind],
-            batch=None,
-            precision="fp32" if FORMATS[kind] == "module" else torch_file_precision(path),
+            spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None, precision=precision,
             danger=_danger(path, kind),
-        )
+        )  # fmt: skip
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         path, kind = find_file(name, *self.kinds)
@@ -250,15 +247,13 @@ def _exported(path: Path) -> OpenedModel:
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     symbols = (tuple("" if isinstance(size, int) else str(size) for size in nodes[name].shape) for name in names)
     specs = tuple(msgspec.structs.replace(spec, names=own) for spec, own in zip(specs, symbols, strict=True))
+    sizes = (tuple(_bounds(program, size) for size in nodes[name].shape) for name in names)
     return OpenedModel(
         format="exported",
         module=module,
         path=path,
         inputs=specs,
-        sizes={
-            spec.name: tuple(_bounds(program, size) for size in nodes[name].shape)
-            for spec, name in zip(specs, names, strict=True)
-        },
+        sizes=dict(zip((spec.name for spec in specs), sizes, strict=True)),
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
@@ -297,11 +292,8 @@ def _takes_more(program: torch.export.ExportedProgram) -> bool:
     from torch.utils import _pytree as pytree
 
     arguments, named = program.example_inputs or ((), {})
-    return (
-        bool(named)
-        or any(not hasattr(argument, "dtype") for argument in arguments)
-        or not pytree.tree_leaves(arguments)
-    )
+    tensors_alone = all(hasattr(argument, "dtype") for argument in arguments)
+    return bool(named) or not tensors_alone or not pytree.tree_leaves(arguments)
 
 
 def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:
@@ -365,17 +357,12 @@ def torch_file_precision(path: Path) -> str:
 
     Return fp32 where there is no such precision.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for entry in archive.infolist():
-                if entry.file_size > LARGEST:
-                    continue
-                if entry.filename.endswith("/model_weights_config.json"):
-                    return _exported_precision(archive.read(entry))
-                if entry.filename.endswith("/data.pkl"):
-                    return _script_precision(archive.read(entry))
-    except Exception:  # opening the file reports the error
-        return "fp32"
+    with suppress(Exception), zipfile.ZipFile(path) as archive:  # opening the file reports the error
+        for entry in archive.infolist():
+            if entry.file_size <= LARGEST and entry.filename.endswith("/model_weights_config.json"):
+                return _exported_precision(archive.read(entry))
+            if entry.file_size <= LARGEST and entry.filename.endswith("/data.pkl"):
+                return _script_precision(archive.read(entry))
     return "fp32"
 
 
@@ -466,14 +453,9 @@ class OnnxFile(Source):
     def find(self, name: str) -> ModelInfo:
         path, _ = find_file(name, *self.kinds, FileType.UNKNOWN)  # its fields may stand in an unusual order
         model = onnx_graph(path)
-        first = _inputs(model, path)[0][0].shape
-        return ModelInfo(
-            spec=f"onnx:{path}",
-            name=path.stem,
-            format="onnx",
-            batch=first[0] if first else 1,
-            precision=graph_precision(model),
-        )
+        shape, precision = _inputs(model, path)[0][0].shape, graph_precision(model)
+        batch = shape[0] if shape else 1
+        return ModelInfo(spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch, precision=precision)
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
         path, _ = find_file(name, *self.kinds, FileType.UNKNOWN)
@@ -569,8 +551,7 @@ def onnx_file_precision(path: Path) -> str:
 
 def graph_precision(model: Any) -> str:
     """Return the quantized type of the graph, or the type of most weights, or of its inputs; else fp32."""
-    quantized = _quantized_to(model.graph)
-    if quantized:
+    if quantized := _quantized_to(model.graph):
         return quantized
     sizes: Counter[str] = Counter()
     for weight in model.graph.initializer:

@@ -54,8 +54,7 @@ class Torchvision(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        names: list[str] = _torchvision().models.list_models()
-        return names
+        return list(_torchvision().models.list_models())
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         torchvision = _torchvision()
@@ -94,8 +93,7 @@ class Timm(Source):
     vouched = True
 
     def names(self) -> Sequence[str]:
-        names: list[str] = library("timm", extra="models").list_models()
-        return names
+        return list(library("timm", extra="models").list_models())
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         _refuse_names(request, "timm")

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -456,14 +456,10 @@ def module_hooks(entering: Callable[..., None], leaving: Callable[..., None]) ->
     """
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-    handles: list[Any] = []
-    try:
-        handles.append(register_module_forward_pre_hook(entering))
-        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
+    with ExitStack() as hooks:
+        hooks.callback(register_module_forward_pre_hook(entering).remove)
+        hooks.callback(register_module_forward_hook(leaving, with_kwargs=True, always_call=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class ModuleCounter:

@@ -236,11 +236,10 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
         return FileKind(FileType.ONNX)
     if b"\0" not in head:
         with suppress(UnicodeDecodeError):
-            line = head[:4000].decode(errors="strict" if len(head) < 4000 else "ignore").strip().split("\n")[0].strip()
+            text_head = head[:4000].decode(errors="strict" if len(head) < 4000 else "ignore")
+            line = text_head.strip().split("\n")[0].strip()[:60]
             return (
-                FileKind(FileType.DATA, f"plain text that begins with '{line[:60]}'")
-                if line
-                else FileKind(FileType.EMPTY)
+                FileKind(FileType.DATA, f"plain text that begins with '{line}'") if line else FileKind(FileType.EMPTY)
             )
     return FileKind(FileType.UNKNOWN)
 
@@ -340,7 +339,6 @@ def _archive(file: IO[bytes]) -> FileKind:
 
 def _zip(archive: zipfile.ZipFile) -> FileKind:
     names = archive.namelist()
-    slashed = [f"/{name}" for name in names]
 
     def parts(pattern: str) -> list[str]:
         return [name for name in names if re.search(pattern, f"/{name}")]
@@ -351,7 +349,7 @@ def _zip(archive: zipfile.ZipFile) -> FileKind:
     if programs or parts(r"/archive_format$"):
         compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
         return FileKind(FileType.TORCH_TENSORRT, COMPILED_PROGRAM) if compiled else FileKind(FileType.EXPORTED)
-    if parts(r"/constants\.pkl$") and any("/code/" in name for name in slashed):
+    if parts(r"/constants\.pkl$") and parts("/code/"):
         compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
         return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
     if parts(r"/\.data/extern_modules$"):
@@ -466,12 +464,9 @@ def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
 
 def _set(outline: Any, pairs: list[Any]) -> Any:
     if isinstance(outline, dict):
-        outline.update((key, value) for key, value in zip(pairs[::2], pairs[1::2], strict=False) if not _is_dict(key))
+        pairs_by_key = zip(pairs[::2], pairs[1::2], strict=False)
+        outline.update((key, value) for key, value in pairs_by_key if not isinstance(key, dict))
     return outline
-
-
-def _is_dict(outline: Any) -> bool:
-    return isinstance(outline, dict)
 
 
 def _pickle(outline: Outline) -> FileKind:

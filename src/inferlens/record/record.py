@@ -189,11 +189,8 @@ class Environment(Struct, frozen=True, kw_only=True):
 
     def same_as(self, environment: Environment) -> bool:
         """Return whether nothing differs. The order of the GPUs does not matter."""
-        return self._sorted == environment._sorted
-
-    @property
-    def _sorted(self) -> Environment:
-        return msgspec.structs.replace(self, gpus=tuple(sorted(self.gpus, key=lambda gpu: gpu.uuid)))
+        gpus = (sorted(one.gpus, key=lambda gpu: gpu.uuid) for one in (self, environment))
+        return next(gpus) == next(gpus) and msgspec.structs.replace(self, gpus=environment.gpus) == environment
 
 
 RANDOM_WEIGHTS = "Its weights are random; --weights FILE measures and keeps your own."

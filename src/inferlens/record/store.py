@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -137,13 +137,9 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
 
     A profile leaves a record that was measured only once, to compare the profile with. If the same model was
     benchmarked, such records are left out unless ``profiled``, because they would replace cases that were compared in
-    rounds.
+    rounds. Measurements are read on demand. A file that is no record is a problem in the answer.
 
-    Those that a profile made were measured once, to be held against it: of a model that was benchmarked as well they
-    are left out, unless ``profiled``, for they would take the place of cases that met in rounds.
-
-    Measurements are read on demand. A file that is no record is a problem in the answer. Raises
-    InferlensError where a path or any record is missing.
+    Raises InferlensError where a path or any record is missing.
     """
     problems: list[str] = []
     loaded = read_all(as_paths(paths), RECORD, read_record, problems, noun="record", hint="inferlens bench")
@@ -151,11 +147,9 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     for file, record in loaded.items():
         first.setdefault(record.id, (record, file.parent))
     if not profiled:
-        profiled_ids = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
-        benched = {record.case.model for name, (record, _) in first.items() if name not in profiled_ids}
-        for name in profiled_ids:
-            if first[name][0].case.model in benched:
-                del first[name]
+        once = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
+        benched = {record.case.model for name, (record, _) in first.items() if name not in once}
+        first = {name: item for name, item in first.items() if name not in once or item[0].case.model not in benched}
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
     return LoadedRecords(records, {name: folder for name, (_, folder) in first.items()}, problems)
 
@@ -467,12 +461,18 @@ class MergeReport:
     problems: list[str] = field(default_factory=list)
 
 
-class InStore(NamedTuple):
-    """A record of the store, or a future one: its file, the hash of its content, the time it was written."""
+class Version(NamedTuple):
+    """The latest version of a record: its file, the hash of its content, the time it was written.
 
+    ``record`` has no measurements, which would fill the memory.
+    ``home`` is the file of the first version, in the store or else in a source. What lies beside that one is kept.
+    """
+
+    record: Record
     file: Path
     digest: str
     written: float
+    home: Path
 
 
 def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> MergeReport:
@@ -484,24 +484,25 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is not a folder.", expected="folders with records", hint="inferlens bench")
-    merged, in_store, rewritten = MergeReport(), dict[str, InStore](), dict[Path, Path]()
-    begun, numbers = output.exists(), Counter[tuple[str, str]]()
-    if begun:
-        for file, record, digest in _records(output, MergeReport()):
-            in_store[record.id] = InStore(file, digest, file.stat().st_mtime)
+    merged, begun, numbers = MergeReport(), output.exists(), Counter[tuple[str, str]]()
+    in_store = {version.record.id: version for version in (_versions(output, MergeReport()) if begun else ())}
     staging = Path(tempfile.mkdtemp(dir=make_folder(output, HINT), prefix=STAGING))
     try:
-        copied = list(_copy_records(sources, output, staging, merged, in_store, rewritten, artefacts))
-        if not copied and not in_store:
+        latest = _latest(sources, output, merged, in_store)
+        if not latest:
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
+        new = [version for name, version in latest.items() if name not in in_store]
+        folders = [_copy(version, staging / str(place), merged, artefacts) for place, version in enumerate(new)]
         quantizations = list(_quantizations(sources, output, staging, merged))
-        for folder, model, case in copied:
+        for folder, version in zip(folders, new, strict=True):
+            model, case = safe_name(version.record.model.name), safe_name(version.record.case.folder)
             place = claim_folder(output / model, case, HINT, first=numbers[model, case] + 1)
             numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
             folder.replace(place)
-        for there, file in rewritten.items():
-            _rewrite(there, file)
+        for version in (latest[name] for name in in_store):
+            if version.file != version.home:
+                _rewrite(version.home, version.file)
         for file, place in quantizations:
             file.replace(make_folder(place.parent, HINT) / place.name)
     except OSError as error:
@@ -513,46 +514,37 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     return merged
 
 
-def _copy_records(
-    sources: Sequence[Path],
-    output: Path,
-    staging: Path,
-    merged: MergeReport,
-    records: dict[str, InStore],
-    rewritten: dict[Path, Path],
-    artefacts: bool,
-) -> Iterator[tuple[Path, str, str]]:
-    """Yield the folder of every new record in ``staging``, with the names of its future folders.
-
-    ``rewritten`` gets the file in the store and the new file of every record that replaces another version.
-    """
-    for source in sources:
-        for file, record, digest in _records(source, merged, but=output.resolve()):
-            merged.machines.add(machine_name(record.environment))
-            merged.models.add(record.case.model)
-            written, there = file.stat().st_mtime, records.get(record.id)
-            if there and there.digest != digest and not _same_but_facts(record, there.file):
-                merged.problems.append(f"{file} was left out. Another record has its id, {record.id}.")
-            elif there and (there.digest == digest or written <= there.written):
-                merged.present += 1
-            elif there:
-                merged.rewritten += 1
-                records[record.id] = there._replace(digest=digest, written=written)
-                if staging in there.file.parents:
-                    records[record.id] = records[record.id]._replace(file=_rewrite(there.file, file))
-                else:
-                    rewritten[there.file] = file
-            if there:
-                continue
-            folder = staging / str(merged.new)
-            records[record.id] = InStore(folder / file.name, digest, written)
-            folder.mkdir()
-            for path in _record_files(file, merged, artefacts):
-                target = folder / path.relative_to(file.parent)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
+def _latest(
+    sources: Sequence[Path], output: Path, merged: MergeReport, in_store: Mapping[str, Version]
+) -> dict[str, Version]:
+    """Return the latest version of every record of the store and the sources, by id; count them in ``merged``."""
+    latest = dict(in_store)
+    for version in (item for source in sources for item in _versions(source, merged, but=output.resolve())):
+        record, there = version.record, latest.get(version.record.id)
+        merged.machines.add(machine_name(record.environment))
+        merged.models.add(record.case.model)
+        if there is None:
             merged.new += 1
-            yield folder, safe_name(record.model.name), safe_name(record.case.folder)
+            latest[record.id] = version
+        elif there.digest != version.digest and not _same_but_facts(version.file, there.file):
+            merged.problems.append(f"{version.file} was left out. Another record has its id, {record.id}.")
+        elif there.digest == version.digest or version.written <= there.written:
+            merged.present += 1
+        else:  # facts were added later
+            merged.rewritten += 1
+            latest[record.id] = version._replace(home=there.home)
+    return latest
+
+
+def _copy(version: Version, folder: Path, merged: MergeReport, artefacts: bool) -> Path:
+    """Copy a record and what lies beside it into a new folder, and return the folder."""
+    folder.mkdir()
+    shutil.copyfile(version.file, folder / version.file.name)
+    for path in _record_files(version.home, merged, artefacts):
+        target = folder / path.relative_to(version.home.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    return folder
 
 
 def _quantizations(
@@ -564,23 +556,17 @@ def _quantizations(
     """
     last: dict[Path, Path] = {}
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
-        try:
-            if not _is_plain(file):
-                raise InferlensError("It is a link, or no file.")
-            read_quantization(file)
-        except (OSError, InferlensError) as error:
-            merged.problems.append(f"{file} was left out. {error}")
-            continue
-        place = output / file.resolve().parent.name / file.name
-        there = last.get(place, place)
-        if not there.exists() or there.stat().st_mtime < file.stat().st_mtime:
-            last[place] = file
+        if read_one(file, lambda path: read_quantization(_plain_file(path)), merged.problems):
+            place = output / file.resolve().parent.name / file.name
+            there = last.get(place, place)
+            if not there.exists() or there.stat().st_mtime < file.stat().st_mtime:
+                last[place] = file
     for number, (place, file) in enumerate(last.items()):
         yield Path(shutil.copy2(file, staging / f"quantized-{number}")), place  # with its time, for the next merge
 
 
-def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iterator[tuple[Path, Record, str]]:
-    """Yield the records below a folder with the hashes of their content; other files are problems.
+def _versions(folder: Path, merged: MergeReport, but: Path | None = None) -> Iterator[Version]:
+    """Yield the records below a folder; other files are problems.
 
     Records of tunings are left out, because a tuning belongs to its machine. Records in the folder ``but`` are left
     out, too.
@@ -591,57 +577,49 @@ def _records(folder: Path, merged: MergeReport, but: Path | None = None) -> Iter
         cut_short = any(part.startswith(STAGING) for part in file.relative_to(folder).parts)  # of an earlier merge
         if cut_short or is_of_tuning(file, folder) or (but and but in file.absolute().parents):
             continue
-        try:
-            if not _is_plain(file):
-                raise InferlensError("It is a link, or no file.")
-            data = read_unpacked(file)
-            record = decode(data)
-            wrong = [artefact.path for artefact in record.artefacts if not _stays_in_folder(artefact.path)]
-            if wrong:
-                raise InferlensError(f"It names a file outside its folder: '{wrong[0]}'.")
-        except (OSError, InferlensError) as error:
-            merged.problems.append(f"{file} was left out. {error}")
-            continue
-        yield file, record, sha256(data)
+        if version := read_one(file, _version, merged.problems):
+            yield version
+
+
+def _version(file: Path) -> Version:
+    """Return the record in a file. Raises InferlensError if it names a file outside its folder, as others could."""
+    data = read_unpacked(_plain_file(file))
+    record = decode(data)
+    for artefact in record.artefacts:
+        path = PurePath(artefact.path)
+        if path.is_absolute() or ".." in path.parts:
+            raise InferlensError(f"It names a file outside its folder: '{artefact.path}'.")
+    return Version(replace(record, measurements=()), file, sha256(data), file.stat().st_mtime, home=file)
+
+
+def _same_but_facts(*files: Path) -> bool:
+    """Return whether two files have the same record, except for facts that were added later."""
+    first, second = (replace(decode(read_unpacked(file)), facts={}) for file in files)
+    return first == second
 
 
 def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
-    """Yield the files of a record's folder to copy: no links, and nothing of another record below it."""
-    yield record_file
+    """Yield the files beside a record to copy: no links, and nothing of another record below it."""
     folders = [record_file.parent]
     while folders:
         for path in sorted(folders.pop().iterdir()):
             if path.is_dir() and not path.is_symlink():
                 own = not plain_or_packed(path / RECORD).exists()
                 folders += [path] if artefacts and own else []
-            elif path.name.startswith(RECORD):
-                continue
-            elif not _is_plain(path):
-                merged.problems.append(f"{path} was left out. It is a link, or no file.")
-            elif artefacts or path.name == LOG or path.name.startswith(PROFILE):
-                yield path
+            elif not path.name.startswith(RECORD) and (file := read_one(path, _plain_file, merged.problems)):
+                yield from [file] if artefacts or file.name == LOG or file.name.startswith(PROFILE) else []
 
 
-def _same_but_facts(record: Record, file: Path) -> bool:
-    """Return whether another file has the same record, except for facts that were added later."""
-    return replace(record, facts={}) == replace(decode(read_unpacked(file)), facts={})
-
-
-def _rewrite(there: Path, file: Path) -> Path:
-    """Replace a record's file by another one, which may be packed differently, and return the new path."""
+def _rewrite(there: Path, file: Path) -> None:
+    """Replace a record's file by another one, which may be packed differently."""
     target = there.with_name(file.name)
     write_whole(target, file.read_bytes())
     if target != there:
         there.unlink()
-    return target
 
 
-def _is_plain(file: Path) -> bool:
-    """Return whether it is a regular file: no link, pipe or device, which might block or lead elsewhere."""
-    return stat.S_ISREG(file.lstat().st_mode)
-
-
-def _stays_in_folder(path: str) -> bool:
-    """Return whether the path of an artefact stays in its record's folder."""
-    pure = PurePath(path)
-    return not pure.is_absolute() and ".." not in pure.parts
+def _plain_file(file: Path) -> Path:
+    """Return a regular file. Raises InferlensError for a link, pipe or device, which might block or lead elsewhere."""
+    if not stat.S_ISREG(file.lstat().st_mode):
+        raise InferlensError("It is a link, or no file.")
+    return file
