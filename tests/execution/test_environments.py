@@ -196,7 +196,7 @@ def test_no_package_of_this_environment_is_found_in_another(monkeypatch: pytest.
 
 
 def test_an_interpreter_that_is_gone_is_a_reason(tmp_path: Path) -> None:
-    job = cases.NamesJob(names=("fake",), python=str(tmp_path / "python"))
+    job = cases.NamesJob(names=("fake",), interpreter=str(tmp_path / "python"))
     outcome = child.launch("capabilities", job, dict, timeout=5)
     assert (outcome.result.status, "could not be started" in outcome.result.reason) == ("crashed", True)
 

@@ -65,7 +65,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
     answers, theirs = os.pipe()
 
     def turns(slot: Slot) -> list[set[int]]:
-        turn = InterleavedTurn(lambda _: None, answers, slot.seed)
+        turn = InterleavedTurn(lambda _: None, answers, slot.interleaver.seed)
         turn.ready(gpu=True)
         every = []
         for _ in range(20):

@@ -27,20 +27,16 @@ from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environ
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_backend
-from inferlens.backends.base import TOLERANCES, merge_capabilities
+from inferlens.backends.base import TOLERANCES
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import (
     EVERY_VARIANT,
     ModelHandle,
-    ProbeResult,
-    backends_named,
     check_interpreters,
     find,
     live_files,
     model_handle,
-    probe,
-    try_models,
-    unsupported,
+    probe_plans,
 )
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.race import BasePolicy, Entrant, RaceEngine
@@ -167,24 +163,10 @@ def _revision(case: Case) -> str:
     return environment.git_revision(case.checkout) if case.checkout else ""
 
 
-class ABPolicy(BasePolicy):
+class ABRun(BasePolicy):
     """A policy of rounds of A and B until B has a verdict. A side that fails ends the race."""
 
     strict = True
-
-    def __init__(self, run: ABRun, on_round: Callable[[ABResult], None]) -> None:
-        super().__init__(run.sides[0], LEAST_VERDICT_ROUNDS, run.rule.max_rounds)
-        self.metric, self._run, self._on_round = run.rule.metric, run, on_round
-
-    def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
-        """See :class:`RacePolicy`."""
-        if self._run.outputs and not self._run.failed:  # the inputs of compiled files were unknown before
-            check_inputs(*(side.records[-1].model.inputs for side in self._run.sides))
-        self._on_round(self._run.so_far())
-
-
-class ABRun:
-    """Rounds of A and B, until B has a verdict."""
 
     def __init__(
         self,
@@ -195,16 +177,22 @@ class ABRun:
         begin: float,
         outputs: Agreement | None = None,
     ) -> None:
-        self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
-        self._begin = begin
         self.sides = [Entrant(planned) for planned in pair]
-        self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, ABPolicy(self, on_round))
+        super().__init__(self.sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
+        self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
+        self.metric, self._on_round, self._begin = rule.metric, on_round, begin
+        self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, self)
         self._revisions = _revision(pair[0].case), _revision(pair[1].case)
         self._over = False
 
     @property
     def _records(self) -> list[list[Record]]:
         return [side.records for side in self.sides]
+
+    def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
+        if self.outputs and not self.failed:  # the inputs of compiled files were unknown before
+            check_inputs(*(side.records[-1].model.inputs for side in self.sides))
+        self._on_round(self.so_far())
 
     def run(self) -> ABResult:
         """Hold rounds until one of the ends is reached; return the result."""
@@ -248,14 +236,11 @@ class ABRun:
         verdict: Verdict = "DID NOT RUN" if self.failed else sure.verdict if sure else "UNDECIDED"
         reason = sure.reason if sure else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
         if self.failed:
-            failed = {"A": base, "B": candidate}.items()
-            words = {WRONG: "outputs wrong"}
-            reasons = [
-                f"{name}, {words.get(side.state, side.state)}: {side.reason.rstrip('.')}."
-                for name, side in failed
+            reason = " ".join(
+                f"{name}, {'outputs wrong' if side.state == WRONG else side.state}: {side.reason.rstrip('.')}."
+                for name, side in (("A", base), ("B", candidate))
                 if not side.ok and side.state != MISSING
-            ]
-            reason = " ".join(reasons)
+            )
         return ABResult(
             a=self.pair[0].case,
             b=self.pair[1].case,
@@ -407,28 +392,7 @@ def planned_pair(
         if side.checkout and "accuracy" in words and Path(words["accuracy"]).exists():  # so is data
             words["accuracy"] = str(Path(words["accuracy"]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
-    names = list(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
-    able = {python: probe(names, python) for python in dict.fromkeys(side.python for side in sides)}
-    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
-    checked: dict[object, tuple[list[ModelInfo], InferlensError | None]] = {}
-    for plan, model in zip(plans, models, strict=True):  # of two backends that are fed alike once
-        if _check_key(plan) not in checked:
-            checked[_check_key(plan)] = try_models(plan, model)
-    errors = [error for _, error in checked.values() if error]
-    if errors and (len(able) == 1 or len(errors) == len(checked)):
-        raise errors[0]
-    shared_infos = next(own for own, error in checked.values() if not error)
-    parts = []
-    for side, plan in zip(sides, plans, strict=True):
-        own_infos, error = checked[_check_key(plan)]
-        refusal = unsupported(error) if error else None
-        parts.append(ProbeResult(plan, own_infos or shared_infos, able[side.python], anywhere, refusal))
-    return plans, _pair([part.cases() for part in parts])
-
-
-def _check_key(plan: Plan) -> object:
-    """Return a key of plans for which one check of the model suffices."""
-    return plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
+    return plans, _pair([part.cases() for part in probe_plans(plans, models)])
 
 
 def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:

@@ -367,44 +367,56 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     """Return the models of the plan and the capabilities of its backends, for all of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
-    plans: list[Plan] = []
-    models: list[list[ModelInfo]] = []
-    able: list[dict[str, Capabilities]] = []
-    errors: list[InferlensError | None] = []
-    for python in plan.python or ("",):
-        plans.append(msgspec.structs.replace(plan, python=(python,) if python else ()))
-        if shared_infos := next(filter(None, models), None):  # a name means the same to all
-            plans[-1] = msgspec.structs.replace(plans[-1], model=tuple(info.spec for info in shared_infos))
-        with ThreadPoolExecutor() as pool:
-            probing = pool.submit(probe, backends_named(plan), python)
-            infos, error = try_models(plans[-1], model)
-        models.append(infos)
-        errors.append(error)
-        able.append(probing.result())
-    shared_infos = next(filter(None, models), None)
-    if shared_infos is None:
-        raise next(filter(None, errors))
-    anywhere = (
-        able[0] if len(able) == 1 else {name: merge_capabilities([can[name] for can in able]) for name in able[0]}
-    )
-    refusals = [unsupported(error) if error else None for error in errors]
+    plans = [msgspec.structs.replace(plan, python=(python,)) for python in plan.python] or [plan]
+    return probe_plans(plans, [model] * len(plans))
+
+
+def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> list[ProbeResult]:
+    """Return the models and the backends of plans, as the one interpreter of each plan sees them.
+
+    Models are checked once for plans that feed them alike. Raises the error of a model that no interpreter can load.
+    """
+    names = tuple(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
+    specs: dict[object, tuple[str, ...]] = {}  # a name means the same to all interpreters
+    checked: dict[object, list[ModelInfo] | InferlensError] = {}
+    parts = []
+    with ThreadPoolExecutor() as pool:
+        pythons = dict.fromkeys("".join(plan.python) for plan in plans)
+        probing = {python: pool.submit(probe, names, python) for python in pythons}
+        for plan, model in zip(plans, models, strict=True):
+            asked = plan.model, plan.checkout
+            plan = msgspec.structs.replace(plan, model=specs.get(asked, plan.model))
+            key = plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
+            if key not in checked:
+                checked[key] = _infos_or_error(plan, model)
+            if isinstance(infos := checked[key], list):
+                specs[asked] = tuple(info.spec for info in infos)
+            parts.append((plan, infos))
+        able = {python: future.result() for python, future in probing.items()}
+    errors = [error for error in checked.values() if isinstance(error, InferlensError)]
+    if errors and (len(able) == 1 or len(errors) == len(checked)):
+        raise errors[0]
+    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
+    shared = next(infos for infos in checked.values() if isinstance(infos, list))
     return [
-        ProbeResult(part, infos or shared_infos, can, anywhere, refusal)
-        for part, infos, can, refusal in zip(plans, models, able, refusals, strict=True)
+        ProbeResult(plan, infos, able["".join(plan.python)], anywhere)
+        if isinstance(infos, list)
+        else ProbeResult(
+            plan,
+            shared,
+            able["".join(plan.python)],
+            anywhere,
+            Unsupported(infos.what, expected=infos.expected, hint=infos.hint),
+        )
+        for plan, infos in parts
     ]
 
 
-def try_models(plan: Plan, model: ModelHandle | None) -> tuple[list[ModelInfo], InferlensError | None]:
-    """Return the models of the plan as its interpreter sees them, or the error."""
+def _infos_or_error(plan: Plan, model: ModelHandle | None) -> list[ModelInfo] | InferlensError:
     try:
-        return load_model_info(plan, model), None
+        return load_model_info(plan, model)
     except InferlensError as error:
-        return [], error
-
-
-def unsupported(error: InferlensError) -> Unsupported:
-    """Return an error as the reason why a case cannot run."""
-    return Unsupported(error.what, expected=error.expected, hint=error.hint)
+        return error
 
 
 def check_interpreters(pythons: Iterable[str]) -> None:
@@ -415,7 +427,8 @@ def check_interpreters(pythons: Iterable[str]) -> None:
 
 def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelInfo]:
     """Return the models of the plan. They are loaded once to check that they take the inputs and weights."""
-    job = LookupJob(names=plan.model, checkout=plan.checkout, python="".join(plan.python[:1]), plan=plan, checks=True)
+    python = "".join(plan.python[:1])
+    job = LookupJob(names=plan.model, place=plan.checkout, interpreter=python, plan=plan, checks=True)
     if model and model.infos:
         job = msgspec.structs.replace(job, known=model.infos, live=model.live)
     outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
@@ -427,14 +440,14 @@ def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelI
 
 def find(names: Sequence[str], checkout: str = "", python: str = "", plan: Plan | None = None) -> list[ModelInfo]:
     """Return the models of names in a checkout. Raises InferlensError for the first name that means nothing."""
-    job = LookupJob(names=tuple(names), checkout=checkout, python=python, plan=plan)
+    job = LookupJob(names=tuple(names), place=checkout, interpreter=python, plan=plan)
     outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
     return outcome.value(f"Looking up {', '.join(names)} failed")
 
 
 def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
     """Return the capabilities of backends here, or by another interpreter."""
-    job = NamesJob(names=tuple(names), python=python)
+    job = NamesJob(names=tuple(names), interpreter=python)
     outcome = child.launch("capabilities", job, dict[str, Capabilities], timeout=TIMEOUT)
     if outcome.result.value is not None:
         return {name: _with_hints(can, python) for name, can in outcome.result.value.items()}
@@ -455,7 +468,7 @@ def _with_hints(can: Capabilities, python: str) -> Capabilities:
 
 def environment_by(python: str) -> Environment:
     """Return the environment of an interpreter; if it cannot tell, the machine alone."""
-    outcome = child.launch("environment", NamesJob(python=python), Environment, timeout=TIMEOUT)
+    outcome = child.launch("environment", NamesJob(interpreter=python), Environment, timeout=TIMEOUT)
     machine = environment.collect
     return outcome.result.value or msgspec.structs.replace(machine(), python="", inferlens="", libraries={})
 
@@ -467,18 +480,8 @@ class NamesJob(Job, frozen=True, kw_only=True):
     """The names of the backends or models to look up."""
 
     names: tuple[str, ...] = ()
-    checkout: str = ""
-    python: str = ""
-
-    @property
-    def place(self) -> str:
-        """See :class:`Job`."""
-        return self.checkout
-
-    @property
-    def interpreter(self) -> str:
-        """See :class:`Job`."""
-        return self.python
+    place: str = ""
+    interpreter: str = ""
 
 
 class LookupJob(NamesJob, frozen=True, kw_only=True):
@@ -511,8 +514,8 @@ def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: AR
     """Return the models of names. Raises InferlensError if they cannot do what the plan wants."""
     infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     live = Path(job.live) if job.live else None
-    for model in infos if job.checkout else ():
-        resolve.check_place(model.spec, job.checkout)
+    for model in infos if job.place else ():
+        resolve.check_place(model.spec, job.place)
     if not plan:
         return infos
     if not job.checks:

@@ -178,7 +178,7 @@ def _with_hints(result: TaskResult[Value], interpreter: str) -> TaskResult[Value
 def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | None]:
     """Watch the machine; if others are measured while the process loads, begin with its turn."""
     with ExitStack() as stack:
-        if monitor and slot and slot.one_turn:
+        if monitor and slot and slot.interleaver.one_turn:
             slot.on_turn = partial(stack.enter_context, monitor)
         elif monitor:
             stack.enter_context(monitor)
@@ -219,7 +219,7 @@ class _Process:
         if slot:
             answers, answering = os.pipe()
             passed.append(answers)
-        words = map(str, (events, os.getpid(), *((answers, slot.seed) if slot else ())))
+        words = map(str, (events, os.getpid(), *((answers, slot.interleaver.seed) if slot else ())))
         python = os.path.abspath(interpreter) if interpreter else sys.executable
         try:
             self.process = subprocess.Popen(
@@ -401,32 +401,12 @@ class Slot:
     """One process of an :class:`Interleaver`: whether it waits, has enough samples, or has ended."""
 
     def __init__(self, interleaver: Interleaver) -> None:
-        self._interleaver = interleaver
+        self.interleaver = interleaver
         self.pid: int | None = None
         self.requested = self.waiting = self.enough = self.ended = False
         self.on_turn: Callable[[], object] = lambda: None  # called whenever its turn begins
         self._answers = -1
         self._waited = self._since = 0.0
-
-    @property
-    def seed(self) -> int:
-        """The seed of the order of CPUs for threads that call a GPU."""
-        return self._interleaver.seed
-
-    @property
-    def one_turn(self) -> bool:
-        """True if a turn lasts until its process ends."""
-        return self._interleaver.one_turn
-
-    @property
-    def processes(self) -> int:
-        """The number of processes that take turns."""
-        return len(self._interleaver.slots)
-
-    @property
-    def stopped(self) -> bool:
-        """True if all were ended, so that the answer of its process does not count."""
-        return self._interleaver.stopped
 
     @property
     def waited(self) -> float:
@@ -435,26 +415,26 @@ class Slot:
 
     def started(self, pid: int, answers: int) -> None:
         """Register the process, and the descriptor for ``answers``, which is closed when the process ends."""
-        with self._interleaver.lock:
+        with self.interleaver.lock:
             self.pid, self._answers = pid, answers
-            self._interleaver.look(self)
+            self.interleaver.look(self)
 
     def waits(self, enough: bool) -> None:
         """Register that the process asks for its turn; except for the first time, its last turn is over."""
-        with self._interleaver.lock:
+        with self.interleaver.lock:
             self.waiting, self.enough, self._since = True, enough, time.monotonic()
             if self.requested:
-                self._interleaver.next = self._interleaver.after(self)
+                self.interleaver.next = self.interleaver.after(self)
             self.requested = True
-            self._interleaver.look(self)
+            self.interleaver.look(self)
 
     def end(self) -> None:
         """Register that the process has ended."""
-        with self._interleaver.lock:
+        with self.interleaver.lock:
             self.ended = True
             if self._answers >= 0:
                 os.close(self._answers)
-            self._interleaver.look(self)
+            self.interleaver.look(self)
 
     def go(self, word: bytes) -> None:
         """Let the process go on."""
@@ -471,7 +451,11 @@ class Slot:
 
 
 class Interleaver:
-    """Some slots, of which ``next`` is the next to go. Threads hold the ``lock`` when they change anything."""
+    """Some slots, of which ``next`` is the next to go. Threads hold the ``lock`` when they change anything.
+
+    ``one_turn``: a turn lasts until its process ends. ``seed``: of the order of CPUs for threads that call a GPU.
+    ``stopped``: all processes were ended, so that their answers do not count.
+    """
 
     def __init__(self, count: int = 2, *, one_turn: bool = False) -> None:
         self.one_turn = one_turn

@@ -61,7 +61,6 @@ WARMUP = 10
 RECIPE = "2"  # part of the name of ceilings that are kept: another way of measuring has another
 CEILINGS_TIMEOUT = 120.0
 CEILINGS_LIBRARY = "torch"
-_OWN = ("model", "example_inputs", "level", "runs", "observer")  # keywords of ``profile`` that are no words of a plan
 
 
 class ProfileJob(CaseJob, frozen=True, kw_only=True):

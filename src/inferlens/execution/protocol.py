@@ -124,12 +124,10 @@ class CaseJob(Job, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """See :class:`Job`."""
         return self.case.checkout
 
     @property
     def interpreter(self) -> str:
-        """See :class:`Job`."""
         return self.case.python
 
 
@@ -285,47 +283,13 @@ class ForwardingObserver(Observer):
         """Handle a call of a method of an observer."""
         raise NotImplementedError
 
-    def planned(self, cases: Sequence[PlannedCase]) -> None:
-        self.forward("planned", cases)
 
-    def doing(self, what: str) -> None:
-        self.forward("doing", what)
+def _forwarding(method: str) -> Callable[..., None]:
+    return lambda self, *arguments: self.forward(method, *arguments)
 
-    def part(self, name: str) -> None:
-        self.forward("part", name)
 
-    def began(self, case: Case) -> None:
-        self.forward("began", case)
-
-    def phase(self, name: PhaseName) -> None:
-        self.forward("phase", name)
-
-    def progress(self, share: float) -> None:
-        self.forward("progress", share)
-
-    def again(self, case: Case) -> None:
-        self.forward("again", case)
-
-    def done(self, record: Record, folder: Path) -> None:
-        self.forward("done", record, folder)
-
-    def discarded(self, records: Sequence[Record]) -> None:
-        self.forward("discarded", records)
-
-    def reused(self, records: Sequence[Record], folders: Mapping[str, Path]) -> None:
-        self.forward("reused", records, folders)
-
-    def unused(self, records: Sequence[Record]) -> None:
-        self.forward("unused", records)
-
-    def kept(self, path: Path) -> None:
-        self.forward("kept", path)
-
-    def remark(self, text: str) -> None:
-        self.forward("remark", text)
-
-    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
-        self.forward("round", number, contenders, standing, finals)
+for _method in (name for name in vars(Observer) if not name.startswith("_") and name != "heard"):
+    setattr(ForwardingObserver, _method, _forwarding(_method))
 
 
 class ResultCollector(ForwardingObserver):
@@ -355,17 +319,18 @@ class ResultCollector(ForwardingObserver):
 
     def discarded(self, records: Sequence[Record]) -> None:
         with self.lock:
-            names = {record.id for record in records}
-            self.records = [record for record in self.records if record.id not in names]
-            for name in names & self.folders.keys():
+            for name in {record.id for record in records} & self.folders.keys():
                 remove_results(self.folders.pop(name))
-            self.forward("discarded", records)
+            self._drop("discarded", records)
 
     def unused(self, records: Sequence[Record]) -> None:
+        self._drop("unused", records)
+
+    def _drop(self, method: str, records: Sequence[Record]) -> None:
         with self.lock:
             names = {record.id for record in records}
             self.records = [record for record in self.records if record.id not in names]
-            self.forward("unused", records)
+            self.forward(method, records)
 
 
 def remove_results(folder: Path) -> None:

@@ -15,13 +15,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
 from datetime import datetime
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.samples import CaseRuns
 from inferlens.execution.protocol import PlannedCase
+from inferlens.execution.resume import TrialRounds
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import gpu_before, usable_cpus
@@ -68,20 +68,6 @@ class Entrant:
         return self.records[0] if self.records else self.stands_for
 
 
-class RoundLog(Protocol):
-    """A log that writes a round as soon as it is over, and has the rounds of a stopped run."""
-
-    def replay(self) -> Sequence[Record] | None:
-        """Return the records of the next round of an earlier run; ``None`` if there is none left."""
-
-    @property
-    def replays(self) -> bool:
-        """True while rounds of an earlier run are left."""
-
-    def keep(self, records: Sequence[Record], seconds: float) -> None:
-        """Write a round that took so many seconds."""
-
-
 class RacePolicy:
     """A policy that decides which cases are in the next round, when a race is over, and what is logged.
 
@@ -101,7 +87,7 @@ class RacePolicy:
     aim: FinalsAim | None = None
     metric: Metric | None = None
     strict = False
-    log: RoundLog | None = None
+    log: TrialRounds | None = None
     options: MeasureOptions = MeasureOptions(only_right=True)
     in_turns = True
 
@@ -153,7 +139,6 @@ class FastestPolicy(RacePolicy):
         self.most = MOST_ROUNDS if rounds else USUAL_ROUNDS
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        """See :class:`RacePolicy`."""
         state = engine.race.state
         if state is None:
             return []
@@ -188,18 +173,16 @@ class FinalsPolicy(FastestPolicy):
     """
 
     def __init__(
-        self, aim: FinalsAim, log: RoundLog, options: MeasureOptions, *, rebuild: bool, in_turns: bool
+        self, aim: FinalsAim, log: TrialRounds, options: MeasureOptions, *, rebuild: bool, in_turns: bool
     ) -> None:
         super().__init__()
         self.aim, self.log, self.options, self.in_turns = aim, log, options, in_turns
         self.rebuild = rebuild
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        """See :class:`RacePolicy`."""
         return list(engine.able) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
 
     def options_of(self, number: int) -> MeasureOptions:
-        """See :class:`RacePolicy`."""
         return with_fields(self.options, rebuild=self.rebuild and number <= BUILDS)
 
 
@@ -210,7 +193,6 @@ class BasePolicy(RacePolicy):
         self.base, self.least, self.most = base, least, most
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        """See :class:`RacePolicy`."""
         race, base = engine.race, self.base.id
         others = [name for name in engine.able if name != base]
         if base not in engine.able:
@@ -279,7 +261,7 @@ class RaceEngine:
     def at_once(self, meeting: Sequence[Entrant], number: int) -> int:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
         log = self.policy.log
-        if (log and log.replays) or len(meeting) == 1 or not self.policy.in_turns:
+        if (log and log.earlier) or len(meeting) == 1 or not self.policy.in_turns:
             return 1
         sizing = [entrant.sizing for entrant in meeting if entrant.sizing]
         if len(sizing) < len(meeting):
@@ -290,8 +272,8 @@ class RaceEngine:
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of every case of some rounds, or take the records of a round from the log."""
         log = self.policy.log
-        if log and (replayed := log.replay()) is not None:
-            records_of = {record.case.digest: record for record in replayed}
+        if log and log.earlier:
+            records_of = {record.case.digest: record for record in log.earlier.pop(0).records}
             for entrant in self.entrants:
                 if record := records_of.get(entrant.planned.case.digest):
                     entrant.records.append(record)

@@ -97,7 +97,6 @@ class RayLauncher(Launcher):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See :class:`Launcher`."""
         if self._ours:
             self.ray.shutdown()
 
@@ -148,7 +147,6 @@ class RayLauncher(Launcher):
         return stream
 
     def stop(self) -> None:
-        """See :class:`Launcher`."""
         with self._lock:
             for stream in self._streams:
                 with suppress(Exception):
@@ -162,7 +160,6 @@ class RayWorker(Worker):
         self.launcher, self.needs, self.kind = launcher, needs, needs.kind
 
     def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
-        """See :class:`Worker`."""
         ray, output = self.launcher.ray, Path(job.plan.output)
         carried = {file: Path(file).read_bytes() for file in job.live.values()}
         stream = self.launcher.start(msgspec.json.encode(Order.of(task, job)), carried, self.needs)

@@ -111,12 +111,10 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
 
     @property
     def gpu(self) -> str:
-        """See :class:`RemoteJob`."""
         return self.state.records[0].environment.variables.get(VISIBLE, "") if self.state.records else ""
 
     @property
     def progress(self) -> int:
-        """See :class:`RemoteJob`."""
         return len(self.state.records)
 
     def own(self, records: Sequence[Record]) -> list[Record]:
@@ -125,7 +123,6 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
         return [record for record in records if record.case.digest in digests and record.facts.get(ON, "") == self.kind]
 
     def updated(self, records: Sequence[Record]) -> CasesJob:
-        """See :class:`RemoteJob`."""
         return replace(self, state=replace(self.state, records=tuple(self.own(records))))
 
     def planned(self) -> tuple[PlannedCase, ...]:
@@ -149,7 +146,6 @@ class ProfileCasesJob(CasesJob, frozen=True, kw_only=True):
     runs: int
 
     def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
-        """See :class:`RemoteJob`."""
         files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
         return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
 
@@ -179,11 +175,9 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
 
     @property
     def progress(self) -> int:
-        """See :class:`RemoteJob`."""
         return len(self.log)
 
     def updated(self, records: Sequence[Record]) -> TuneJob:  # noqa: ARG002 - it has its own
-        """See :class:`RemoteJob`."""
         file = self.folder / TUNING / TRIALS
         return replace(self, log=file.read_bytes() if file.exists() else b"")
 
@@ -262,7 +256,6 @@ class WithoutRecords(ResultCollector):
     """An observer that forwards all calls but those about records."""
 
     def forward(self, method: str, *arguments: Any) -> None:
-        """See :class:`ResultCollector`."""
         if method not in ("done", "discarded"):
             super().forward(method, *arguments)
 
@@ -372,7 +365,6 @@ class GpuLauncher(Launcher):
             one.neighbours = len(self._workers) - 1
 
     def workers(self, most: int) -> Sequence[Worker]:
-        """See :class:`Launcher`."""
         number: Counter[str] = Counter()
         chosen = []
         for one in self._workers:
@@ -419,7 +411,6 @@ class GpuWorker(Worker):
         self.gpu = card.uuid
 
     def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
-        """See :class:`Worker`."""
 
         def hear(event: Event) -> None:
             if isinstance(event, RemoteEvent):

@@ -279,20 +279,11 @@ def _rename(folder: Path) -> Path:
 class TrialRounds:
     """The rounds of a race as trials of a log; those of an earlier run are not repeated.
 
-    ``earlier`` are the trials of an earlier run; ``final``: whether the rounds are a tuning's finals.
+    ``earlier`` are the trials of an earlier run that are left; ``final``: whether the rounds are a tuning's finals.
     """
 
     def __init__(self, log: TrialLog, earlier: list[Trial], *, final: bool = False) -> None:
         self.log, self.earlier, self.final = log, earlier, final
-
-    @property
-    def replays(self) -> bool:
-        """True while rounds of an earlier run are left."""
-        return bool(self.earlier)
-
-    def replay(self) -> Sequence[Record] | None:
-        """Return the records of the next round of an earlier run; ``None`` if there is none left."""
-        return self.earlier.pop(0).records if self.earlier else None
 
     def keep(self, records: Sequence[Record], seconds: float) -> None:
         """Write a round that took so many seconds."""

@@ -313,7 +313,7 @@ class Scheduler:
 
             def finish(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
                 first = attempt(slot=slot, before=before)
-                return first if slot.stopped or first.interference.repeat else self._finish(first)
+                return first if slot.interleaver.stopped or first.interference.repeat else self._finish(first)
 
             functions = [partial(finish, attempt) for attempt in attempts]
             ended = Interleaver(len(functions), one_turn=True).run(functions)
@@ -379,7 +379,7 @@ class Scheduler:
             none = Interference(memory=outcome.result.memory)
             return Attempt(planned, repeat, folder, created, outcome, none, options)
         job = self._benchmark_job(planned, repeat, folder, options, slot, in_turns=bool(others))
-        before = before or self._before([planned])
+        before, turns = before or self._before([planned]), slot and slot.interleaver
         if not slot:
             self.observer.began(case)
         outcome = self.launch(
@@ -389,9 +389,11 @@ class Scheduler:
             log=folder / LOG,
             on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             # All that take turns have one in common.
-            monitor=None if slot and not slot.one_turn else lambda pid: self._monitor([planned], lambda: [pid], before),
+            monitor=None
+            if turns and not turns.one_turn
+            else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
-            variables=loading_threads(case, slot.processes) if slot else {},
+            variables=loading_threads(case, len(turns.slots)) if turns else {},
             timeout=min(options.patience(case), self.plan.budget.timeout),
         )
         interference = interference_of(case, outcome.result, outcome.machine, interleaved=bool(others))
@@ -419,7 +421,7 @@ class Scheduler:
         return BenchmarkJob(
             **fields, budget=options.budget or self.plan.budget, reference=self.references.of(planned),
             only_right=ends_if_wrong and not by_accuracy(case, known_accuracy, self.plan.accuracy),
-            one_turn=bool(slot and slot.one_turn), accuracy="" if known_accuracy else self.plan.accuracy,
+            one_turn=bool(slot and slot.interleaver.one_turn), accuracy="" if known_accuracy else self.plan.accuracy,
             kernels=options.kernels and case.device == "cuda",
         )  # fmt: skip
 
