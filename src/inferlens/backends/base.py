@@ -330,6 +330,10 @@ class Runner(ABC):
         """Return the tensors on the device that the next call with ``feed`` reads."""
         return list(flatten(feed))
 
+    def compilations(self) -> int:
+        """Return how often this process has compiled a graph; 0 where calls never compile."""
+        return 0
+
     def device_memory(self) -> tuple[int, str] | None:
         """Return the peak device memory in bytes by the library's count, and the basis; ``None`` if unknown."""
         return None

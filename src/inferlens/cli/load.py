@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
 from inferlens.cli import options, screen
 from inferlens.cli.bench import INTERRUPTED, read_plan
-from inferlens.errors import check_choice
-from inferlens.record.load import parse_price
+from inferlens.errors import InferlensError, check_choice
+from inferlens.record.load import LoadRecord, parse_price
+from inferlens.record.store import safe_name
 from inferlens.spec.commands import own_options
+from inferlens.spec.plan import Plan, as_plan, texts
 from inferlens.views.table import FORMATS
 
 
@@ -32,7 +36,8 @@ def load(
 
     inferlens load resnet50 --within p99=50ms --price 3.2/h
 
-    MODEL may also be http://HOST:PORT of a server that 'inferlens export --best results/MODEL/load' has written.
+    MODEL may also be a folder such as results/resnet50, whose fastest ways are measured, or http://HOST:PORT of a
+    server that 'inferlens export --best results/MODEL/load' has written.
     """
     from inferlens.cli.progress import Bar
     from inferlens.execution.load.run import load_request, run, run_http
@@ -43,13 +48,49 @@ def load(
     screen.format_of("table", file)
     own, others = own_options("load", words)
     price = parse_price(own["price"]) if own["price"] else None
-    request = load_request(read_plan([model], others), own)
+    ways = winner_plans(Path(model), words) if Path(model).is_dir() else []
+    request = load_request(ways[0] if ways else read_plan([model], others), own, ways)
+    records: list[LoadRecord] = []
+    interrupted = False
     with Bar(screen.errors()) as bar:
         try:
-            records = run_http(request, model) if model.startswith("http://") else run(request, bar)
+            if model.startswith("http://"):
+                records = run_http(request, model)
+            else:
+                run(request, bar, records=records)
         except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
-    screen.document(load_document(records, price), format, file=file)
+            interrupted = True
+    if records:
+        screen.document(load_document(records, price), format, file=file)
+    if interrupted:
+        screen.note(INTERRUPTED)
+        raise typer.Exit(130)
     if not any(record.runs for record in records):
         raise typer.Exit(1)
+
+
+def winner_plans(folder: Path, words: Mapping[str, Any]) -> list[Plan]:
+    """Return a plan of each way that won in a folder of records; ``words`` of the command take precedence.
+
+    The sizes are those of the winner, unless the words have some. The output is the folder that has these records.
+    """
+    from inferlens.views.results import winners
+
+    _, given = own_options("load", words)
+    records = winners(folder, texts(given.pop("backend", ())))
+    left_out = {
+        "batch",
+        "depth",
+        "io",
+        "cold",
+        "rotate",
+        *(["input"] if {"mix", "dim", "input"} & words.keys() else []),
+    }
+    ways = [msgspec.toml.decode(as_plan(record.case), type=dict[str, Any]) for record in records]
+    ways = [{name: value for name, value in way.items() if name not in left_out} for way in ways]
+    if len({str(way.get("input")) for way in ways}) > 1:
+        raise InferlensError(f"The winners in {folder} have several sizes.", expected="one", hint="--dim, or --mix")
+    name = safe_name(records[0].model.name)
+    root = next((one.parent for one in (folder, *folder.parents) if one.name == name), Path("results"))
+    unique = {str(way): way for way in ways}
+    return [Plan.from_words({"output": str(root), **way, **given}) for way in unique.values()]

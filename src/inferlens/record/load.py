@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice
+from inferlens.record.machine import Energy
 from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, Status, Warning
 from inferlens.spec.case import Case
 from inferlens.units import duration, parse_duration, parse_rate, plural
@@ -116,6 +118,7 @@ def _number(name: str, text: str) -> int:
 
 
 SCHEMA = "inferlens.load/1"
+LimitedBy = Literal["", "gpu", "cpu", "host", "instances", "batching", "call", "queue"]
 
 
 class Limit(Struct, frozen=True):
@@ -151,6 +154,11 @@ class LoadRun(Struct, frozen=True, kw_only=True):
         busy: the share of the time in which an instance was working.
         queue: the length of the queue at 60 times, spread over the run.
         groups: the groups of a mix, in its order.
+        begin: the time of the first request that counts, by the clock of all processes.
+        gpu, host: the share of the time in which the GPU was busy, and of the CPUs that were, whoever used them.
+        others: how many CPUs other programs used, which is part of ``host``.
+        energy: of one answered request: the GPU's, or that of all CPU packages.
+        compiled: requests whose call compiled something although its size was warm, by that size.
     """
 
     rate: float = 0.0
@@ -171,6 +179,12 @@ class LoadRun(Struct, frozen=True, kw_only=True):
     busy: float = 0.0
     queue: tuple[int, ...] = ()
     groups: tuple[GroupRun, ...] = ()
+    begin: float = 0.0
+    gpu: float | None = None
+    host: float | None = None
+    others: float | None = None
+    energy: Energy | None = None
+    compiled: dict[str, int] = {}
 
     @property
     def throughput(self) -> float:
@@ -189,6 +203,7 @@ class LoadgenVerdict(Struct, frozen=True, kw_only=True):
         reason: what an invalid run did not satisfy.
         at_limit: the latency at the quantile of the limit, by its log.
         rate: samples per second.
+        ours: the latency at the same quantile in our own run at the same rate, right after it.
         logs: the folder of its logs.
     """
 
@@ -198,6 +213,7 @@ class LoadgenVerdict(Struct, frozen=True, kw_only=True):
     at_limit: float | None
     rate: float | None
     logs: str
+    ours: float | None = None
 
 
 class LoadRecord(Struct, frozen=True, kw_only=True):
@@ -205,6 +221,11 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
 
     Attributes:
         requested: the deployment as it was requested; ``deployment`` may have smaller batches, which were chosen.
+        search: whether the batching was searched, up to that of ``requested``.
+        seconds: time of the traffic of each rate.
+        limited_by: what limits the capacity: ``gpu`` or ``cpu``: it is busy. ``host``: the instances are busy, the
+            GPU is not. ``instances``: they are busy, the CPUs are not. ``batching``: requests wait for their batch to
+            fill. ``call``: one call takes most of the limit. ``queue``: requests that arrive together wait.
         loadgen: the verdict of LoadGen at the capacity, or at the first rate; ``scenario`` as it was requested.
         capacity: the highest rate that kept the limit, in requests per second; ``None`` without a limit.
         above: the lowest rate that did not keep it, if one was tried.
@@ -217,6 +238,8 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     case: Case
     requested: Deployment
     deployment: Deployment
+    search: bool = False
+    seconds: float = 5.0
     rates: tuple[float, ...] = ()
     clients: tuple[int, ...] = ()
     arrivals: Arrivals = Arrivals()
@@ -233,6 +256,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     scenario: str = ""
     capacity: float | None = None
     above: float | None = None
+    limited_by: LimitedBy = ""
     service: tuple[dict[int, float], ...] = ()
     agreement: Agreement | None = None
     checked: int = 0
@@ -244,14 +268,10 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[object, ...]:
         """A key that records of the same measurement share."""
         versions = self.environment and (self.environment.python, sorted(self.environment.libraries.items()))
-        key = (
-            self.requested,
-            self.scenario,
-            self.rates,
-            self.clients,
-            self.arrivals,
-            self.mix,
-            self.limit,
-            self.round,
-        )
-        return (self.case.digest, str(key), str(versions))
+        names = ("requested", "search", "seconds", "scenario", "rates", "clients", "arrivals", "mix", "limit", "round")
+        return (self.case.digest, str([getattr(self, name) for name in names]), str(versions))
+
+    @property
+    def run(self) -> LoadRun | None:
+        """The last run at the capacity, or else the last run."""
+        return next((run for run in reversed(self.runs) if run.rate == self.capacity), next(reversed(self.runs), None))

@@ -174,7 +174,8 @@ def load_notes(rows: Sequence[LoadRow]) -> list[str]:
         notes.append(f"The generator was up to {latency(lag)} late (p99); latencies include it.")
     lost = sum(run.refused + run.expired for run in runs)
     if lost:
-        notes.append(f"{plural(lost, 'request')} were refused or given up; they count as endless.")
+        verbs = "was refused or given up; it counts" if lost == 1 else "were refused or given up; they count"
+        notes.append(f"{plural(lost, 'request')} {verbs} as endless.")
     if rows and "random" in rows[0].first.model.weights:
         notes.append("The weights are random; speed does not depend on them.")
     return notes

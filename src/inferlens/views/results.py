@@ -330,6 +330,24 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     return best.fastest, best.folders[best.fastest.id]
 
 
+def winners(path: Paths, backends: Sequence[str] = ()) -> list[Record]:
+    """Return a record of each fastest case under ``path``, of some backends or all; a tuned winner has priority.
+
+    Raises:
+        InferlensError: if there is none, or the records are of several models.
+    """
+    (values,) = as_paths([path])
+    records = load_records(values / BEST if (values / BEST / RECORD).is_file() else values)
+    _refuse_several_models(records, values)
+    chosen = Records(one for one in records if not backends or {one.case.backend, one.case.backend_label} & {*backends})
+    fastest = [(row.id, row.machine) for row in chosen.rows if row.fastest]
+    if not fastest:
+        problem = f"No case{' of ' + listing(backends) if backends else ''} in {values} ran with right outputs."
+        raise InferlensError(problem, hint=f"inferlens show {values}")
+    by_row = chosen._by_row()
+    return [by_row[key] for key in fastest]
+
+
 def _refuse_several_models(records: Records, given: Path) -> None:
     folders: dict[str, list[Path]] = {}
     for record in records:

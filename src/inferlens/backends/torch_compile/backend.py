@@ -332,6 +332,11 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
     def reuses_outputs(self) -> bool:
         return self._graphs
 
+    def compilations(self) -> int:
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"])
+
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Time kernels and operators by torch.profiler; with CUDA graphs, those of replays."""
         check_level(self.preparation)

@@ -182,20 +182,24 @@ def draw_samples(weights: Sequence[float], pool: int, count: int, seed: int) -> 
 
 
 REQUEST_COLUMNS = ("due", "taken", "sent", "answered", "status", "batch", "sample")
-BATCH_COLUMNS = ("size", "padded", "instance", "begin", "end")
-INTEGERS = dict.fromkeys(("status", "batch", "sample", "size", "padded", "instance"), np.int32)
+BATCH_COLUMNS = ("size", "padded", "instance", "begin", "end", "compiled")
+INTEGERS = dict.fromkeys(("status", "batch", "sample", "size", "padded", "instance", "compiled"), np.int32)
 TICK = 1e-9  # seconds by which simulated time goes on, so that rounding cannot stop it
 ANSWERED, REFUSED, EXPIRED, FAILED = range(4)
 
 
 class Finished(NamedTuple):
-    """A batch that an instance has ended, with the times of its call; it may have failed, or the instance be gone."""
+    """A batch that an instance has ended, with the times of its call.
+
+    It may have failed, the instance may be gone, or the call have compiled something.
+    """
 
     instance: int
     begin: float
     end: float
     failed: bool = False
     gone: bool = False
+    compiled: bool = False
 
 
 class Instances(ABC):
@@ -224,7 +228,8 @@ class LoadLog(Struct, frozen=True, kw_only=True):
         status: ``ANSWERED``, ``REFUSED``, ``EXPIRED`` or ``FAILED``, of each request.
         batch: the number of each request's batch, or -1.
         sample: what each request asked for.
-        size, padded, instance, begin, end: of each batch; the times are those of the call.
+        size, padded, instance, begin, end, compiled: of each batch; the times are those of the call.
+        start: the time of the start by the clock of the instances.
     """
 
     due: NDArray[np.float64]
@@ -239,6 +244,8 @@ class LoadLog(Struct, frozen=True, kw_only=True):
     instance: NDArray[np.int32]
     begin: NDArray[np.float64]
     end: NDArray[np.float64]
+    compiled: NDArray[np.int32]
+    start: float
 
 
 def dispatch(
@@ -310,6 +317,7 @@ class _Dispatcher:
             number, requests = self._running.pop(done.instance)
             self.batches["begin"][number] = done.begin - self.start
             self.batches["end"][number] = done.end - self.start
+            self.batches["compiled"][number] = done.compiled
             now = self._instances.now() - self.start
             for request in requests:
                 answered[request] = math.nan if done.failed else now
@@ -334,7 +342,7 @@ class _Dispatcher:
         columns: dict[str, Any] = self.requests | self.batches
         for name, column in columns.items():
             columns[name] = np.array(column, INTEGERS.get(name, np.float64))
-        return LoadLog(**columns)
+        return LoadLog(**columns, start=self.start)
 
     def _take(self, now: float) -> None:
         """Queue the requests that are due."""
@@ -376,7 +384,7 @@ class _Dispatcher:
         padded = next(size for size in self._deployment.sizes if size >= len(requests))
         for request in requests:
             self.requests["sent"][request], self.requests["batch"][request] = now, number
-        values = (len(requests), padded, instance, math.nan, math.nan)
+        values = (len(requests), padded, instance, math.nan, math.nan, False)
         for column, value in zip(self.batches.values(), values, strict=True):
             column.append(value)
         self._running[instance] = number, requests

@@ -11,13 +11,16 @@ import dataclasses
 import io
 import json
 import math
+import os
 import queue
 import shutil
+import signal
 import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from http.client import HTTPConnection, HTTPException
@@ -29,6 +32,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
+from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item
 from inferlens.analysis.load import best_record, capacity_race, may_win
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Deployer
@@ -51,10 +55,22 @@ from inferlens.execution.load.tasks import (
 )
 from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
 from inferlens.execution.scheduler import Scheduler, open_scheduler
-from inferlens.measure.monitor import usable_cpus
+from inferlens.measure import environment
+from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus
 from inferlens.models.inputs import draw
 from inferlens.record.files import write_whole
-from inferlens.record.load import Arrivals, Deployment, Limit, LoadRecord, Mix, parse_batching, parse_rates
+from inferlens.record.load import (
+    Arrivals,
+    Deployment,
+    Limit,
+    LimitedBy,
+    LoadRecord,
+    LoadRun,
+    Mix,
+    parse_batching,
+    parse_rates,
+)
+from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.record.record import Memory, ModelFacts
 from inferlens.record.store import LOG, lock_folder, safe_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
@@ -69,6 +85,7 @@ REQUEST_SECONDS = 60.0
 
 def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, **words: Any) -> LoadRecord:
     """Write the best deployment to a new folder: a script for each batch size, and the server; return its record."""
+    records = [record for record in records if record.case.backend in BACKENDS.names()]  # not a server's
     best = best_record([record for record in records if may_win(record)] or records)
     backend, case, deployment = BACKENDS.get(best.case.backend)(), best.case, best.deployment
     if not may_win(best) or len(best.mix.groups) > 1:
@@ -92,8 +109,9 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
             packages |= {name: versions[name] for name in backend.packages(own) if name in versions}
         small, large = with_batch(specs, 1), with_batch(specs, 2)
         settings = {
-            "model": case.model, "way": case.label, "sizes": deployment.sizes, "instances": deployment.instances,
-            "max_batch": deployment.max_batch, "wait": deployment.wait, "queue": deployment.queue,
+            "model": case.model, "name": best.model.name, "way": case.label, "sizes": deployment.sizes,
+            "instances": deployment.instances, "max_batch": deployment.max_batch, "wait": deployment.wait,
+            "queue": deployment.queue,
             "inputs": {one.name: one.shape != two.shape for one, two in zip(small, large, strict=True)},
             "specs": small, "seed": case.seed,
         }  # fmt: skip
@@ -178,6 +196,8 @@ class TrafficRequest:
     """The traffic, the limit and the deployments of one ``inferlens load``.
 
     Attributes:
+        plan: the plan of the ways, and of how they are measured.
+        ways: plans of one way each, in place of all ways of ``plan``.
         batching: the largest batch and the seconds that a request waits for others; ``None``: the best is searched.
         instances: their number; 0: the best is searched.
         rates, clients: what to measure in place of the capacity.
@@ -197,6 +217,7 @@ class TrafficRequest:
     seconds: float = 5.0
     scenario: str = ""
     budget: float = 600.0
+    ways: tuple[Plan, ...] = ()
 
     def deployment(self, instances: int) -> Deployment:
         """Return the deployment with some instances, and the largest batch that is prepared."""
@@ -205,7 +226,7 @@ class TrafficRequest:
 
     def record(self, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
         """Return the record of a case before it is measured."""
-        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario")
+        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario", "seconds")
         return LoadRecord(
             id=uuid.uuid4().hex,
             created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -217,7 +238,7 @@ class TrafficRequest:
         )
 
 
-def load_request(plan: Plan, own: Mapping[str, Any]) -> TrafficRequest:
+def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) -> TrafficRequest:
     """Return the request that the own options of ``load`` mean. Raises InferlensError for values that do not fit."""
     limit = Constraint.parse(own["within"])
     if limit.name not in QUANTILES:
@@ -243,6 +264,7 @@ def load_request(plan: Plan, own: Mapping[str, Any]) -> TrafficRequest:
         read_seconds(own["seconds"]),
         own["scenario"],
         read_seconds(own["budget"]),
+        tuple(ways),
     )
 
 
@@ -251,18 +273,26 @@ def read_seconds(value: float | str) -> float:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-def run(request: TrafficRequest, observer: Observer, model: ModelHandle | None = None) -> list[LoadRecord]:
-    """Measure every way of the plan under load, and let the best deployments meet in rounds."""
+def run(
+    request: TrafficRequest,
+    observer: Observer,
+    model: ModelHandle | None = None,
+    records: list[LoadRecord] | None = None,
+) -> list[LoadRecord]:
+    """Measure every way of the plan under load, and let the best deployments meet in rounds.
+
+    ``records`` gets each record at once, so that those before an interrupt are there.
+    """
     deadline = time.monotonic() + request.budget
+    records = [] if records is None else records
     observer.doing("looking at models and backends")
-    plan = structs.replace(request.plan, recommended=True)
-    cases = cases_of(with_sizes(plan, request.mix), model)
-    folder = Path(plan.output) / safe_name(cases[0].model.name) / "load"
-    with lock_folder(folder.parent), open_scheduler(plan, observer, cases, live_files(model)) as scheduler:
-        measurer = Measurer(request, scheduler, folder)
-        ways = {way.case.digest: way for way in group_cases(cases)}
+    plans = request.ways or (structs.replace(request.plan, recommended=True),)
+    cases = [planned for plan in plans for planned in cases_of(with_sizes(plan, request.mix), model)]
+    folder = Path(request.plan.output) / safe_name(cases[0].model.name) / "load"
+    with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
+        measurer = Measurer(request, scheduler, folder, records)
+        ways = {way.case.digest: way for way in group_cases(cases, request.mix)}
         first = {digest: search(measurer, way, deadline) for digest, way in ways.items()}
-        records = [record for tried in first.values() for record in tried]
         if request.rates or request.clients:
             return records
         for number in range(1, MOST_ROUNDS):
@@ -271,13 +301,13 @@ def run(request: TrafficRequest, observer: Observer, model: ModelHandle | None =
                 break
             for digest in [race.leader, *(race.open or race.rivals)]:
                 best = best_record(first[digest])
-                records.append(measurer.measure(ways[digest], best.deployment, number))
+                measurer.measure(ways[digest], best.deployment, number)
     return records
 
 
 @dataclass(frozen=True)
 class Way:
-    """A case without sizes, and the cases of the groups of requests."""
+    """A case without a batch size, with a mix without any sizes, and the cases of the groups of requests."""
 
     case: Case
     groups: tuple[PlannedCase, ...]
@@ -296,11 +326,11 @@ def with_sizes(plan: Plan, mix: Mix) -> Plan:
     return structs.replace(plan, dim=tuple(dims))
 
 
-def group_cases(cases: Sequence[PlannedCase]) -> list[Way]:
+def group_cases(cases: Sequence[PlannedCase], mix: Mix) -> list[Way]:
     """Return the ways of cases, each with its groups in the order of the mix."""
     ways: dict[str, Way] = {}
     for planned in cases:
-        case = structs.replace(planned.case, batch=None, inputs=())
+        case = structs.replace(planned.case, batch=None, inputs=planned.case.inputs if mix == Mix() else ())
         before = ways.get(case.digest, Way(case, ()))
         ways[case.digest] = dataclasses.replace(before, groups=(*before.groups, planned))
     return list(ways.values())
@@ -308,6 +338,11 @@ def group_cases(cases: Sequence[PlannedCase]) -> list[Way]:
 
 def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
+    if request.mix != Mix() or request.scenario or request.batching or request.instances or request.queue:
+        raise InferlensError(
+            "--mix, --scenario, --batching, --instances and --queue are for models that Inferlens serves itself.",
+            expected="a model in place of an address",
+        )
     instances = HttpInstances(url)
     settings = instances.settings
     job = DriveJob(
@@ -319,8 +354,18 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
-    record = request.record(Case(model=settings["model"], backend=url), deployment)
-    return [structs.replace(record, **{**structs.asdict(result), "deployment": deployment})]
+    record = request.record(Case(model=settings["model"], backend=url), deployment, environment=environment.collect())
+    record = structs.replace(record, **{**structs.asdict(result), "deployment": deployment})
+    folder = Path(request.plan.output) / safe_name(settings.get("name", settings["model"])) / "load"
+    folder.mkdir(parents=True, exist_ok=True)
+    save(record, folder)
+    return [record]
+
+
+def save(record: LoadRecord, folder: Path) -> None:
+    """Write a record to a file that is named after its time."""
+    file = folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
+    write_whole(file, msgspec.json.encode(record))
 
 
 def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
@@ -345,33 +390,34 @@ def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
 class Measurer:
     """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
 
-    def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path) -> None:
+    def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
         self.request = request
         self.scheduler = scheduler
         self.folder = folder
+        self.records = records
         folder.mkdir(parents=True, exist_ok=True)
         self.earlier = [] if request.plan.rerun else load_loads([folder])
 
     def measure(self, way: Way, deployment: Deployment, number: int) -> LoadRecord:
         """Return the record of a deployment in a round."""
         case, request = way.case, self.request
-        environment = self.scheduler.environments.of(case)
-        record = request.record(case, deployment, round=number, environment=environment)
-        same = (one for one in self.earlier if one.key == record.key and one.status == "ok")
-        if saved := next(same, None):
-            return saved
-        if refusal := way.refusal:
-            record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
-        else:
-            self.scheduler.observer.doing(f"{case.label}: {deployment}")
-            record = self._served(record, way, deployment)
-        file = self.folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
-        write_whole(file, msgspec.json.encode(record))
-        return record
+        own = self.scheduler.environments.of(case)
+        choose = request.batching is None and not number
+        record = request.record(case, deployment, round=number, environment=own, search=choose)
+        saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
+        if saved is None:
+            if refusal := way.refusal:
+                record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
+            else:
+                self.scheduler.observer.doing(f"{case.label}: {deployment}")
+                record = self._served(record, way)
+            save(record, self.folder)
+        self.records.append(saved or record)
+        return saved or record
 
-    def _served(self, record: LoadRecord, way: Way, deployment: Deployment) -> LoadRecord:
+    def _served(self, record: LoadRecord, way: Way) -> LoadRecord:
         """Start the instances and the traffic; return the record with what they measured."""
-        request, scheduler = self.request, self.scheduler
+        request, scheduler, deployment = self.request, self.scheduler, record.requested
         groups = []
         for planned in way.groups:
             reference = scheduler.references.of(
@@ -380,17 +426,17 @@ class Measurer:
             if reference.missing:
                 return structs.replace(record, status="failed", reason=reference.missing)
             groups.append(ServedGroup(planned.case.inputs, reference.path))
-        choose = request.batching is None and not record.round
         case = _with_threads(way.case, deployment.instances)
         scratch = scheduler.scratch / record.id[:12]
         scratch.mkdir()
         address, stop = str(scratch / "socket"), scratch / "stop"
         drive = DriveJob(
-            address=address, stop=str(stop), deployment=deployment, choose=choose, arrivals=request.arrivals,
+            address=address, stop=str(stop), deployment=deployment, choose=record.search, arrivals=request.arrivals,
             mix=request.mix, limit=request.limit, rates=request.rates, clients=request.clients, seconds=request.seconds,
             draw=record.round, scenario=request.scenario,
             logs=str((self.folder / f"loadgen-{record.id[:6]}").resolve()),
         )  # fmt: skip
+        pids: list[int] = []
 
         def serve(instance: int) -> Outcome[ServeResult]:
             folder = scratch / str(instance)
@@ -399,17 +445,68 @@ class Measurer:
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
                 groups=tuple(groups), reference=reference.name,
             )  # fmt: skip
-            outcome = scheduler.launch("serve", job, ServeResult, timeout=math.inf, log=folder / LOG)
+            outcome = scheduler.launch(
+                "serve", job, ServeResult, timeout=math.inf, log=folder / LOG, started=pids.append
+            )
             if outcome.result.status != "ok":
                 stop.touch()
             return outcome
 
-        with ThreadPoolExecutor(deployment.instances) as pool:
-            serving = [pool.submit(serve, instance) for instance in range(deployment.instances)]
-            driven = scheduler.launch("drive", drive, DriveResult, timeout=math.inf)
-            stop.touch()
-            served = [future.result() for future in serving]
-        return _with_results(record, driven, served)
+        gpu = case.device == "cuda"
+        before = gpu_before() if gpu else None
+        with Monitor(lambda: pids, gpu=gpu, before=before) as monitor, ThreadPoolExecutor(deployment.instances) as pool:
+            try:
+                serving = [pool.submit(serve, instance) for instance in range(deployment.instances)]
+                driven = scheduler.launch("drive", drive, DriveResult, timeout=math.inf, started=pids.append)
+                stop.touch()
+                served = [future.result() for future in serving]
+            except BaseException:  # an interrupt: the instances would go on preparing
+                for pid in pids:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(pid, signal.SIGKILL)
+                raise
+        return with_observations(_with_results(record, driven, served), monitor.log())
+
+
+BUSY = 0.85  # share of the time from which on something limits the rate
+
+
+def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
+    """Return the record with what the monitor saw during its runs, and what limits the rate by that."""
+    runs = tuple(_observed(run, log, record.case.device) for run in record.runs)
+    record = structs.replace(record, runs=runs)
+    return structs.replace(record, limited_by=limited_by(record))
+
+
+def _observed(run: LoadRun, log: MachineLog, device: str) -> LoadRun:
+    begin, end = run.begin, run.begin + run.seconds
+    gpu, cpu = log.gpu or GpuSamples(), log.cpu or CpuSamples()
+
+    def mean(times: Sequence[float], values: Sequence[float | None], most: float = 1.0) -> float | None:
+        inside = [one for time, one in zip(times, values, strict=False) if one is not None and begin <= time <= end]
+        return round(sum(inside) / len(inside) / most, 3) if inside else None
+
+    energy = (energy_per_item if device == "cuda" else cpu_energy_per_item)(log, begin, end, run.answered)
+    host, others = mean(cpu.times, cpu.busy, log.cpus or 1), mean(cpu.times, cpu.others)
+    return structs.replace(run, gpu=mean(gpu.times, gpu.utilisation), host=host, others=others, energy=energy)
+
+
+def limited_by(record: LoadRecord) -> LimitedBy:
+    """Return what limits the capacity of a record: see :class:`LoadRecord`."""
+    run, limit, wait = record.run, record.limit.seconds, record.deployment.wait
+    if run is None or not record.capacity:
+        return ""
+    if (run.gpu or 0.0) >= BUSY:
+        return "gpu"
+    if record.case.device == "cpu" and (run.host or 0.0) >= BUSY:
+        return "cpu"
+    if run.busy >= BUSY:
+        return "instances" if run.gpu is None else "host"
+    size = max(1, round(run.mean_batch))
+    calls = [times[min(one for one in times if one >= size)] for times in record.service if size <= max(times)]
+    if max(calls, default=0.0) > limit / 2:
+        return "call"
+    return "batching" if wait and run.waited > wait / 2 else "queue"
 
 
 def _with_threads(case: Case, instances: int) -> Case:

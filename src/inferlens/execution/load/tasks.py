@@ -59,7 +59,8 @@ WARMUP_CALLS = 3
 CONNECT_ATTEMPTS = 600  # in half a minute
 NEVER_SERVED = "An instance ended before it could serve."
 KEPT_BATCHES, KEPT_EVERY, KEPT_BYTES = 64, 16, 256 << 20
-ANSWER = struct.Struct("dd")
+MOST_PASSES = 4  # of warming up, while calls still compile
+ANSWER = struct.Struct("dd?")
 
 
 class ServedGroup(Struct, frozen=True):
@@ -108,8 +109,14 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
         for (number, size), runner in runners.items():
             stack.enter_context(runner)
             context.runner = runner
-            for _ in range(WARMUP_CALLS):
-                _call(runner, _stacked(pools[number], range(size), size))
+            _call(runner, _stacked(pools[number], range(size), size))
+        for _ in range(MOST_PASSES):  # to enter a runner may have discarded what others had compiled
+            compilations = runner.compilations()
+            for (number, size), one in runners.items():
+                for _ in range(WARMUP_CALLS):
+                    _call(one, _stacked(pools[number], range(size), size))
+            if runner.compilations() == compilations:
+                break
         context.model = own.model
         connection = stack.enter_context(_connected(job.address))
         connection.send_bytes(struct.pack("i", job.instance))
@@ -165,8 +172,11 @@ def _answer(
             begin = time.perf_counter()
             size, *samples = array("i", message)
             group = samples[0] // POOL
-            outputs = _call(runners[group, size], _stacked(pools[group], samples, size))
-            connection.send_bytes(ANSWER.pack(begin, time.perf_counter()))
+            runner = runners[group, size]
+            compilations = runner.compilations()
+            outputs = _call(runner, _stacked(pools[group], samples, size))
+            compiled = runner.compilations() != compilations
+            connection.send_bytes(ANSWER.pack(begin, time.perf_counter(), compiled))
             if (number < KEPT_BATCHES or number % KEPT_EVERY == 0) and held < KEPT_BYTES:
                 kept.append((samples, outputs))
                 held += sum(output.nbytes for output in outputs)
@@ -265,10 +275,10 @@ class ServedInstances(Instances):
 
     def _finished(self, instance: int) -> Finished:
         try:
-            begin, end = ANSWER.unpack(self._connections[instance].recv_bytes())
+            begin, end, compiled = ANSWER.unpack(self._connections[instance].recv_bytes())
         except (EOFError, OSError):
             return Finished(instance, self.now(), self.now(), failed=True, gone=True)
-        return Finished(instance, begin, end)
+        return Finished(instance, begin, end, compiled=compiled)
 
 
 SCENARIOS = {"server": "Server", "offline": "Offline", "single-stream": "SingleStream", "multi-stream": "MultiStream"}
@@ -463,7 +473,12 @@ def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -
     rate = result.capacity or next(iter(job.rates), 0.0)
     if not rate:
         return None
-    return loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, Path(job.logs))
+    logs = Path(job.logs)
+    verdict = loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, logs)
+    if job.scenario != "server":
+        return verdict
+    ours = measure_run(instances, result.deployment, replace(job, rates=(rate,)), rate)  # not ended early
+    return replace(verdict, ours=ours.at_limit)
 
 
 def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
@@ -525,14 +540,21 @@ def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: An
         quantiles = (quantile(0.5, own), quantile(0.99, own)) if len(own) else (None, None)
         return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - job.mix.filled[group])
 
-    counts = {
+    counts: dict[str, Any] = {
         name: int((status == code).sum())
         for name, code in (("refused", REFUSED), ("expired", EXPIRED), ("failed", FAILED))
     }
+    compiled: dict[str, int] = {}
+    for batch in np.flatnonzero(log.compiled):
+        sizes = {"batch": log.padded[batch], **job.mix.groups[log.sample[log.batch == batch][0] // POOL]}
+        label = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        compiled[label] = compiled.get(label, 0) + int(log.size[batch])
     return LoadRun(
         **fields,
         **counts,
         draw=job.draw,
+        begin=log.start + float(due[0]),
+        compiled=compiled,
         groups=tuple(map(group_run, range(len(job.mix.groups)))) if len(job.mix.groups) > 1 else (),
         answered=int(answered.sum()),
         seconds=end - float(due[0]),
