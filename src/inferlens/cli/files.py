@@ -126,11 +126,13 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
 
 def _deploy_load(results: Path, output: Path, limit: float, *, trust: bool) -> None:
     """Write the best deployment of a load test, with a server."""
-    from inferlens.execution.load.run import export_deployment, load_loads
+    from inferlens.analysis.load import load_tests, read_loads
+    from inferlens.execution.load.run import export_deployment
 
     cache = results.resolve().parents[1] / ".cache"
     with screen.busy(f"{results}") as phase:
-        best = export_deployment(load_loads([results]), output, cache, phase=phase, timeout=limit, trust=trust)
+        newest = load_tests(read_loads([results], []))[0]
+        best = export_deployment(newest, output, cache, phase=phase, timeout=limit, trust=trust)
     screen.note(f"Wrote {best.case.label}, {best.deployment}, to {output}. Serve it: python {output}/serve.py")
 
 

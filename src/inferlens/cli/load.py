@@ -12,10 +12,11 @@ import typer
 from inferlens.cli import options, screen
 from inferlens.cli.bench import INTERRUPTED, read_plan
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.load import LoadRecord, parse_price
+from inferlens.record.load import LoadRecord
 from inferlens.record.store import safe_name
 from inferlens.spec.commands import own_options
-from inferlens.spec.plan import Plan, as_plan, texts
+from inferlens.spec.options import texts
+from inferlens.spec.plan import Plan, as_plan
 from inferlens.views.table import FORMATS
 
 
@@ -39,6 +40,7 @@ def load(
     MODEL may also be a folder such as results/resnet50, whose fastest ways are measured, or http://HOST:PORT of a
     server that 'inferlens export --best results/MODEL/load' has written.
     """
+    from inferlens.analysis.load import FOLDER
     from inferlens.cli.progress import Bar
     from inferlens.execution.load.run import load_request, run, run_http
     from inferlens.views.load import load_document
@@ -47,7 +49,6 @@ def load(
     check_choice("format", format, FORMATS)
     screen.format_of("table", file)
     own, others = own_options("load", words)
-    price = parse_price(own["price"]) if own["price"] else None
     ways = winner_plans(Path(model), words) if Path(model).is_dir() else []
     request = load_request(ways[0] if ways else read_plan([model], others), own, ways)
     records: list[LoadRecord] = []
@@ -61,7 +62,9 @@ def load(
         except KeyboardInterrupt:
             interrupted = True
     if records:
-        screen.document(load_document(records, price), format, file=file)
+        output = Path(request.plan.output) / safe_name(records[0].case.model) / FOLDER
+        saved = "" if model.startswith("http://") else str(output)
+        screen.document(load_document(records, request.price, folder=saved), format, file=file)
     if interrupted:
         screen.note(INTERRUPTED)
         raise typer.Exit(130)

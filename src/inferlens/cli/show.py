@@ -70,7 +70,8 @@ def show(
 ) -> None:
     """Show what was measured, as a table, a chart or in another format; or join the records of several folders.
 
-    For results/MODEL/tuning, show how the tuning ended; for results/MODEL/quantized-*.json, what each layer loses.
+    For results/MODEL/tuning, show how the tuning ended; for results/MODEL/load, the requests per second of each way;
+    for results/MODEL/quantized-*.json, what each layer loses.
 
     If a case was measured several times, the newest run is shown, and a note says so. Records of different machines can
     be shown together; they are never compared with each other. Notes and findings come from fixed rules; nothing is
@@ -112,12 +113,13 @@ def _records(
     log: str | None,
 ) -> None:
     """Show records as their table, by an axis, or the log of one; or what is kept beside records."""
+    from inferlens.analysis.load import load_folders
     from inferlens.analysis.tuning import tunings_under
     from inferlens.record.builds import QUANTIZATIONS
     from inferlens.record.files import files_under
     from inferlens.record.store import load_records
 
-    if document := _tunings_or_quantization(paths, reference, top):
+    if document := _other_document(paths, reference, top):
         if log is not None or axis:
             raise InferlensError("--log and --by are only for records.", hint="inferlens bench MODEL, and then those")
         screen.document(document, format, **shown)
@@ -141,13 +143,16 @@ def _records(
     if one_model and (tunings := [folder for path in paths for folder in tunings_under(path)]):
         more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
         screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
+    if one_model and (loads := [folder for path in paths for folder in load_folders(path)]):
+        screen.note(f"It was measured under load, too: inferlens show {loads[0]}")
     for file in [file for path in paths for file in files_under(path, QUANTIZATIONS)][:1]:
         screen.note(f"What its layers lose in lower precision: inferlens show {file}")
     screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **shown)
 
 
-def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
-    """Return the document of tunings or of a quantization, or ``None`` if the paths mean records."""
+def _other_document(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
+    """Return the document of tunings, load tests or a quantization, or ``None`` if the paths mean records."""
+    from inferlens.analysis.load import find_loads, read_loads
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.builds import QUANTIZATIONS, read_quantization
     from inferlens.record.store import read_all
@@ -156,6 +161,13 @@ def _tunings_or_quantization(paths: list[Path], reference: str | None, top: int 
 
     if tunings := find_tunings(paths):
         return tunings_document(list(map(load_tuning, tunings)), reference, top)
+    if find_loads(paths):
+        from inferlens.views.load import load_document
+
+        problems: list[str] = []
+        records = read_loads(paths, problems)
+        screen.notes(problems)
+        return load_document(records, top=top)
     if len(paths) == 1 and paths[0].match(QUANTIZATIONS):
         (quantization,) = read_all(
             paths, QUANTIZATIONS, read_quantization, [], noun="quantization", hint="inferlens quantize --errors"

@@ -129,11 +129,18 @@ class Limit(Struct, frozen=True):
 
 
 class GroupRun(Struct, frozen=True, kw_only=True):
-    """The requests of one group of a mix: their number, their latency at 0.5 and 0.99, and the share of padding."""
+    """The requests of one group of a mix.
+
+    Attributes:
+        quantiles: their latency at 0.5 and 0.99.
+        padding: the mean share of padding in a request.
+        seconds: time of an instance for one request.
+    """
 
     requests: int
     quantiles: tuple[float | None, ...]
     padding: float
+    seconds: float = 0.0
 
 
 class LoadRun(Struct, frozen=True, kw_only=True):
@@ -230,6 +237,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
         capacity: the highest rate that kept the limit, in requests per second; ``None`` without a limit.
         above: the lowest rate that did not keep it, if one was tried.
         service: for each group of the mix, seconds of a call at each prepared batch size, all instances busy.
+        price: of a second of the machine; 0 if not known.
     """
 
     schema: str = SCHEMA
@@ -261,6 +269,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     agreement: Agreement | None = None
     checked: int = 0
     mixed_up: int = 0
+    price: float = 0.0
     memory: Memory = Memory()
     warnings: tuple[Warning, ...] = ()
 

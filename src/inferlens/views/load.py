@@ -1,20 +1,29 @@
-"""Measurements under load as a table: the requests per second that each way serves, and its best deployment."""
+"""Measurements under load as tables: the requests per second that each way serves, and its best deployment."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from inferlens.analysis.load import capacity_race, may_win
-from inferlens.record.load import LoadRecord, LoadRun
-from inferlens.units import ABSENT, duration, latency, milliseconds, percent, plural, significant
-from inferlens.views.table import Column, Document, Line, Table, plain
+from inferlens.analysis.load import capacity_race, load_tests, may_win
+from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
+from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
+from inferlens.units import significant as digits
+from inferlens.views.renderers.terminal import first_fitting
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain
 
-BUSY = 0.85  # share of the time from which on the instances limit the rate
 LATE = 0.001  # seconds of lag of the generator that a note reports
 LAG_SHARE = 0.05  # of the limit
 WORDS = {0.5: "p50", 0.95: "p95", 0.99: "p99"}
+LEAST_BEYOND = 10  # requests beyond the quantile; of fewer it is uncertain
+BOUNDS: dict[LimitedBy, str] = {
+    "": "", "gpu": "the GPU", "cpu": "the CPU", "host": "host work of the instances", "instances": "the instances",
+    "batching": "waiting for batches", "call": "the time of one call", "queue": "requests that arrive together",
+}  # fmt: skip
+UNVERIFIED = "LoadGen's {} scenario, unverified, not an MLPerf result"
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,7 @@ class LoadRow:
     """One way with its best deployment, and the records of that in its rounds."""
 
     records: Sequence[LoadRecord]
+    name: str
 
     @property
     def first(self) -> LoadRecord:
@@ -40,12 +50,14 @@ class LoadRow:
         lost = [record.above for record in self.records if record.above]
         return (min(kept), max(lost)) if kept and lost else None
 
-    @property
+    @cached_property
     def run(self) -> LoadRun | None:
-        """The run at the capacity of the last round, or else the last run."""
+        """The run at the capacity of the last round, or the fastest that keeps the limit, or the first."""
         last = self.records[-1]
-        at = [run for run in last.runs if run.rate == last.capacity]
-        return at[-1] if at else last.runs[-1] if last.runs else None
+        if last.capacity:
+            return last.run
+        kept = sorted((run for run in last.runs if run.keeps(last.limit)), key=lambda run: run.throughput)
+        return next(reversed(kept), last.runs[0] if last.runs else None)
 
     @property
     def outcome(self) -> str:
@@ -59,16 +71,19 @@ class LoadRow:
 
     @property
     def bound(self) -> str:
-        """Return a short text on what limits the rate."""
-        run, record = self.run, self.first
+        """The limit of the rate in words."""
+        run, record = self.run, self.records[-1]
         if run is None or not record.capacity:
             return ""
-        if run.busy >= BUSY:
-            return "the instances are busy"
-        size = max(1, round(run.mean_batch))
-        calls = [times[min(one for one in times if one >= size)] for times in record.service if size <= max(times)]
-        call = max(calls, default=0.0)
-        return "one call takes most of the limit" if call > record.limit.seconds / 2 else "requests wait in the queue"
+        if is_late(run, record) and record.limited_by not in ("gpu", "cpu"):
+            return "the load generator"
+        share = {"gpu": run.gpu, "cpu": run.host, "host": run.busy, "instances": run.busy}.get(record.limited_by)
+        return BOUNDS[record.limited_by] + (f", {percent(share)} busy" if share is not None else "")
+
+
+def is_late(run: LoadRun, record: LoadRecord) -> bool:
+    """Return whether the generator was so late that it matters."""
+    return run.lag > max(LATE, LAG_SHARE * record.limit.seconds)
 
 
 def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
@@ -76,80 +91,131 @@ def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
     ways: dict[str, list[LoadRecord]] = {}
     for record in records:
         ways.setdefault(record.case.digest, []).append(record)
+    count = Counter(tried[0].case.way for tried in ways.values())
     rows = []
     for tried in ways.values():
         best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
-        rows.append(LoadRow([record for record in tried if record.deployment == best.deployment]))
+        own = sorted((one for one in tried if one.deployment == best.deployment), key=lambda record: record.round)
+        case = best.case
+        rows.append(LoadRow(own, plain(case.way if count[case.way] == 1 else case.label)))
     return sorted(rows, key=lambda row: (bool(row.outcome), -(row.capacity or 0.0)))
 
 
 def cost(capacity: float | None, price: float | None) -> str:
     """Return the price of a million requests, for a price of one second."""
-    return significant(1e6 * price / capacity) if price and capacity else ABSENT
+    return digits(1e6 * price / capacity) if price and capacity else ABSENT
 
 
-def rate(value: float | None) -> str:
-    return ABSENT if value is None else significant(value)
+def load_document(
+    records: Sequence[LoadRecord], price: float | None = None, *, top: int | None = None, folder: str = ""
+) -> Document:
+    """Return the document of measurements under load, the newest test first.
 
+    ``price`` is that of a second, by default as recorded; ``top`` limits the ways, and ``folder`` has the records.
+    """
+    tests = [(load_rows(test), test, price or test[-1].price) for test in load_tests(records)]
 
-def load_document(records: Sequence[LoadRecord], price: float | None = None) -> Document:
-    """Return the document of measurements under load; ``price`` is that of a second."""
-    rows = load_rows(records)
-    if rows and (rows[0].first.rates or rows[0].first.clients):
-        table = rates_table(rows)
-    else:
-        table = capacity_table(rows, records, price)
+    def test_tables(number: int, *, groups: int | None = None) -> list[Table | str]:
+        rows, test, price = tests[number]
+        return [main_table(rows, test, price, top), *group_tables(rows[:groups])]
+
+    def blocks() -> list[Table | str]:
+        uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and serves(tests[0][0]) else []
+        return [*(block for number in range(len(tests)) for block in test_tables(number)), *uses]
+
+    def screen(screen: Screen) -> list[Table | str]:
+        more = len(tests) - 1
+        older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
+        uses = [block for block in blocks()[-1:] if isinstance(block, str)]
+        choices = ([*test_tables(0, groups=groups), *older, *uses] for groups in (None, 1, 0))
+        return first_fitting(choices, screen) or [*test_tables(0, groups=0), *uses]
 
     def data() -> dict[str, object]:
-        return {"schema": "inferlens.load/1", "price_per_second": price, "records": list(records)}
+        return {
+            "schema": "inferlens.load/1",
+            "price_per_second": price,
+            "tests": [{"title": load_title(test[0]), "ways": list(map(row_data, rows))} for rows, test, _ in tests],
+            "records": list(records),
+        }
 
-    def lines() -> tuple[list[str], list[list[object]]]:
-        names = ["way", "instances", "max_batch", "wait", "round", "rate", "clients", "throughput", "p50", "p95", "p99"]
-        names += ["answered", "refused", "expired", "failed", "lag", "mean_batch", "padding", "busy"]
-        pairs = [(record, run) for record in records for run in record.runs]
-        return names, [
-            [
-                record.case.label, record.deployment.instances, record.deployment.max_batch, record.deployment.wait,
-                record.round, run.rate, run.clients, run.throughput, *run.quantiles, run.answered, run.refused,
-                run.expired, run.failed, run.lag, run.mean_batch, run.padding, run.busy,
-            ]
-            for record, run in pairs
-        ]  # fmt: skip
+    return Document(blocks, data, lambda: run_fields(records), title=load_title(tests[0][1][0]), screen=screen)
 
-    return Document(lambda: [table], data, lines, title=table.title)
+
+def serves(rows: Sequence[LoadRow]) -> bool:
+    """Return whether the best way can be exported: it has a capacity for requests of one size."""
+    return bool(rows and rows[0].capacity and not rows[0].outcome and len(rows[0].first.mix.groups) == 1)
+
+
+def row_data(row: LoadRow) -> dict[str, object]:
+    """Return what the table shows of a way, in seconds and joules."""
+    run = row.run or LoadRun()
+    low, high = row.interval or (None, None)
+    return {
+        "way": row.first.case.label, "capacity": row.capacity, "low": low, "high": high, "limited_by": row.bound,
+        "deployment": row.first.deployment, "at_limit": run.at_limit, "quantiles": run.quantiles, "busy": run.busy,
+        "host": run.host, "gpu": run.gpu, "energy": energy(run), "waste": waste(row), "outcome": row.outcome,
+        "rounds": len(row.records), "compiled": run.compiled, "loadgen": row.records[-1].loadgen,
+    }  # fmt: skip
+
+
+def run_fields(records: Sequence[LoadRecord]) -> tuple[list[str], list[list[object]]]:
+    """Return a line for each run."""
+    deployment = ["instances", "max_batch", "wait"]
+    measures = ["rate", "clients", "throughput", "answered", "refused", "expired", "failed", "lag", "mean_batch"]
+    measures += ["padding", "busy", "host", "gpu"]
+    names = ["model", "way", *deployment, "round", *measures, "energy", "p50", "p95", "p99"]
+    return names, [
+        [record.case.model, record.case.label, *(getattr(record.deployment, name) for name in deployment),
+         record.round, *(getattr(run, name) for name in measures), energy(run), *(run.quantiles or (None, None, None))]
+        for record in records for run in record.runs
+    ]  # fmt: skip
+
+
+def energy(run: LoadRun) -> float | None:
+    """Return the joules of an answered request; ``None`` if there is no counter."""
+    return run.energy.joules if run.energy else None
 
 
 def load_title(record: LoadRecord) -> str:
-    limit = f"{WORDS[record.limit.quantile]} of {duration(record.limit.seconds)}"
-    return f"{plain(record.case.model)} under load, {record.arrivals} arrivals, within {limit}"
+    limit = f"{WORDS[record.limit.quantile]} within {duration(record.limit.seconds)}"
+    traffic = "clients that wait for their answer" if record.clients else f"{record.arrivals} arrivals"
+    return f"{plain(record.case.model)} under load, {traffic}, {limit}"
 
 
-def capacity_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float | None) -> Table:
-    """Return the table of the capacities, with the answer above it."""
+def deployment_cell(deployment: Deployment) -> str:
+    """Return a deployment as instances and the largest batch: ``2 x 16``."""
+    wait = f" in {duration(deployment.wait)}" if deployment.wait else ""
+    return f"{deployment.instances} x {deployment.max_batch}{wait}"
+
+
+def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float, top: int | None) -> Table:
+    """Return the table of a load test, with the answer above it."""
+    if rows[0].first.rates or rows[0].first.clients:
+        return rates_table(rows[:top])
     first = rows[0].first
     quantile = WORDS[first.limit.quantile]
     columns = (
         Column("capacity", "requests/s", "", rate),
-        Column("interval", "between", "", lambda pair: f"{rate(pair[0])} and {rate(pair[1])}" if pair else ABSENT, 3),
-        Column("", "instances", "", lambda row: str(row.first.deployment.instances), 1),
-        Column("", "batch", "up to", lambda row: str(row.first.deployment.max_batch), 1),
-        Column("", "p50", "ms", lambda row: _milliseconds(row, 0), 4),
-        Column("", quantile, "ms", lambda row: milliseconds(row.run.at_limit) if row.run else ABSENT, 2),
-        Column("", "per million", "", lambda row: cost(row.capacity, price), 2),
-        Column("", "limited by", "", lambda row: row.outcome or row.bound, 5, numeric=False, fold=True, max_width=40),
+        Column("interval", "between", "", lambda pair: f"{rate(pair[0])} and {rate(pair[1])}" if pair else ABSENT, 4),
+        Column("first.deployment", "instances x batch", "", deployment_cell, 1),
+        Column("", "p50", "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.quantiles[0])), 6, wide=True),
+        Column("", quantile, "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.at_limit)), 2),
+        Column("", "energy", "mJ each", lambda row: _run_cell(row, lambda run: millijoules(energy(run))), 6, wide=True),
+        Column("", "waste", "padding", lambda row: percent(waste(row)) if waste(row) else ABSENT, 6, wide=True),
+        Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
+        Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
     )
-    lines = [Line.from_row(row.first.case.label, columns, row, style="dim" if row.outcome else "") for row in rows]
-    return Table(
-        load_title(first), "way", columns, lines, answer=answer_lines(rows, records, price), notes=load_notes(rows)
-    )
+    lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
+    answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
+    return Table(load_title(first), "way", columns, lines, answer=answer, notes=load_notes(rows))
 
 
-def _milliseconds(row: LoadRow, place: int) -> str:
-    return milliseconds(row.run.quantiles[place]) if row.run and row.run.quantiles else ABSENT
+def _run_cell(row: LoadRow, write: Callable[[LoadRun], str]) -> str:
+    return write(row.run) if row.run and row.run.quantiles else ABSENT
 
 
-def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float | None) -> list[str]:
-    """Return the answer: the way and deployment that serve most, and by how much over the next."""
+def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float) -> list[str]:
+    """Return the best way and how much it serves, its deployment and latency, and what could change the answer."""
     race = capacity_race(records)
     if race is None:
         return ["NONE  No way keeps the limit with right answers."]
@@ -157,22 +223,58 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     best = next(row for row in ranked if row.first.case.digest == race.leader)
     others = [row for row in ranked if row is not best]
     head = "FASTEST" if race.decided else "LIKELY FASTEST"
-    parts = [f"{head}  {best.first.case.label}, {best.first.deployment}: {rate(best.capacity)} requests/s"]
-    if others and best.capacity and others[0].capacity:
-        parts.append(f"{significant(best.capacity / others[0].capacity)}x the next")
-    if price:
-        parts.append(f"{cost(best.capacity, price)} for a million")
-    return [", ".join(parts)]
+    lead = f", {ratio((best.capacity or 0.0) / (others[0].capacity or 1.0))} the next" if others else ""
+    parts, run = [str(best.first.deployment)], best.run
+    if run:
+        parts.append(f"{WORDS[best.first.limit.quantile]} {latency(run.at_limit)}")
+        parts += [f"limited by {best.bound}"] + [f"{joules(energy(run))} each"] * (energy(run) is not None)
+    parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
+    doubt = open_question(best, [row for row in others if row.first.case.digest in race.open])
+    return [f"{head}  {best.name}: {rate(best.capacity)} requests/s{lead}", f"{'; '.join(parts)}.", *doubt]
+
+
+def open_question(best: LoadRow, open_rows: Sequence[LoadRow]) -> list[str]:
+    """Return the most important thing that could change the answer, and how to settle it, in one line if any."""
+    record, run = best.first, best.run
+    reason = ""
+    if open_rows:
+        reason = f"{open_rows[0].name} may serve more: a longer --budget adds rounds."
+    elif run and is_late(run, record):
+        reason = f"the generator was up to {latency(run.lag)} late (p99): measure on a quieter machine."
+    elif record.agreement is None or record.agreement.agrees is None:
+        reason = "the answers were not compared with a reference."
+    elif run and run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
+        reason = f"only {run.answered:,} requests at that rate: --seconds 20s makes {_quantile(record)} surer."
+    elif record.requested.max_batch == record.deployment.max_batch > 1:
+        most = record.deployment.max_batch
+        reason = f"larger batches were not tried: --batching max={2 * most}."
+    return [f"What could change it: {reason}"] if reason else []
+
+
+def _quantile(record: LoadRecord) -> str:
+    return WORDS[record.limit.quantile]
+
+
+def loadgen_lines(rows: Sequence[LoadRow]) -> Iterator[str]:
+    """Yield LoadGen's verdict on each way beside the measured latency."""
+    for row in rows:
+        for verdict in [record.loadgen for record in reversed(row.records) if record.loadgen][:1]:
+            words = "valid" if verdict.valid else f"not valid ({verdict.reason})" if verdict.reason else "not valid"
+            own = "" if verdict.ours is None else f" (ours {latency(verdict.ours)})"
+            numbers = [f"{rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
+            numbers += [f"{_quantile(row.first)} {latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
+            name = UNVERIFIED.format(verdict.scenario.title().replace("-", ""))
+            yield f"{name}: {row.name} {words}, {', '.join(numbers)}."
 
 
 def load_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
-    runs = [row.run for row in rows if row.run]
-    lag = max((run.lag for run in runs), default=0.0)
-    if rows and lag > max(LATE, LAG_SHARE * rows[0].first.limit.seconds):
+    late = [row for row in rows[1:] if row.run and is_late(row.run, row.first)]
+    if late:
+        lag = max(row.run.lag for row in late if row.run)
         notes.append(f"The generator was up to {latency(lag)} late (p99); latencies include it.")
-    lost = sum(run.refused + run.expired for run in runs)
+    lost = sum(row.run.refused + row.run.expired for row in rows if row.run)
     if lost:
         verbs = "was refused or given up; it counts" if lost == 1 else "were refused or given up; they count"
         notes.append(f"{plural(lost, 'request')} {verbs} as endless.")
@@ -192,14 +294,68 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
         Column("", "p50", "ms", lambda pair: milliseconds(pair[1].quantiles[0]), 2),
         Column("", "p99", "ms", lambda pair: milliseconds(pair[1].quantiles[2]), 1),
         Column("", "lost", "", lambda pair: _lost(pair[1]), 2),
-        Column("", "mean batch", "", lambda pair: significant(pair[1].mean_batch), 3),
+        Column("", "mean batch", "", lambda pair: digits(pair[1].mean_batch), 3, wide=True),
         Column("", "busy", "", lambda pair: percent(pair[1].busy), 3),
     )
-    lines = [Line.from_row(row.first.case.label, columns, (row, run)) for row in rows for run in row.first.runs]
-    failed = [f"{row.first.case.label}: {row.outcome}" for row in rows if row.outcome]
-    return Table(load_title(first), "way", columns, lines, notes=[*failed, *load_notes(rows)])
+    lines = [Line.from_row(row.name, columns, (row, run)) for row in rows for run in row.first.runs]
+    failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
+    answer = [*rates_answer(rows), *loadgen_lines(rows)]
+    return Table(load_title(first), "way", columns, lines, answer=answer, notes=[*failed, *load_notes(rows)])
+
+
+def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
+    """Return the highest requested load that some way keeps within the limit, and the way with the least latency."""
+    kept = [
+        (run.rate or run.throughput, -(run.at_limit or 0.0), row, run)
+        for row in rows for run in row.first.runs if not row.outcome and run.keeps(row.first.limit)
+    ]  # fmt: skip
+    if not kept:
+        return ["NONE  No way keeps the limit at these rates."]
+    _, _, row, run = max(kept, key=lambda item: item[:2])
+    load = f"{rate(run.rate)} requests/s" if run.rate else plural(run.clients, "client")
+    served = "" if run.rate else f", {rate(run.throughput)} requests/s"
+    return [f"BEST  {row.name}: {load} within the limit, {_quantile(row.first)} {latency(run.at_limit)}{served}"]
 
 
 def _lost(run: LoadRun) -> str:
     lost = run.refused + run.expired + run.failed
     return str(lost) if lost else ABSENT
+
+
+def waste(row: LoadRow) -> float:
+    """Return the share of the computed elements that is padding, of the sizes of requests and of batches."""
+    mix = row.first.mix
+    volumes = [weight * math.prod(group.values()) for group, weight in zip(mix.groups, mix.weights, strict=True)]
+    filled = sum(volume * share for volume, share in zip(volumes, mix.filled, strict=True)) / sum(volumes)
+    return 1 - filled * (1 - (row.run.padding if row.run else 0.0))
+
+
+def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
+    """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
+    columns = (
+        Column("", "size", "", lambda item: _size(item[0].first.mix, item[1]), identifies=True),
+        Column("", "requests", "", lambda item: f"{item[2].requests:,}", 3),
+        Column("", "p50", "ms", lambda item: milliseconds(item[2].quantiles[0]), 2),
+        Column("", "p99", "ms", lambda item: milliseconds(item[2].quantiles[1]), 1),
+        Column("", "time each", "ms", lambda item: milliseconds(item[2].seconds or None), 1),
+        Column("", "padding", "", lambda item: percent(item[2].padding), 2),
+    )
+    lines = [
+        Line.from_row(row.name, columns, (row, number, group))
+        for row in rows if row.run for number, group in enumerate(row.run.groups)
+    ]  # fmt: skip
+    notes = [
+        f"{row.name}: {percent(waste(row))} of the work is padding, {plural(recompiled(row), 'recompilation')}."
+        for row in rows
+        if row.run and row.run.groups
+    ]
+    return [Table("Requests by size", "way", columns, lines, notes=notes)] if lines else []
+
+
+def recompiled(row: LoadRow) -> int:
+    """Return the number of requests, of all runs, whose call compiled something."""
+    return sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
+
+
+def _size(mix: Mix, number: int) -> str:
+    return plain(", ".join(f"{name}={size}" for name, size in mix.groups[number].items()))

@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ import numpy as np
 from msgspec import structs
 
 from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.load import best_record, capacity_race, may_win
+from inferlens.analysis.load import FOLDER, best_record, capacity_race, load_loads, may_win
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Deployer
 from inferlens.errors import InferlensError, Unsupported, check_choice, library
@@ -68,6 +68,7 @@ from inferlens.record.load import (
     LoadRun,
     Mix,
     parse_batching,
+    parse_price,
     parse_rates,
 )
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
@@ -202,6 +203,7 @@ class TrafficRequest:
         instances: their number; 0: the best is searched.
         rates, clients: what to measure in place of the capacity.
         budget: seconds for everything; at least one round is measured.
+        price: of a second of the machine; 0 if not known.
     """
 
     plan: Plan
@@ -218,6 +220,7 @@ class TrafficRequest:
     scenario: str = ""
     budget: float = 600.0
     ways: tuple[Plan, ...] = ()
+    price: float = 0.0
 
     def deployment(self, instances: int) -> Deployment:
         """Return the deployment with some instances, and the largest batch that is prepared."""
@@ -226,7 +229,7 @@ class TrafficRequest:
 
     def record(self, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
         """Return the record of a case before it is measured."""
-        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario", "seconds")
+        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario", "seconds", "price")
         return LoadRecord(
             id=uuid.uuid4().hex,
             created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -265,6 +268,7 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         own["scenario"],
         read_seconds(own["budget"]),
         tuple(ways),
+        parse_price(own["price"]) if own["price"] else 0.0,
     )
 
 
@@ -288,7 +292,7 @@ def run(
     observer.doing("looking at models and backends")
     plans = request.ways or (structs.replace(request.plan, recommended=True),)
     cases = [planned for plan in plans for planned in cases_of(with_sizes(plan, request.mix), model)]
-    folder = Path(request.plan.output) / safe_name(cases[0].model.name) / "load"
+    folder = Path(request.plan.output) / safe_name(cases[0].model.name) / FOLDER
     with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
         measurer = Measurer(request, scheduler, folder, records)
         ways = {way.case.digest: way for way in group_cases(cases, request.mix)}
@@ -356,7 +360,7 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
     record = request.record(Case(model=settings["model"], backend=url), deployment, environment=environment.collect())
     record = structs.replace(record, **{**structs.asdict(result), "deployment": deployment})
-    folder = Path(request.plan.output) / safe_name(settings.get("name", settings["model"])) / "load"
+    folder = Path(request.plan.output) / safe_name(settings.get("name", settings["model"])) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     save(record, folder)
     return [record]
@@ -540,14 +544,3 @@ def _with_results(
         memory=Memory(host_peak=sum(one.host_peak or 0 for one in memories)),
         warnings=tuple({(one.code, one.message): one for result in served for one in result.result.warnings}.values()),
     )
-
-
-def load_loads(paths: Iterable[Path]) -> list[LoadRecord]:
-    """Return the load records below some folders, in order of time; files that cannot be read are left out."""
-    records = []
-    for file in (file for path in paths for file in path.rglob("*.json")):
-        try:
-            records.append(msgspec.json.decode(file.read_bytes(), type=LoadRecord))
-        except (msgspec.MsgspecError, OSError):
-            continue
-    return sorted(records, key=lambda record: record.created)

@@ -538,7 +538,9 @@ def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: An
     def group_run(group: int) -> GroupRun:
         own = latency[groups == group]
         quantiles = (quantile(0.5, own), quantile(0.99, own)) if len(own) else (None, None)
-        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - job.mix.filled[group])
+        served = log.batch[(log.sample // POOL == group) & (log.batch >= 0)]
+        seconds = float(np.nansum(busy[np.unique(served)]) / max(len(served), 1))
+        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - job.mix.filled[group], seconds=seconds)
 
     counts: dict[str, Any] = {
         name: int((status == code).sum())
