@@ -100,10 +100,7 @@ def suggestion(name: str, choices: Iterable[str], limit: int = 3, spelled: Mappi
         limit: the largest number of names.
         spelled: the text to show for a choice, if it is not the choice itself.
     """
-    near = [
-        (spelled or {}).get(close_match, close_match)
-        for close_match in get_close_matches(name, sorted(set(choices)), n=limit)
-    ]
+    near = [(spelled or {}).get(match, match) for match in get_close_matches(name, sorted(set(choices)), n=limit)]
     return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 

@@ -95,11 +95,7 @@ def byte_count(count: float | None) -> str:
     """Return bytes in binary units: ``512 B``, ``1.50 MiB``, ``12.0 GiB``."""
     if count is None:
         return ABSENT
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            break
-        value /= 1024
+    value, unit = _scaled(count, ("B", "KiB", "MiB", "GiB", "TiB"), 1024, 1024)
     return f"{value:.0f} B" if unit == "B" else f"{significant(value)} {unit}"
 
 
@@ -199,11 +195,7 @@ def decimal(value: float | None, unit: str) -> str:
     """Return ``value`` with a prefix, so that it has one to three digits before the point: ``101 GFLOP/s``."""
     if value is None:
         return ABSENT
-    prefix = ""
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 999.5 or prefix == "P":
-            break
-        value /= 1e3
+    value, prefix = _scaled(value, ("", "k", "M", "G", "T", "P"), 1e3, 999.5)
     return f"{significant(value)} {prefix}{unit}"
 
 
@@ -302,6 +294,15 @@ def parse_error(text: str) -> float:
     if error >= 1 and "%" not in text:
         raise InferlensError(f"'{text}' is not a relative error.", expected=f"such as {form}")
     return error
+
+
+def _scaled(value: float, units: Sequence[str], step: float, limit: float) -> tuple[float, str]:
+    """Return the value in the first unit in which it is below the limit, or in the last one."""
+    for unit in units[:-1]:
+        if abs(value) < limit:
+            return value, unit
+        value /= step
+    return value, units[-1]
 
 
 def _places(relative: float) -> int:

@@ -12,17 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.errors import InferlensError
 from inferlens.models.inputs import make_inputs
 from inferlens.models.resolve import find
 from inferlens.models.weights import fingerprint, load_weights
-from tests.models.loading import loaded
+from tests.models.loading import loaded, small
+from tests.refusals import refusal
 
 State = dict[str, torch.Tensor]
-
-
-def small() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
 
 
 def with_prefix(prefix: str, state: State) -> State:
@@ -36,6 +32,7 @@ FORMS: dict[str, tuple[Callable[[State], Any], str]] = {
         "key 'model_state_dict'",
     ),
     "net.pth": (lambda state: {"net": state, "acc": 90.1}, "key 'net'"),
+    "model.pt": (lambda state: {"model": state, "epoch": 3}, "key 'model'"),
     "parallel.pth": (lambda state: with_prefix("module.", state), "without the prefix 'module.'"),
     "compiled.pth": (lambda state: with_prefix("_orig_mod.", state), "without the prefix '_orig_mod.'"),
     "both.pth": (lambda state: with_prefix("module._orig_mod.", state), "without the prefix 'module.'"),
@@ -54,6 +51,7 @@ def test_the_usual_checkpoints_are_unwrapped(tmp_path: Path, name: str) -> None:
     saved, module = small(), small()
     form, words = FORMS[name]
     torch.save(form(dict(saved.state_dict())), tmp_path / name)
+    assert fingerprint(module) != fingerprint(saved)
     assert load_weights(module, tmp_path / name) == words
     assert fingerprint(module) == fingerprint(saved)
 
@@ -90,39 +88,32 @@ def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path: Path) -> No
     load_weights(module, index)
     assert fingerprint(module) == fingerprint(saved)
     (tmp_path / "model-1.safetensors").unlink()
-    with pytest.raises(InferlensError, match=r"names the weights in model-1\.safetensors, which is missing"):
-        load_weights(module, index)
+    refusal(r"names the weights in model-1\.safetensors, which is missing", load_weights, module, index)
 
 
 def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path: Path) -> None:
     path, state = tmp_path / "a.pth", small().state_dict()
     torch.save({"generator": state, "discriminator": state}, path)
-    with pytest.raises(InferlensError, match="Several keys have some: generator, discriminator"):
-        load_weights(small(), path)
+    refusal("Several keys have some: generator, discriminator", load_weights, small(), path)
     torch.save({"model": state, "args": argparse.Namespace(lr=0.1)}, path)
-    with pytest.raises(InferlensError, match=r"argparse\.Namespace, which can run code") as raised:
-        load_weights(small(), path)
-    assert raised.value.hint.startswith("--trust")
+    assert refusal(r"argparse\.Namespace, which can run code", load_weights, small(), path).hint.startswith("--trust")
     assert load_weights(small(), path, trust=True) == "key 'model'"
 
 
 def test_a_module_in_a_checkpoint_is_run_if_its_author_is_trusted(tmp_path: Path) -> None:
     path, module = tmp_path / "yolo.pt", small().half()
     torch.save({"model": module, "ema": None}, path)
-    with pytest.raises(InferlensError, match="can run code"):
-        loaded(path)
+    refusal("can run code", loaded, path)
     assert loaded(path, trust=True, batch=1).weights == "in yolo.pt ('model')"
     assert load_weights(small(), path, trust=True) == "key 'model'"
-    with pytest.raises(InferlensError, match="is a checkpoint with a pickled module under 'model'"):
-        load_weights(small(), path)
+    refusal("is a checkpoint with a pickled module under 'model'", load_weights, small(), path)
 
 
 def test_weights_given_as_a_model_say_how_they_are_used(tmp_path: Path) -> None:
     path = tmp_path / "net.pt"
     torch.save(small().state_dict(), path)
-    with pytest.raises(InferlensError, match="is a file of weights without a model") as raised:
-        find(str(path))
-    assert raised.value.hint == f"inferlens bench MODEL --weights {path}"
+    error = refusal("is a file of weights without a model", find, str(path))
+    assert error.hint == f"inferlens bench MODEL --weights {path}"
 
 
 class Mask(nn.Module):
@@ -165,12 +156,8 @@ def test_an_exported_program_runs_with_its_constants(
     model = loaded(tmp_path / "net.pt2", batch=None)
     assert [spec.name for spec in model.inputs] == inputs
     assert model.module is not None
-    tensors = [
-        tree_leave
-        for tree_leave in torch.utils._pytree.tree_leaves((arguments, named))
-        if isinstance(tree_leave, torch.Tensor)
-    ]
-    expected = torch.utils._pytree.tree_leaves(module(*arguments, **named))
-    assert all(map(torch.equal, torch.utils._pytree.tree_leaves(model.module(*tensors)), expected))
+    leaves = torch.utils._pytree.tree_leaves
+    tensors = [leaf for leaf in leaves((arguments, named)) if isinstance(leaf, torch.Tensor)]
+    assert all(map(torch.equal, leaves(model.module(*tensors)), leaves(module(*arguments, **named))))
     fed = tuple(torch.from_numpy(array) for array in make_inputs(model, 0).values())
     torch.export.export(model.module, fed)  # as backends do

@@ -14,17 +14,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from inferlens.models.files import graph_precision, onnx_file_precision, torch_file_precision
 from inferlens.models.resolve import find
-from tests.models.loading import Bomb
+from tests.models.loading import Bomb, graph
 
 ZERO_POINTS = {
     TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
 }  # fmt: skip
 
 
-def graph(nodes: list[Any], weights: list[Any], inputs: int = TensorProto.FLOAT) -> Any:
-    x = helper.make_tensor_value_info("x", inputs, [1, 4])
-    y = helper.make_tensor_value_info("y", inputs, None)
-    return helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights))
+X = {"x": [1, 4]}
 
 
 def weight(name: str, kind: int, *shape: int) -> Any:
@@ -32,21 +29,16 @@ def weight(name: str, kind: int, *shape: int) -> Any:
 
 
 def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs() -> None:
-    kinds = {
-        TensorProto.FLOAT: "fp32",
-        TensorProto.BFLOAT16: "bf16",
-        TensorProto.DOUBLE: "fp32",
-        TensorProto.INT64: "fp32",
-    }
-    for kind, precision in kinds.items():
-        one = graph([helper.make_node("Add", ["x", "w"], ["y"])], [weight("w", kind, 1, 4)])
+    kinds = ((TensorProto.FLOAT, "fp32"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.DOUBLE, "fp32"))
+    for kind, precision in (*kinds, (TensorProto.INT64, "fp32")):
+        one = graph([helper.make_node("Add", ["x", "w"], ["y"])], X, [weight("w", kind, 1, 4)])
         assert graph_precision(one) == precision
     node = helper.make_node("Sum", ["x", "a", "b", "c"], ["y"])
     many_small = [weight(name, TensorProto.FLOAT, 4) for name in "ab"]
-    assert graph_precision(graph([node], [*many_small, weight("c", TensorProto.FLOAT16, 8, 4)])) == "fp16"
+    assert graph_precision(graph([node], X, [*many_small, weight("c", TensorProto.FLOAT16, 8, 4)])) == "fp16"
     node = helper.make_node("Relu", ["x"], ["y"])
-    assert graph_precision(graph([node], [], TensorProto.FLOAT16)) == "fp16"
-    assert graph_precision(graph([node], [], TensorProto.INT64)) == "fp32"
+    assert graph_precision(graph([node], X, kind=TensorProto.FLOAT16)) == "fp16"
+    assert graph_precision(graph([node], X, kind=TensorProto.INT64)) == "fp32"
 
 
 @pytest.mark.parametrize("place", ["initializer", "constant"])
@@ -57,23 +49,23 @@ def test_the_zero_point_says_what_a_graph_is_quantized_to(kind: int, precision: 
              helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
     if place == "constant":  # as exporters of PyTorch write them
         nodes = [helper.make_node("Constant", [], ["z"], value=zero), *nodes]
-    assert graph_precision(graph(nodes, [scale] if place == "constant" else [scale, zero])) == precision
+    assert graph_precision(graph(nodes, X, [scale] if place == "constant" else [scale, zero])) == precision
 
 
 def test_without_a_zero_point_it_is_told_by_an_attribute_the_weights_or_the_operator() -> None:
     scale, stored = weight("s", TensorProto.FLOAT), weight("w", TensorProto.FLOAT8E4M3FN, 1, 4)
     quantize = ("QuantizeLinear", ["x", "s"], ["y"])
-    assert graph_precision(graph([helper.make_node(*quantize)], [scale])) == "int8"
+    assert graph_precision(graph([helper.make_node(*quantize)], X, [scale])) == "int8"
     named = helper.make_node(*quantize, output_dtype=TensorProto.FLOAT8E4M3FN)
-    assert graph_precision(graph([named], [scale])) == "fp8"
+    assert graph_precision(graph([named], X, [scale])) == "fp8"
     for inputs in (["w", "s"], ["w", "s", ""]):
         nodes = [helper.make_node("DequantizeLinear", inputs, ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
-        assert graph_precision(graph(nodes, [stored, scale])) == "fp8"
-    assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], [])) == "int8"
+        assert graph_precision(graph(nodes, X, [stored, scale])) == "fp8"
+    assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], X)) == "int8"
 
 
 def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
-    model = graph([helper.make_node("Add", ["x", "w"], ["y"])], [])
+    model = graph([helper.make_node("Add", ["x", "w"], ["y"])], X)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float16), "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "m.data").unlink()

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from inferlens.errors import InferlensError
 from inferlens.models import factories
 from inferlens.models.resolve import find, load
 from inferlens.spec.case import Case, TensorSpec
 from tests.models.loading import loaded
+from tests.refusals import refusal
 
 MODEL = "import torch\n{imports}\ndef build(): return {layer}, torch.zeros(1, {size})\n"
 LAYERS = "import torch\ndef layer(): return torch.nn.Linear({size}, 3)\n"
@@ -78,9 +78,8 @@ def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
     for code in ("import statistics\nthing = statistics.thing", "from statistics import thing"):
         (here / "net.py").write_text(code + "\ndef build(): return 1\n")
         sys.modules.pop("net", None)
-        with pytest.raises(InferlensError, match=r"statistics\.py is hidden by .*statistics\.py") as raised:
-            loaded("net:build")
-        assert raised.value.hint == "rename statistics.py"
+        error = refusal(r"statistics\.py is hidden by .*statistics\.py", loaded, "net:build")
+        assert error.hint == "rename statistics.py"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +87,7 @@ def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
 )
 def test_a_path_that_names_no_factory_is_one_message(here: Path, name: str, hint: str) -> None:
     write(here)
-    with pytest.raises(InferlensError) as raised:
-        loaded(name)
-    assert hint in raised.value.hint
+    assert hint in refusal("", loaded, name).hint
 
 
 def test_a_checkout_comes_before_an_installed_package(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +128,7 @@ def one():
 def test_inputs_are_arguments_of_forward(here: Path, inputs: tuple[str, ...], message: str) -> None:
     (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
     case = Case(model="factory:pair.py:build", backend="", inputs=TensorSpec.parse_all(inputs)[0])
-    with pytest.raises(InferlensError, match=message):
-        load(case)
+    refusal(message, load, case)
 
 
 def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here: Path) -> None:

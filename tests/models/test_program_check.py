@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.errors import InferlensError
 from inferlens.models.files import code_in, is_arithmetic
 from tests.models.loading import Bomb, loaded
+from tests.refusals import refusal
 
 
 class Net(torch.nn.Module):
@@ -102,9 +102,7 @@ def test_text_that_would_run_as_python_never_does(program: Path, tmp_path: Path,
     if where == "guard":  # not run at all, so the file can be opened
         assert loaded(path).format == "exported"
     else:
-        with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
-            loaded(path)
-        assert "--trust" in raised.value.hint
+        assert "--trust" in refusal("can run code when it is opened", loaded, path).hint
     assert not mark.exists()
 
 
@@ -117,8 +115,7 @@ def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(
     else:
         with zipfile.ZipFile(program, "a") as archive:
             archive.writestr(part, b"anything")
-    with pytest.raises(InferlensError, match="--trust"):
-        loaded(program)
+    refusal("--trust", loaded, program)
     assert not (tmp_path / "mark").exists()
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferlens.errors import InferlensError
 from inferlens.models import resolve
 from inferlens.models import samples as data
 from inferlens.models.libraries import Zoo
 from inferlens.models.samples import Samples
 from inferlens.spec.case import Case, TensorSpec
+from tests.refusals import refusal
 
 PAIR = (TensorSpec("a", (2, 3)), TensorSpec("b", (2,), "int64"))
 ONE = (TensorSpec("x", (4, 2)),)
@@ -97,22 +97,19 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, Any], specs: Any, said: str) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
-    with pytest.raises(InferlensError) as refused:
-        list(read(str(tmp_path / "data.npz"), specs))
-    assert said in f"{refused.value.what} Expected {refused.value.expected}"
+    error = refusal("", list, read(str(tmp_path / "data.npz"), specs))
+    assert said in f"{error.what} Expected {error.expected}"
 
 
 def test_what_is_no_data(tmp_path: Path) -> None:
-    def refusal(asked: str, prepare: Any = lambda: np.asarray) -> str:
-        with pytest.raises(InferlensError) as refused:
-            list(read(asked, ONE, prepare))
-        return refused.value.what
+    def what(asked: str, prepare: Any = lambda: np.asarray) -> str:
+        return refusal("", lambda: list(read(asked, ONE, prepare))).what
 
-    assert refusal("nowhere") == "There is no data 'nowhere'."
-    assert refusal(str(tmp_path)) == f"There are no images in {tmp_path}."
+    assert what("nowhere") == "There is no data 'nowhere'."
+    assert what(str(tmp_path)) == f"There are no images in {tmp_path}."
     (tmp_path / "broken.npz").write_bytes(b"PK no")
-    assert "cannot be read" in refusal(str(tmp_path / "broken.npz"))
+    assert "cannot be read" in what(str(tmp_path / "broken.npz"))
     (tmp_path / "a.png").write_bytes(b"no image")
-    assert "cannot be read" in refusal(str(tmp_path))
-    unknown = refusal(str(tmp_path), lambda: Zoo().preparation("resnet34", ONE[0]))
+    assert "cannot be read" in what(str(tmp_path))
+    unknown = what(str(tmp_path), lambda: Zoo().preparation("resnet34", ONE[0]))
     assert unknown == "How inferlens:resnet34 wants images to be prepared for 'x' is not known."

@@ -16,6 +16,7 @@ from inferlens.models.model import Model  # noqa: E402
 from inferlens.models.work import count, count_module  # noqa: E402
 from inferlens.record.profile import ModuleWork, Work  # noqa: E402
 from inferlens.spec.case import Case, TensorSpec  # noqa: E402
+from tests.models.loading import graph  # noqa: E402
 
 FLOAT = 4
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -264,9 +265,7 @@ def test_an_exported_program_tells_its_modules() -> None:
     for module_work in alive.modules:
         other = of(exported, module_work.module)
         fields = ("flops", "weights", "inputs", "outputs", "sources", "calls", "returned")
-        assert [getattr(module_work, name) for name in fields] == [getattr(other, name) for name in fields], (
-            module_work.module
-        )
+        assert [getattr(module_work, name) for name in fields] == [getattr(other, name) for name in fields]
 
 
 def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
@@ -307,14 +306,9 @@ def test_an_operator_of_onnx_at_the_shape_that_is_given(
     onnx = pytest.importorskip("onnx")
     make, kinds = onnx.helper, onnx.TensorProto
     names = ["x", "table"] if operator == "MatMul" else ["table", "x"]
-    graph = make.make_graph(
-        [make.make_node(operator, names, ["y"])],
-        "rows",
-        [make.make_tensor_value_info("x", kinds.INT64 if tensor_spec.dtype == "int64" else kinds.FLOAT, None)],
-        [make.make_tensor_value_info("y", kinds.FLOAT, None)],
-        [make.make_tensor("table", kinds.FLOAT, table, bytes(table[0] * table[1] * FLOAT), raw=True)],
-    )
+    kind = kinds.INT64 if tensor_spec.dtype == "int64" else kinds.FLOAT
+    weight = make.make_tensor("table", kinds.FLOAT, table, bytes(table[0] * table[1] * FLOAT), raw=True)
     file = tmp_path / "rows.onnx"
-    onnx.save(make.make_model(graph), str(file))
+    onnx.save(graph([make.make_node(operator, names, ["y"])], {"x": None}, [weight], kind=kind), str(file))
     work = of(count(model(format="onnx", path=file, inputs=(tensor_spec,)), case()))
     assert (work.flops, work.weights, work.outputs) == expected

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from inferlens.record.file_kind import FileType, file_kind
-from tests.models.loading import Bomb
+from tests.models.loading import Bomb, graph
 
 
 def saved(path: Path, content: Any, **options: Any) -> Path:
@@ -30,10 +30,7 @@ def small() -> torch.nn.Module:
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
-        (
-            [{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1, "percentage": 10.0}],
-            FileType.TRTEXEC_PROFILE,
-        ),
+        ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC_PROFILE),
         ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC_TIMES),
         ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
         ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.MEMORY_TIMELINE),
@@ -99,9 +96,7 @@ def test_models_are_named_whatever_they_are_called(tmp_path: Path) -> None:
     assert file_kind((tmp_path / "a.pt2").rename(path)).kind is FileType.EXPORTED
     torch.jit.save(torch.jit.trace(small().eval(), feed), str(path))
     assert file_kind(path).kind is FileType.TORCHSCRIPT
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    values = [onnx.helper.make_tensor_value_info(name, 1, [1]) for name in "xy"]
-    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", values[:1], values[1:])), path)
+    onnx.save(graph([onnx.helper.make_node("Relu", ["x"], ["y"])], {"x": [1]}), path)
     assert file_kind(path).kind is FileType.ONNX
     pytest.importorskip("safetensors.torch").save_file(small().state_dict(), path)
     assert file_kind(path).kind is FileType.SAFETENSORS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.errors import InferlensError
 from inferlens.record.record import Record, encode
 from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, Log, find_log, load_records
+from tests.refusals import refusal
 from tests.views.samples import case, failure, record
 
 
@@ -50,8 +50,7 @@ def test_the_case_that_is_meant(root: Path, named: str, text: str) -> None:
 
 @pytest.mark.parametrize(("named", "count"), [("nothing", 0), ("resnet18", 4), ("", 0)])
 def test_none_or_several(root: Path, named: str, count: int) -> None:
-    with pytest.raises(InferlensError, match=f"fits {count or 'no'} cases.*'openvino fp32 batch 1 cpu'"):
-        found(root, named)
+    refusal(f"fits {count or 'no'} cases.*'openvino fp32 batch 1 cpu'", found, root, named)
 
 
 def test_a_long_log_and_what_is_no_file(tmp_path: Path) -> None:

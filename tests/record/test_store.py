@@ -16,12 +16,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inferlens import InferlensError, load_records
+from inferlens import load_records
 from inferlens.execution.protocol import as_json, from_json
 from inferlens.record.files import write_whole
 from inferlens.record.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
 from inferlens.record.store import Store
 from inferlens.spec.case import Budget, Case
+from tests.refusals import refusal
 
 CASE = Case(model="fake:demo", backend="fake", variant="steady")
 RECORD = Record(
@@ -59,8 +60,7 @@ def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path: Path) -> No
     assert load_records([tmp_path]).records[0].samples("latency") == (0.3,)
     for change in (lambda: None, (tmp_path / "record.json").unlink):
         change()
-        with pytest.raises(InferlensError, match=r"record\.json was changed after it had been read"):
-            unread.samples("latency")
+        refusal(r"record\.json was changed after it had been read", unread.samples, "latency")
 
 
 def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +73,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(path, b"new")
-    with pytest.raises(InferlensError, match=r"record.json cannot be written: No space left"):
-        Store.save(tmp_path, RECORD)
+    refusal(r"record.json cannot be written: No space left", Store.save, tmp_path, RECORD)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
@@ -121,16 +120,12 @@ def test_packed_records_are_read_and_damaged_ones_are_problems(
 
 
 def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(InferlensError, match="does not exist"):
-        load_records([tmp_path / "nowhere"])
-    with pytest.raises(InferlensError, match="no record"):
-        load_records([tmp_path])
+    refusal("does not exist", load_records, [tmp_path / "nowhere"])
+    refusal("no record", load_records, [tmp_path])
     (tmp_path / "resnet18").mkdir()
-    with pytest.raises(InferlensError, match=re.escape(f"did you mean {tmp_path / 'resnet18'}?")):
-        load_records([tmp_path / "resnet81"])
+    refusal(re.escape(f"did you mean {tmp_path / 'resnet18'}?"), load_records, [tmp_path / "resnet81"])
     (tmp_path / "results").write_text("a file")
-    with pytest.raises(InferlensError, match="cannot be written"):
-        Store(tmp_path / "results").claim(CASE, "demo")
+    refusal("cannot be written", Store(tmp_path / "results").claim, CASE, "demo")
 
 
 def test_records_keep_to_the_published_schema() -> None:

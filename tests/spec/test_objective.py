@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.errors import InferlensError
 from inferlens.spec.objective import MEASURES, SHORT, Constraint, Objective
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -63,21 +63,17 @@ def test_a_constraint_is_a_measure_and_its_limit(text: str, name: str, limit: fl
     ],
 )
 def test_what_limits_nothing_is_refused(text: str, message: str) -> None:
-    with pytest.raises(InferlensError, match=message):
-        Constraint.parse(text)
+    refusal(message, Constraint.parse, text)
 
 
 def test_an_objective_that_there_is_not_is_refused() -> None:
-    with pytest.raises(InferlensError, match=r"no objective 'latncy'.*did you mean latency"):
-        Objective.parse("latncy")
-    with pytest.raises(InferlensError, match="no objective 'error'"):
-        Objective.parse("error")
+    refusal(r"no objective 'latncy'.*did you mean latency", Objective.parse, "latncy")
+    refusal("no objective 'error'", Objective.parse, "error")
 
 
 def test_one_limit_for_each_measure() -> None:
     assert [constraint.name for constraint in Constraint.parse_all(["error=1%", "p99=5ms"])] == ["error", "latency.p99"]
-    with pytest.raises(InferlensError, match=r"limit of latency\.p99 is given twice"):
-        Constraint.parse_all(["p99=5ms", "latency.p99=6ms"])
+    refusal(r"limit of latency\.p99 is given twice", Constraint.parse_all, ["p99=5ms", "latency.p99=6ms"])
 
 
 def test_how_far_a_value_is_beyond_its_limit() -> None:

@@ -10,12 +10,12 @@ import pytest
 import typer
 
 import inferlens
-from inferlens import InferlensError
 from inferlens.cli.commands import app
 from inferlens.spec.commands import OWN, TuneOptions, options_of
 from inferlens.spec.objective import MEASURES
 from inferlens.spec.options import DURATION, SHARE, OptionSpec, option_fields
 from inferlens.spec.plan import FILE_ALONE, OPTIONS, WORDS, Plan
+from tests.refusals import refusal
 
 COMMANDS: Any = typer.main.get_command(app)
 IN_PYTHON = {"bench": inferlens.bench, "tune": inferlens.tune, "profile": inferlens.profile, "ab": inferlens.ab,
@@ -61,11 +61,8 @@ def test_one_declaration_is_a_name_a_type_a_unit_a_help_and_a_default() -> None:
     values = {"half_width": "2.5%", "pause": "2m", "sizes": "1,8", "again": True}
     assert [fields[name].read(value) for name, value in values.items()] == [0.025, 120.0, (1, 8), True]
     for name, value in (("half_width", "0"), ("pause", "0"), ("sizes", "0"), ("again", "yes")):
-        with pytest.raises(InferlensError):
-            fields[name].read(value)
+        refusal("", fields[name].read, value)
 
 
 def test_a_keyword_that_there_is_not_suggests_one() -> None:
-    with pytest.raises(InferlensError) as refused:
-        inferlens.bench("fake:demo", thread=1)
-    assert "threads" in refused.value.hint
+    assert "threads" in refusal("", inferlens.bench, "fake:demo", thread=1).hint

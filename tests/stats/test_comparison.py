@@ -104,12 +104,8 @@ def test_odds_sum_to_one():
 @pytest.mark.parametrize("side", [[], [[]], [[0.0] * 20]])
 def test_nothing_to_compare(side):
     comparison = compare([normal(1)], side)
-    assert (comparison.verdict, comparison.ratio, comparison.speedup, comparison.interval) == (
-        "UNDECIDED",
-        None,
-        None,
-        None,
-    )
+    assert comparison.verdict == "UNDECIDED"
+    assert comparison.ratio is comparison.speedup is comparison.interval is None
 
 
 def test_many_comparisons_widen_the_interval():

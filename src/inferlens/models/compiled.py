@@ -78,7 +78,6 @@ def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **mo
 
 
 def provenance_path(path: Path) -> Path:
-    """Return the path of the provenance of the model at ``path``."""
     return path.with_name(f"{path.name}.json")
 
 
@@ -218,7 +217,6 @@ class EngineFile(Compiled):
     title = "TensorRT engine"
 
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:
-        """Return a problem if it is no engine, or is cut short."""
         try:
             if provenance is None:  # otherwise its hash was checked
                 read_engine_header(path)
@@ -250,7 +248,6 @@ class OpenVinoFile(Compiled):
     title = "OpenVINO IR"
 
     def problem(self, path: Path, provenance: Provenance | None) -> Problem | None:  # noqa: ARG002
-        """Return a problem if the weights are missing."""
         weights = path.with_suffix(".bin")
         return None if weights.is_file() else Problem(f"{weights}, which holds the weights of {path.name}, is missing.")
 

@@ -170,7 +170,6 @@ def enter(checkout: Path) -> None:
 
 
 def library_paths() -> set[str]:
-    """Return the folders of Python's standard library."""
     names = ("stdlib", "platstdlib")
     return {str(Path(sysconfig.get_path(name)) / end) for name in names for end in ("", "lib-dynload")}
 

@@ -73,8 +73,9 @@ def code_in(path: Path) -> str:
 def _code(value: Any, key: str) -> Iterator[str]:
     """Yield every text in ``value`` that is not of a plain form; ``key`` is its field."""
     if isinstance(value, dict):
-        if key == "metadata" and _is_free_text(value):
-            return
+        free = key == "metadata" and all(isinstance(part, str) for part in value.values())
+        if free and not {"expr_str", *TREES} & value.keys():
+            return  # the origin of a node: stack traces and module paths, which nothing evaluates
         for name, part in value.items():
             yield from _code(name, "")
             yield from _code(part, name)
@@ -93,11 +94,6 @@ def _is_plain(text: str, key: str) -> bool:
     if key == "guards_code":  # `module()` would run it, unless check_guards is false
         return True
     return PLAIN.fullmatch(text) is not None and not (key == "path_name" and text.startswith(UNSAFE_PAYLOADS))
-
-
-def _is_free_text(metadata: dict[str, Any]) -> bool:
-    """Return whether this is the origin of a node: stack traces and module paths, which nothing evaluates."""
-    return all(isinstance(part, str) for part in metadata.values()) and not {"expr_str", *TREES} & metadata.keys()
 
 
 def is_arithmetic(text: str) -> bool:
@@ -292,8 +288,8 @@ def _takes_more(program: torch.export.ExportedProgram) -> bool:
     from torch.utils import _pytree as pytree
 
     arguments, named = program.example_inputs or ((), {})
-    tensors_alone = all(hasattr(argument, "dtype") for argument in arguments)
-    return bool(named) or not tensors_alone or not pytree.tree_leaves(arguments)
+    only_tensors = all(hasattr(argument, "dtype") for argument in arguments)
+    return bool(named) or not only_tensors or not pytree.tree_leaves(arguments)
 
 
 def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:

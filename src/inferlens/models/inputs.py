@@ -37,7 +37,6 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
     kind = type(module)
 
     def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
-        """Call the module by name."""
         return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
 
     identity = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
@@ -48,7 +47,6 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
 
 
 def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
-    """Return a module that calls ``inner`` with arguments of these ``names``."""
     from torch import fx
 
     graph = fx.Graph()
@@ -319,7 +317,6 @@ def flatten(outputs: Any) -> list[torch.Tensor]:
 
 
 def one_or_all(outputs: list[Any]) -> Any:
-    """Return the only output, or all of them."""
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -40,7 +40,6 @@ class Problem(Struct, frozen=True):
 
     @staticmethod
     def of(error: InferlensError) -> Problem:
-        """Return an error as data."""
         return Problem(error.what, error.expected, error.hint)
 
     def error(self) -> InferlensError:
@@ -126,7 +125,6 @@ class Model:
 
     @property
     def facts(self) -> ModelFacts:
-        """Return the facts on the model for records and files."""
         return ModelFacts(**{name: getattr(self, name) for name in ModelFacts.__struct_fields__})
 
 

@@ -269,13 +269,10 @@ class GraphTensors:
     def accesses(self, *names: str) -> list[TensorAccess]:
         """Return the tensors as an operator sees them, without those of incomplete shapes."""
         accesses = []
-        for name in names:
-            root = self.roots.get(name, name)
+        for root, name in ((self.roots.get(name, name), name) for name in names):
             if name in self.tensors and root in self.tensors:
-                whole = self.tensors[root].elements * self.tensors[root].size
-                accesses.append(
-                    TensorAccess(root, name, min(self.tensors[name].elements * self.tensors[root].size, whole), whole)
-                )
+                part, whole = (self.tensors[item].elements * self.tensors[root].size for item in (name, root))
+                accesses.append(TensorAccess(root, name, min(part, whole), whole))
         return accesses
 
 
@@ -603,7 +600,8 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
     if short in ("_int_mm", "_addmm_activation", "addbmm"):
         left, right = arguments[-2:]
         return float(2 * math.prod(left.shape) * right.shape[-1])
-    return 0.0 if is_light(operator) else None
+    heavy = HEAVY.search(str(operator._overloadpacket.__name__)) or str(operator.namespace) not in ("aten", "prims")
+    return None if heavy and not operator.is_view else 0.0  # the work of others consists of their bytes
 
 
 def out_of_place(operator: Any) -> Any:
@@ -615,12 +613,6 @@ def out_of_place(operator: Any) -> Any:
     if str(operator.namespace) != "aten" or not name.endswith("_") or name.endswith("__"):
         return packet
     return getattr(torch.ops.aten, name[:-1], packet)
-
-
-def is_light(operator: Any) -> bool:
-    """Return whether an operator's work consists of its bytes."""
-    name = str(operator._overloadpacket.__name__)
-    return bool(operator.is_view) or (str(operator.namespace) in ("aten", "prims") and HEAVY.search(name) is None)
 
 
 def picked_bytes(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:

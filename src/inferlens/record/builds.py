@@ -337,7 +337,6 @@ class Quantization(Struct, frozen=True, kw_only=True):
 
 
 def quantization_name(quantization: Quantization) -> str:
-    """Return the name of the file."""
     return QUANTIZATIONS.replace("*", f"{quantization.case.precision}-{quantization.case.backend}")
 
 

@@ -147,7 +147,7 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     for file, record in loaded.items():
         first.setdefault(record.id, (record, file.parent))
     if not profiled:
-        once = {name for name, (_, folder) in first.items() if is_of_profile(folder)}
+        once = {name for name, (_, folder) in first.items() if any(folder.glob(f"{PROFILE}*"))}
         benched = {record.case.model for name, (record, _) in first.items() if name not in once}
         first = {name: item for name, item in first.items() if name not in once or item[0].case.model not in benched}
     records = sorted((record for record, _ in first.values()), key=lambda record: record.created)
@@ -204,11 +204,6 @@ def read_record(file: Path) -> Record:
     if record.measurements:
         msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(os.path.abspath(file), record.id))
     return record
-
-
-def is_of_profile(folder: Path) -> bool:
-    """Return whether a folder holds a record with a profile."""
-    return any(name.startswith(PROFILE) for name in os.listdir(folder))
 
 
 def read_all(

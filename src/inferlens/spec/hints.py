@@ -64,6 +64,5 @@ def one_of(tries: Sequence[str]) -> str:
 
 
 def sentence(tries: Sequence[str]) -> str:
-    """Join alternatives into a sentence."""
     text = one_of(tries)
     return f"{text[:1].upper()}{text[1:]}."

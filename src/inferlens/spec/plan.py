@@ -597,7 +597,6 @@ def words(text: str) -> set[str]:
 
 
 def unknown(named: str, labels: Sequence[str]) -> InferlensError:
-    """Return the error for words that fit no case."""
     hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
     labels = list(dict.fromkeys(labels))
     expected = f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"

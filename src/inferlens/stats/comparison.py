@@ -95,7 +95,6 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def speedup_interval(self) -> Interval | None:
-        """The interval of :attr:`speedup`."""
         return None if self.interval is None else Interval(1 / self.interval.high, 1 / self.interval.low)
 
 

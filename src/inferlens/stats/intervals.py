@@ -155,7 +155,6 @@ class Interval(Struct, frozen=True):
 
 
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    """Return both ends, or ``None`` twice."""
     return (interval.low, interval.high) if interval else (None, None)
 
 

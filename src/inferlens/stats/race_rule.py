@@ -149,7 +149,6 @@ class RaceData:
         return leader, rivals
 
     def _rivals(self, leader: str, names: Sequence[str]) -> dict[str, LogRatio]:
-        """Return the others against the leader, the fastest first."""
         ratios = {name: self.difference(leader, name) for name in names if name != leader}
         return dict(sorted(((name, rival) for name, rival in ratios.items() if rival), key=lambda item: item[1].log))
 

@@ -72,7 +72,6 @@ class Steady(Struct, frozen=True):
 
     @property
     def steady(self) -> bool:
-        """Return whether there is a steady state."""
         return self.reason in ("steady", "warm-up")
 
 
@@ -218,7 +217,6 @@ def _misfit(rest: Array, parameters: int) -> float:
 
 
 def _means(batches: Array, cuts: tuple[int, ...]) -> Array:
-    """Return the mean of its level for each batch."""
     edges = [0, *cuts, batches.size]
     lengths = np.diff(edges)
     return np.repeat(np.add.reduceat(batches, edges[:-1]) / lengths, lengths)
