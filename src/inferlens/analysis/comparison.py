@@ -33,6 +33,9 @@ from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, estimate
 from inferlens.stats.intervals import Interval
 from inferlens.units import byte_count, duration, listing, percent, plural
 
+ComparedMetric = Metric | Literal["capacity"]
+CAPACITY: ComparedMetric = "capacity"  # of load tests, which are records with it as their throughput
+RATES = ("throughput", CAPACITY)  # metrics of which more is better
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
@@ -154,7 +157,7 @@ class RecordComparison(Struct, frozen=True, kw_only=True):
         cases: in the order of the base, then those of the candidate only.
     """
 
-    metric: Metric
+    metric: ComparedMetric
     threshold: float
     level: float
     comparisons: int
@@ -214,14 +217,14 @@ def compare(
     Args:
         base: a folder with records, at any depth, or a record file, or records.
         candidate: as ``base``.
-        metric: ``latency``, ``throughput`` or ``GPU time``.
+        metric: ``latency``, ``throughput``, ``GPU time``, or ``capacity`` of load tests.
         threshold: the smallest relative difference that matters.
         level: confidence that all verdicts together are right, from 0.5 to 0.9999.
         unlike: whether to compare although machines, drivers or inputs differ.
 
     Raises InferlensError if there is nothing to compare, the machines differ, or an argument is out of range.
     """
-    parsed_metric = parse_metric(metric)
+    parsed_metric = CAPACITY if metric == CAPACITY else parse_metric(metric)
     check_limits(threshold, level)
     (base_records, problems), (candidate_records, more) = _load(base), _load(candidate)
     matches = match_cases(base_records, candidate_records)
@@ -230,7 +233,8 @@ def compare(
     refused = [difference for difference in differences if difference.unlike]
     if refused and not unlike:
         raise conditions_error(refused, len(pairs))
-    sides = [[read_side(runs, parsed_metric, level) for runs in match] for match in matches]
+    measured: Metric = "throughput" if parsed_metric == "capacity" else parsed_metric
+    sides = [[read_side(runs, measured, level) for runs in match] for match in matches]
     count = sum(before.ok and after.ok for (before, _), (after, _) in sides)
     cases = []
     for match, ((before, base_processes), (after, processes)) in zip(matches, sides, strict=True):
@@ -238,7 +242,7 @@ def compare(
         result = None
         if before.ok and after.ok:
             times = (base_processes, processes)
-            if parsed_metric == "throughput":  # more calls per second take less time each
+            if parsed_metric in RATES:  # more calls per second take less time each
                 times = (processes, base_processes)
             usual = CPU_NOISE if case.device == "cpu" else GPU_NOISE
             result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, usual=usual)
@@ -250,7 +254,7 @@ def compare(
 
 
 def _case_comparison(
-    case: Case, base: Side, candidate: Side, result: statistics.Comparison | None, metric: Metric
+    case: Case, base: Side, candidate: Side, result: statistics.Comparison | None, metric: ComparedMetric
 ) -> CaseComparison:
     if result is None:
         sides = [(name, side) for name, side in (("Base", base), ("Candidate", candidate)) if not side.ok]
@@ -258,7 +262,7 @@ def _case_comparison(
         reason = " ".join(f"{name}: {states.get(side.state, side.state)}. {side.reason}" for name, side in sides)
         return CaseComparison(case=case, verdict="DID NOT RUN", reason=reason, base=base, candidate=candidate)
     quotient, interval = result.ratio, result.interval
-    if metric == "throughput":
+    if metric in RATES:
         quotient, interval = result.speedup, result.speedup_interval
     return CaseComparison(
         case=case,

@@ -15,8 +15,9 @@ import msgspec
 from inferlens.errors import InferlensError
 from inferlens.record.files import files_under
 from inferlens.record.load import LoadRecord
-from inferlens.record.record import Environment, machine_name
-from inferlens.record.store import RECORD
+from inferlens.record.record import Environment, Measurement, Record, machine_name
+from inferlens.record.store import RECORD, LoadedRecords
+from inferlens.spec.case import Budget
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
@@ -86,8 +87,9 @@ def load_loads(paths: Iterable[Path], problems: list[str] | None = None) -> list
 
 
 def read_loads(paths: Sequence[Path], problems: list[str]) -> list[LoadRecord]:
-    """Return the load records of :func:`find_loads`. Raises InferlensError if there are none."""
-    records = load_loads(find_loads(paths), problems)
+    """Return the load records below some paths. Raises InferlensError if there are none."""
+    files = [file for path in paths for file in ([path] if path.is_file() else load_folders(path))]
+    records = load_loads(files, problems)
     if not records:
         where = ", ".join(map(str, paths))
         raise InferlensError(f"There is no load test in {where}. {' '.join(problems)}".strip(), hint="inferlens load")
@@ -101,9 +103,65 @@ def load_tests(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
     """
     tests: dict[tuple[str, ...], dict[tuple[str, ...], LoadRecord]] = {}
     for record in sorted(records, key=lambda record: record.created):
-        traffic = (record.limit, record.arrivals, record.mix, record.rates, record.clients)
         machine = machine_name(record.environment or Environment())
-        test = tests.setdefault((record.case.model, machine, *map(str, traffic)), {})
+        test = tests.setdefault((*traffic_key(record), machine), {})
         test[record.case.digest, str(record.requested), str(record.round)] = record
     grouped = [list(test.values()) for test in tests.values()]
     return sorted(grouped, key=lambda test: max(record.created for record in test), reverse=True)
+
+
+def traffic_key(record: LoadRecord) -> tuple[str, ...]:
+    """Return a key that records of one model under the same traffic share."""
+    traffic = (record.limit, record.arrivals, record.mix, record.rates, record.clients)
+    return (record.case.model, *map(str, traffic))
+
+
+def best_rounds(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
+    """Return, for each way, the records of the deployment with the highest capacity, in order of their rounds.
+
+    A deployment that was in a round with others has priority.
+    """
+    ways: dict[str, list[LoadRecord]] = {}
+    for record in records:
+        ways.setdefault(record.case.digest, []).append(record)
+    rounds = []
+    for tried in ways.values():
+        best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
+        own = (record for record in tried if record.deployment == best.deployment)
+        rounds.append(sorted(own, key=lambda record: record.round))
+    return rounds
+
+
+def capacity_records(base: Path, candidate: Path) -> tuple[LoadedRecords, LoadedRecords]:
+    """Return records of both sides whose throughput is the capacity of a way's best deployment, one for each round.
+
+    Of each model the newest load test counts whose traffic both sides have. Raises InferlensError if there is none.
+    """
+    sides, problems = [], list[str]()
+    for path in (base, candidate):
+        tests: dict[tuple[str, ...], list[LoadRecord]] = {}
+        for test in load_tests(read_loads([path], problems)):
+            if not (test[0].rates or test[0].clients):
+                tests.setdefault(traffic_key(test[0]), test)
+        sides.append(tests)
+    shared: dict[str, tuple[str, ...]] = {}
+    for key in filter(sides[0].__contains__, sides[1]):
+        shared.setdefault(key[0], key)
+    if not shared:
+        expected = "the same model, --within, --arrivals and --mix, without --rate"
+        raise InferlensError("No traffic was searched for its capacity on both sides.", expected=expected)
+    before, after = (
+        [as_record(record) for key in shared.values() for rounds in best_rounds(tests[key]) for record in rounds]
+        for tests in sides
+    )
+    return LoadedRecords(before, {}, problems), LoadedRecords(after, {}, [])
+
+
+def as_record(load: LoadRecord) -> Record:
+    """Return a record whose throughput is the capacity, so that everything that compares records takes it."""
+    sample = Measurement(metric="throughput", unit="calls/s", clock="load test", samples=(load.capacity,))
+    shared = {name: getattr(load, name) for name in ("id", "created", "case", "status", "reason", "hint", "model")}
+    return Record(
+        **shared, run=str(traffic_key(load)), environment=load.environment or Environment(), agreement=load.agreement,
+        budget=Budget(mode="throughput", iterations=1), measurements=(sample,), repeat=load.round, memory=load.memory,
+    )  # fmt: skip

@@ -252,7 +252,7 @@ def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
     candidate: Annotated[Path, typer.Argument(help="What to compare with the base: a folder or a file.")],
     *,
-    metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
+    metric: Annotated[str, typer.Option(help="latency, throughput, 'GPU time' or capacity.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="Confidence of all verdicts together.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
@@ -265,19 +265,25 @@ def compare(
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 
-    The latest run of each case counts, with all its processes.
+    The latest run of each case counts, with all its processes. Of two load tests, such as A/resnet50/load and
+    B/resnet50/load, the capacities are compared; --metric capacity looks for them at any depth.
 
     Exit codes: 1 if a case is slower; otherwise 4 if one did not run on both sides; otherwise 3 if one is undecided;
     otherwise 0. Bad input and machines that differ are 2. With --fail-on-busy: 5 if other programs kept a machine busy.
     """
+    from inferlens.analysis.comparison import CAPACITY
     from inferlens.analysis.comparison import compare as compared_cases
+    from inferlens.analysis.load import capacity_records, find_loads
     from inferlens.record.store import load_records
     from inferlens.views.comparison import COMPARISON_FORMATS, render_comparison
 
     check_choice("format", format, COMPARISON_FORMATS)
     written = screen.format_of(format, output, {".xml": "junit", ".svg": "svg", ".png": "png"})
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
-    before, after = load_records([base]), load_records([candidate])
+    if metric == CAPACITY or (find_loads([base]) and find_loads([candidate])):
+        metric, (before, after) = CAPACITY, capacity_records(base, candidate)
+    else:
+        before, after = load_records([base]), load_records([candidate])
     compared = compared_cases(before, after, metric=metric, unlike=unlike, **words)
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}

@@ -19,7 +19,9 @@ from xml.etree import ElementTree as Xml
 
 from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.comparison import (
+    CAPACITY,
     MISSING,
+    RATES,
     REVISION,
     CaseComparison,
     Difference,
@@ -33,7 +35,7 @@ from inferlens.analysis.comparison import (
 )
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.display import fields_by_key
-from inferlens.record.record import Metric, Record
+from inferlens.record.record import Record
 from inferlens.spec import plan
 from inferlens.spec.case import Case, shown_together
 from inferlens.stats.intervals import ends
@@ -213,14 +215,14 @@ def _state_text(side: Side) -> str:
     return f"{side.state} ({reason})" if reason else side.state
 
 
-def _median_text(side: Side, metric: Metric) -> str:
+def _median_text(side: Side, metric: str) -> str:
     if not side.ok or side.median is None:
         return ABSENT
-    return significant(side.median) if metric == "throughput" else milliseconds(side.median)
+    return significant(side.median) if metric in RATES else milliseconds(side.median)
 
 
-def unit(metric: Metric) -> str:
-    return "per s" if metric == "throughput" else "ms"
+def unit(metric: str) -> str:
+    return "per s" if metric in RATES else "ms"
 
 
 def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> list[str]:
@@ -322,7 +324,7 @@ def comparison_headline(compared: RecordComparison) -> str:
     sizes = [case.case.sizes.items() for case in compared.cases]
     words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in item for item in sizes)]
     if counts:
-        most = plural(max(counts), "process")
+        most = plural(max(counts), "round" if compared.metric == CAPACITY else "process")
         processes = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
         once = compared.measured_once
         words.append(f"{compared.metric}, {'each side measured once' if once else f'{processes} on each side'}")
@@ -360,7 +362,9 @@ def next_steps(compared: RecordComparison) -> list[str]:
         case = slower.case
         return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
     if undecided := compared.with_verdict("UNDECIDED"):
-        again = plain(plan.command("bench", [undecided[0].case.model, "--repeats", "5"]))
+        model = undecided[0].case.model
+        words = ("load", [model, "--rerun"]) if compared.metric == CAPACITY else ("bench", [model, "--repeats", "5"])
+        again = plain(plan.command(*words))
         return [f"To decide, measure both sides again:  {again}"]
     return []
 
@@ -446,7 +450,7 @@ _OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "U
 _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
-def _change_text(line: CaseLine, metric: Metric) -> str:
+def _change_text(line: CaseLine, metric: str) -> str:
     """Return ``9.42 to 10.1 ms, +7.22 ± 1.1 %``, or nothing if nothing was compared."""
     if line.compared_case.change is None:
         return ""
@@ -515,7 +519,7 @@ def junit(compared: RecordComparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _test_case(suite: Xml.Element, line: CaseLine, metric: Metric) -> None:
+def _test_case(suite: Xml.Element, line: CaseLine, metric: str) -> None:
     case = Xml.SubElement(suite, "testcase", classname=line.model, name=line.name)
     median, verdict = line.compared_case.candidate.median, line.compared_case.verdict
     if median is not None and metric != "throughput":
@@ -646,7 +650,7 @@ def _chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, th
     high = max(1 + 2 * compared.threshold, *(value["high"] for value in values))
     margin = (high / low) ** 0.04
     scale = {"type": "log", "domain": [low / margin, high * margin], "nice": False}
-    less, more = ("slower", "faster") if compared.metric == "throughput" else ("faster", "slower")
+    less, more = ("slower", "faster") if compared.metric in RATES else ("faster", "slower")
     direction = f"← {less} · change of the {compared.metric}, candidate against base · {more} →"
     label = "(datum.value > 1 ? '+' : '') + format(100 * (datum.value - 1), '~r') + ' %'"
     axis = {"tickCount": 8, "labelExpr": label, "labelOverlap": True}

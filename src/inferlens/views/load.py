@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.analysis.load import capacity_race, load_tests, may_win
+from inferlens.analysis.load import best_rounds, capacity_race, load_tests
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
 from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
 from inferlens.units import significant as digits
@@ -88,16 +88,9 @@ def is_late(run: LoadRun, record: LoadRecord) -> bool:
 
 def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
     """Return a row for each way, with the deployment of the highest capacity, the best way first."""
-    ways: dict[str, list[LoadRecord]] = {}
-    for record in records:
-        ways.setdefault(record.case.digest, []).append(record)
-    count = Counter(tried[0].case.way for tried in ways.values())
-    rows = []
-    for tried in ways.values():
-        best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))
-        own = sorted((one for one in tried if one.deployment == best.deployment), key=lambda record: record.round)
-        case = best.case
-        rows.append(LoadRow(own, plain(case.way if count[case.way] == 1 else case.label)))
+    ways = [(own, own[0].case) for own in best_rounds(records)]
+    count = Counter(case.way for _, case in ways)
+    rows = [LoadRow(own, plain(case.way if count[case.way] == 1 else case.label)) for own, case in ways]
     return sorted(rows, key=lambda row: (bool(row.outcome), -(row.capacity or 0.0)))
 
 

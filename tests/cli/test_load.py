@@ -1,0 +1,66 @@
+"""Load tests that are shown, drawn, compared and reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferlens.record.load import Limit, LoadRecord
+from tests.analysis.comparison_sides import ran, saved
+from tests.commands import inferlens
+from tests.views.samples import WRONG
+from tests.views.test_load import load_race, load_record, saved_loads
+
+
+def rounds(capacity: float, name: str = "a", **fields: object) -> list[LoadRecord]:
+    """Rounds of one way whose capacities are half a percent apart."""
+    return [
+        load_record(capacity=capacity * (1 + 0.005 * number), round=number, id=f"{name}{number}", **fields)
+        for number in range(5)
+    ]
+
+
+def test_show_takes_the_folder_or_the_one_above_if_there_are_no_other_records(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "results" / "resnet18", load_race())
+    for path in ("results/resnet18/load", "results"):
+        done = inferlens("show", path, cwd=tmp_path)
+        assert "FASTEST  openvino: 201 requests/s, 1.99x the next" in done.stdout, done.stderr
+
+
+def test_show_of_records_mentions_the_load_test(tmp_path: Path) -> None:
+    saved(tmp_path / "results", ran())
+    saved_loads(tmp_path / "results", load_race())
+    done = inferlens("show", "results", cwd=tmp_path)
+    assert "It was measured under load, too: inferlens show results/load" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("capacity", "verdict", "code"), [(80.0, "SLOWER", 1), (100.0, "SAME", 0), (130.0, "FASTER", 0)]
+)
+def test_a_regression_in_capacity_is_an_exit_code(tmp_path: Path, capacity: float, verdict: str, code: int) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(capacity, "b"))
+    for words in (("a/load", "b/load"), ("a", "b", "--metric", "capacity")):
+        done = inferlens("compare", *words, cwd=tmp_path)
+        assert (done.returncode, verdict in done.stdout) == (code, True), done.stdout + done.stderr
+    assert "capacity, 5 rounds on each side" in done.stdout
+    data = json.loads(inferlens("compare", "a/load", "b/load", "--format", "json", cwd=tmp_path).stdout)
+    assert (data["metric"], data["exit_code"]) == ("capacity", code)
+
+
+def test_a_side_that_keeps_no_rate_or_answers_wrongly_did_not_run(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(100.0, "b", agreement=WRONG))
+    saved_loads(tmp_path / "c", [load_record(capacity=None, id="c")])
+    for side, words in (("b", "wrong"), ("c", "not measured")):
+        done = inferlens("compare", "a", side, "--threshold", "5%", cwd=tmp_path)
+        assert (done.returncode, words in done.stdout) == (4, True), done.stdout
+
+
+def test_load_tests_of_other_traffic_are_not_compared(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "a", rounds(100.0))
+    saved_loads(tmp_path / "b", rounds(100.0, "b", limit=Limit(0.95, 0.01)))
+    done = inferlens("compare", "a", "b", cwd=tmp_path)
+    assert (done.returncode, "No traffic was searched for its capacity on both sides" in done.stderr) == (2, True)
