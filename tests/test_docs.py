@@ -210,14 +210,11 @@ def test_recommended_ways_are_documented() -> None:
             assert set(re.findall(r"`([^`]+)`", rows[name][place])) == said, (name, device)
 
 
-@pytest.mark.parametrize(
-    ("title", "names"),
-    [
-        ("Status", set(typing.get_args(Status))),
-        ("Phases", set(typing.get_args(PhaseName))),
-        ("Measurements", set(typing.get_args(Metric))),
-    ],
-)
+@pytest.mark.parametrize(("title", "names"), [
+    ("Status", set(typing.get_args(Status))),
+    ("Phases", set(typing.get_args(PhaseName))),
+    ("Measurements", set(typing.get_args(Metric))),
+])  # fmt: skip
 def test_the_words_of_the_record_are_documented(title: str, names: set[str]) -> None:
     assert names_in(section(DOCS / "record.md", title)) == names
 

@@ -15,17 +15,14 @@ from inferlens.limits import cpu_quota, memory_left
 GIB = 1 << 30
 
 
-@pytest.mark.parametrize(
-    ("group", "most", "member", "left"),
-    [
-        ("", "", "", 64 * GIB),
-        ("sys/fs/cgroup/box", "max", "/box", 64 * GIB),
-        ("sys/fs/cgroup/box", str(3 * GIB), "/box", 2 * GIB),  # pages of files are given back
-        ("sys/fs/cgroup/box", str(GIB // 2), "/box", 0),
-        ("sys/fs/cgroup", str(3 * GIB), "", 2 * GIB),  # a container's group is mounted at the top
-        ("sys/fs/cgroup", str(3 * GIB), "/docker/abc", 2 * GIB),
-    ],
-)
+@pytest.mark.parametrize(("group", "most", "member", "left"), [
+    ("", "", "", 64 * GIB),
+    ("sys/fs/cgroup/box", "max", "/box", 64 * GIB),
+    ("sys/fs/cgroup/box", str(3 * GIB), "/box", 2 * GIB),  # pages of files are given back
+    ("sys/fs/cgroup/box", str(GIB // 2), "/box", 0),
+    ("sys/fs/cgroup", str(3 * GIB), "", 2 * GIB),  # a container's group is mounted at the top
+    ("sys/fs/cgroup", str(3 * GIB), "/docker/abc", 2 * GIB),
+])  # fmt: skip
 def test_in_a_control_group_it_is_what_the_group_has_left(
     group: str, most: str, member: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,18 +49,15 @@ def test_control_groups_of_version_1_have_a_limit_too(tmp_path: Path) -> None:
     assert memory_left(tmp_path) == 4096
 
 
-@pytest.mark.parametrize(
-    ("member", "files", "quota"),
-    [
-        ("0::/box", {"box/cpu.max": "50000 100000"}, 0.5),
-        ("0::/box/inner", {"box/cpu.max": "150000 100000", "box/inner/cpu.max": "max 100000"}, 1.5),
-        ("0::/docker/abc", {"cpu.max": "200000 100000"}, 2.0),  # a container's group is mounted at the top
-        ("3:cpu,cpuacct:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, 0.5),
-        ("3:cpu:/box", {"cpu/box/cpu.cfs_quota_us": "-1", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
-        ("3:cpuset:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
-        ("0::/box", {"box/cpu.max": "max 100000"}, math.inf),
-    ],
-)
+@pytest.mark.parametrize(("member", "files", "quota"), [
+    ("0::/box", {"box/cpu.max": "50000 100000"}, 0.5),
+    ("0::/box/inner", {"box/cpu.max": "150000 100000", "box/inner/cpu.max": "max 100000"}, 1.5),
+    ("0::/docker/abc", {"cpu.max": "200000 100000"}, 2.0),  # a container's group is mounted at the top
+    ("3:cpu,cpuacct:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, 0.5),
+    ("3:cpu:/box", {"cpu/box/cpu.cfs_quota_us": "-1", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
+    ("3:cpuset:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
+    ("0::/box", {"box/cpu.max": "max 100000"}, math.inf),
+])  # fmt: skip
 def test_the_cpu_quota_is_the_least_of_the_groups_of_both_versions(
     member: str, files: dict[str, str], quota: float, tmp_path: Path
 ) -> None:

@@ -41,20 +41,17 @@ class Wrapper(Exception):
     __module__ = "torch.onnx"
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (RuntimeError("it is gone."), "it is gone"),
-        (ValueError("it is gone."), "ValueError: it is gone"),
-        (KeyError("x"), "KeyError: 'x'"),
-        (MemoryError(), "MemoryError"),
-        (raised(ValueError("there is no way x"), KeyError("x")), "ValueError: there is no way x"),
-        (raised(RuntimeError("no engine"), RuntimeError("opset 23 is new")), "no engine: opset 23 is new"),
-        (raised(RuntimeError("failed: a b c"), ValueError("a b c")), "failed: a b c"),
-        (raised(Wrapper("This is step 1 of 3"), RuntimeError("a and b differ")), "a and b differ"),
-        (raised(Unsupported("It cannot run: a b."), RuntimeError("/src/x.cc:1 a b")), "It cannot run: a b"),
-    ],
-)
+@pytest.mark.parametrize(("error", "expected"), [
+    (RuntimeError("it is gone."), "it is gone"),
+    (ValueError("it is gone."), "ValueError: it is gone"),
+    (KeyError("x"), "KeyError: 'x'"),
+    (MemoryError(), "MemoryError"),
+    (raised(ValueError("there is no way x"), KeyError("x")), "ValueError: there is no way x"),
+    (raised(RuntimeError("no engine"), RuntimeError("opset 23 is new")), "no engine: opset 23 is new"),
+    (raised(RuntimeError("failed: a b c"), ValueError("a b c")), "failed: a b c"),
+    (raised(Wrapper("This is step 1 of 3"), RuntimeError("a and b differ")), "a and b differ"),
+    (raised(Unsupported("It cannot run: a b."), RuntimeError("/src/x.cc:1 a b")), "It cannot run: a b"),
+])  # fmt: skip
 def test_the_reason_of_an_error_with_causes(error: Exception, expected: str) -> None:
     assert reason(error) == expected
 
@@ -107,17 +104,14 @@ def refused_files(folder: Path) -> None:
     save("fakebatch", [node("Reshape", ["x", "shape"], "r"), node("MatMul", ["r", "W"], "y")], [weights, shape])
 
 
-@pytest.mark.parametrize(
-    ("name", "backend", "batch", "why"),
-    [
-        ("ir_new", "onnxruntime:cpu", "1", r"IR version: 99, max supported IR version: \d+"),
-        ("dupnode", "onnxruntime:cpu", "1", r"two nodes with same node name \(mm\)"),
-        ("fp16_range", "onnxruntime:cpu", "1", r"'tensor\(float16\)' of input parameter \(s\) of operator \(Range\)"),
-        ("unknown_op", "onnxruntime:cpu", "1", r"my\.domain:MyOp\(-1\) is not a registered function/op"),
-        ("unknown_op", "openvino:cpu", "1", r"my\.domain\.MyOp"),
-        ("fakebatch", "onnxruntime:cpu", "4", r"Input shape:\{4,16\}, requested shape:\{1,16\}"),
-    ],
-)
+@pytest.mark.parametrize(("name", "backend", "batch", "why"), [
+    ("ir_new", "onnxruntime:cpu", "1", r"IR version: 99, max supported IR version: \d+"),
+    ("dupnode", "onnxruntime:cpu", "1", r"two nodes with same node name \(mm\)"),
+    ("fp16_range", "onnxruntime:cpu", "1", r"'tensor\(float16\)' of input parameter \(s\) of operator \(Range\)"),
+    ("unknown_op", "onnxruntime:cpu", "1", r"my\.domain:MyOp\(-1\) is not a registered function/op"),
+    ("unknown_op", "openvino:cpu", "1", r"my\.domain\.MyOp"),
+    ("fakebatch", "onnxruntime:cpu", "4", r"Input shape:\{4,16\}, requested shape:\{1,16\}"),
+])  # fmt: skip
 def test_the_reason_is_in_the_row_and_the_notes(name: str, backend: str, batch: str, why: str, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime" if backend.startswith("onnx") else "openvino")
     refused_files(tmp_path)

@@ -22,34 +22,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult",
-    "ABSteps",
-    "Budget",
-    "Case",
-    "Finding",
-    "InferlensError",
-    "Plan",
-    "Profile",
-    "Quantization",
-    "Record",
-    "RecordComparison",
-    "Records",
-    "TensorSpec",
-    "Tuning",
-    "__version__",
-    "ab",
-    "ab_steps",
-    "bench",
-    "compare",
-    "export",
-    "findings",
-    "load",
-    "load_profiles",
-    "load_records",
-    "load_trace",
-    "profile",
-    "quantize",
-    "tune",
+    "ABResult", "ABSteps", "Budget", "Case", "Finding", "InferlensError", "Plan", "Profile", "Quantization", "Record",
+    "RecordComparison", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare",
+    "export", "findings", "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
 ]  # fmt: skip
 
 _HOMES = {

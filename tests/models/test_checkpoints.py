@@ -139,16 +139,12 @@ class Named(nn.Module):
 X, Y = torch.randn(4, 8), torch.randn(4, 8)
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments", "named", "inputs"),
-    [
-        (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]),
-        (Times(), (X, 3, 0.5, True), {}, ["x"]),
-        (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]),
-        (Named(), (), {"x": X}, ["x"]),
-    ],
-    ids=["none", "numbers", "nested", "keyword"],
-)
+@pytest.mark.parametrize(("module", "arguments", "named", "inputs"), [
+    (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]),
+    (Times(), (X, 3, 0.5, True), {}, ["x"]),
+    (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]),
+    (Named(), (), {"x": X}, ["x"]),
+], ids=["none", "numbers", "nested", "keyword"])  # fmt: skip
 def test_an_exported_program_runs_with_its_constants(
     tmp_path: Path, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], inputs: list[str]
 ) -> None:

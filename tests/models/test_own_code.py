@@ -118,13 +118,10 @@ def one():
 """
 
 
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (("left=2:float32", "rigth=2:float32"), "There is no argument of forward 'rigth'"),
-        (("left=2:float32",), "forward also takes right"),
-    ],
-)
+@pytest.mark.parametrize(("inputs", "message"), [
+    (("left=2:float32", "rigth=2:float32"), "There is no argument of forward 'rigth'"),
+    (("left=2:float32",), "forward also takes right"),
+])  # fmt: skip
 def test_inputs_are_arguments_of_forward(here: Path, inputs: tuple[str, ...], message: str) -> None:
     (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
     case = Case(model="factory:pair.py:build", backend="", inputs=TensorSpec.parse_all(inputs)[0])

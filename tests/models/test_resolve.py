@@ -48,20 +48,17 @@ def test_a_name_is_found_where_it_is_looked_up_first(name: str, source: str) -> 
     assert (model_info.spec, model_info.argument) == (source + name, name)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("resnet81", "did you mean"),
-        ("torchvision:resnet19", "did you mean resnet1"),
-        ("transformers:brt", "did you mean bert"),
-        ("transformers:acme/huge-llm", "no checkpoint of that name is on this machine"),
-        ("hub:pytorch/vision:resnet18", "nothing is fetched from the network"),
-        ("hub:resnet18", "hub:REPO:NAME"),
-        ("live:net", "inferlens.bench(module, example_inputs)"),
-        ("no_such_package.module:factory", "neither a model of a known source nor an importable factory"),
-        ("missing.onnx", "does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("resnet81", "did you mean"),
+    ("torchvision:resnet19", "did you mean resnet1"),
+    ("transformers:brt", "did you mean bert"),
+    ("transformers:acme/huge-llm", "no checkpoint of that name is on this machine"),
+    ("hub:pytorch/vision:resnet18", "nothing is fetched from the network"),
+    ("hub:resnet18", "hub:REPO:NAME"),
+    ("live:net", "inferlens.bench(module, example_inputs)"),
+    ("no_such_package.module:factory", "neither a model of a known source nor an importable factory"),
+    ("missing.onnx", "does not exist"),
+])  # fmt: skip
 def test_a_name_that_means_nothing_is_one_message(name: str, words: str) -> None:
     assert words in str(refusal("", find, name))
 
@@ -189,16 +186,13 @@ def test_weights_from_a_file_are_the_ones_used(tmp_path: Path) -> None:
     refusal("--weights", loaded, tmp_path / "w.pth")
 
 
-@pytest.mark.parametrize(
-    ("name", "weights", "words"),
-    [
-        ("torchvision:resnet18", "DEFAULT", "nothing is fetched from the network"),
-        ("torchvision:resnet18", "IMAGENET1K_V9", "'IMAGENET1K_V9'"),
-        ("timm:resnet10t", "DEFAULT", "network"),
-        ("transformers:bert", "main", "network"),
-        ("inferlens:resnet34", "DEFAULT", "no weights by name"),
-    ],
-)
+@pytest.mark.parametrize(("name", "weights", "words"), [
+    ("torchvision:resnet18", "DEFAULT", "nothing is fetched from the network"),
+    ("torchvision:resnet18", "IMAGENET1K_V9", "'IMAGENET1K_V9'"),
+    ("timm:resnet10t", "DEFAULT", "network"),
+    ("transformers:bert", "main", "network"),
+    ("inferlens:resnet34", "DEFAULT", "no weights by name"),
+])  # fmt: skip
 def test_weights_that_would_need_the_network_are_one_message(name: str, weights: str, words: str) -> None:
     refusal(words, loaded, name, weights=weights)
 

@@ -85,16 +85,13 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
     assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [(1, [0, 1]), (0, [2, 3])]
 
 
-@pytest.mark.parametrize(
-    ("arrays", "specs", "said"),
-    [
-        ({"a": np.zeros((2, 3))}, PAIR, "have no 'b'"),
-        ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, PAIR, "different numbers of samples (a: 2, b: 1)"),
-        ({"x": np.zeros((2, 5))}, ONE, "has the shape 5 for the input 'x'. Expected 2"),
-        ({"x": np.zeros((0, 2))}, ONE, "There are no samples"),
-        ({"x": np.full((1, 2), np.nan)}, ONE, "values for 'x' that are not finite"),
-    ],
-)
+@pytest.mark.parametrize(("arrays", "specs", "said"), [
+    ({"a": np.zeros((2, 3))}, PAIR, "have no 'b'"),
+    ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, PAIR, "different numbers of samples (a: 2, b: 1)"),
+    ({"x": np.zeros((2, 5))}, ONE, "has the shape 5 for the input 'x'. Expected 2"),
+    ({"x": np.zeros((0, 2))}, ONE, "There are no samples"),
+    ({"x": np.full((1, 2), np.nan)}, ONE, "values for 'x' that are not finite"),
+])  # fmt: skip
 def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, Any], specs: Any, said: str) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
     error = refusal("", list, read(str(tmp_path / "data.npz"), specs))

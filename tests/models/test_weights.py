@@ -150,14 +150,11 @@ def test_a_model_that_fails_says_so_and_keeps_no_hooks() -> None:
     assert not module[0]._forward_hooks
 
 
-@pytest.mark.parametrize(
-    ("saved", "complaint"),
-    [
-        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Linear(2, 2)), "2.weight"),
-        (nn.Sequential(nn.Conv2d(3, 4, 1)), 'Missing key.s. in state_dict: "1.weight"'),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "size mismatch for 0.weight"),
-    ],
-)
+@pytest.mark.parametrize(("saved", "complaint"), [
+    (nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Linear(2, 2)), "2.weight"),
+    (nn.Sequential(nn.Conv2d(3, 4, 1)), 'Missing key.s. in state_dict: "1.weight"'),
+    (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "size mismatch for 0.weight"),
+])  # fmt: skip
 def test_names_and_shapes_that_do_not_fit_are_listed(tmp_path: Path, saved: nn.Module, complaint: str) -> None:
     torch.save(saved.state_dict(), tmp_path / "a.pth")
     assert len(str(refusal(complaint, load_weights, small(), tmp_path / "a.pth"))) < 600

@@ -291,14 +291,11 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     assert stored.note.startswith("counted from the shapes that ONNX")
 
 
-@pytest.mark.parametrize(
-    ("operator", "table", "tensor_spec", "expected"),
-    [
-        ("Gather", (1000, 8), TensorSpec("x", (5,), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
-        ("GatherElements", (1000, 8), TensorSpec("x", (5, 8), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
-        ("MatMul", (4, 3), TensorSpec("x", (5, 2, 4)), (2 * 5 * 2 * 4 * 3, 4 * 3 * FLOAT, 5 * 2 * 3 * FLOAT)),
-    ],
-)
+@pytest.mark.parametrize(("operator", "table", "tensor_spec", "expected"), [
+    ("Gather", (1000, 8), TensorSpec("x", (5,), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
+    ("GatherElements", (1000, 8), TensorSpec("x", (5, 8), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
+    ("MatMul", (4, 3), TensorSpec("x", (5, 2, 4)), (2 * 5 * 2 * 4 * 3, 4 * 3 * FLOAT, 5 * 2 * 3 * FLOAT)),
+])  # fmt: skip
 def test_an_operator_of_onnx_at_the_shape_that_is_given(
     operator: str, table: tuple[int, int], tensor_spec: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
 ) -> None:

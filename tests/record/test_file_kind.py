@@ -27,27 +27,24 @@ def small() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
-        ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC_PROFILE),
-        ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC_TIMES),
-        ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
-        ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.MEMORY_TIMELINE),
-        ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.MEMORY_TIMELINE),
-        ({"segments": [{"address": 1}], "device_traces": [[]]}, FileType.MEMORY_SNAPSHOT),
-        ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.EXECUTION_TRACE),
-        ({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}, FileType.WEIGHTS_INDEX),
-        ({"schema": "inferlens.record/1"}, FileType.RECORD),
-        ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
-        ([{"ph": "X", "name": "a", "args": {"timeMs": 3}}], FileType.TRACE),
-        ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.ONNX_PROFILE),
-        ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON),
-        ([], FileType.JSON),
-        ([1, 2, 3], FileType.JSON),
-        ({"error": "not found"}, FileType.JSON),
-    ],
-)
+@pytest.mark.parametrize(("content", "kind"), [
+    ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC_PROFILE),
+    ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC_TIMES),
+    ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
+    ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.MEMORY_TIMELINE),
+    ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.MEMORY_TIMELINE),
+    ({"segments": [{"address": 1}], "device_traces": [[]]}, FileType.MEMORY_SNAPSHOT),
+    ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.EXECUTION_TRACE),
+    ({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}, FileType.WEIGHTS_INDEX),
+    ({"schema": "inferlens.record/1"}, FileType.RECORD),
+    ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
+    ([{"ph": "X", "name": "a", "args": {"timeMs": 3}}], FileType.TRACE),
+    ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.ONNX_PROFILE),
+    ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON),
+    ([], FileType.JSON),
+    ([1, 2, 3], FileType.JSON),
+    ({"error": "not found"}, FileType.JSON),
+])  # fmt: skip
 def test_json_is_named_by_who_writes_it(content: Any, kind: FileType) -> None:
     for indent in (None, 2):
         text = json.dumps(content, indent=indent).encode()
@@ -55,24 +52,21 @@ def test_json_is_named_by_who_writes_it(content: Any, kind: FileType) -> None:
         assert file_kind(gzip.compress(text))[::2] == (kind, "gzip")
 
 
-@pytest.mark.parametrize(
-    ("data", "kind"),
-    [
-        (b"", FileType.EMPTY),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 5\n", FileType.LFS_POINTER),
-        (b"\n<!DOCTYPE html><html><head>", FileType.HTML),
-        (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', FileType.XML),
-        (b'<?xml version="1.0"?>\n<net name="main" version="11">', FileType.OPENVINO),
-        (b"ftrt" + bytes(80), FileType.ENGINE),
-        (struct.pack("<I", 20) + b'{"stride": 32}' + b"ftrt" + bytes(80), FileType.ULTRALYTICS_ENGINE),
-        (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL),
-        (bytes(257) + b"ustar", FileType.ARCHIVE),
-        (b"PK\x03\x04rest", FileType.DAMAGED),
-        (b"hello", FileType.DATA),
-        (bytes(64), FileType.UNKNOWN),
-        (b"\x80\x04", FileType.PICKLE),
-    ],
-)
+@pytest.mark.parametrize(("data", "kind"), [
+    (b"", FileType.EMPTY),
+    (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 5\n", FileType.LFS_POINTER),
+    (b"\n<!DOCTYPE html><html><head>", FileType.HTML),
+    (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', FileType.XML),
+    (b'<?xml version="1.0"?>\n<net name="main" version="11">', FileType.OPENVINO),
+    (b"ftrt" + bytes(80), FileType.ENGINE),
+    (struct.pack("<I", 20) + b'{"stride": 32}' + b"ftrt" + bytes(80), FileType.ULTRALYTICS_ENGINE),
+    (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL),
+    (bytes(257) + b"ustar", FileType.ARCHIVE),
+    (b"PK\x03\x04rest", FileType.DAMAGED),
+    (b"hello", FileType.DATA),
+    (bytes(64), FileType.UNKNOWN),
+    (b"\x80\x04", FileType.PICKLE),
+])  # fmt: skip
 def test_other_files_are_named_by_how_they_begin(data: bytes, kind: FileType) -> None:
     assert file_kind(data).kind is kind
 

@@ -24,14 +24,11 @@ def test_the_usual_case_has_a_readable_folder() -> None:
     assert msgspec.structs.replace(CASE, batch=8, threads=2).folder == "onnxruntime-cpu-fp32-b8-cpu-t2"
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"variant": "cuda"}, {"precision": "fp16"}, {"batch": 2}, {"batch": None}, {"device": "cuda"}, {"threads": 1},
-        {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
-        {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"variant": "cuda"}, {"precision": "fp16"}, {"batch": 2}, {"batch": None}, {"device": "cuda"}, {"threads": 1},
+    {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
+    {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
+])  # fmt: skip
 def test_whatever_differs_gives_another_folder(change: dict[str, object]) -> None:
     assert msgspec.structs.replace(CASE, **change).folder != CASE.folder
 
@@ -44,16 +41,13 @@ def test_a_folder_is_one_safe_name_whatever_the_options(options: dict[str, str |
         assert len(folder) < 140
 
 
-@pytest.mark.parametrize(
-    ("text", "spec"),
-    [
-        ("x=1x3x224x224", TensorSpec("x", (1, 3, 224, 224))),
-        ("ids=2x16:int64:0..30522", TensorSpec("ids", (2, 16), "int64", 0, 30522)),
-        ("t=scalar:float16", TensorSpec("t", (), "float16")),
-        *((f"{name}=2x16:int64:0..9", TensorSpec(name, (2, 16), "int64", 0, 9))
-          for name in ("x:0", "x=y", "x:0=1", "a=2x3", "a=b:opt", "x:opt", "serving/x:0", "two words", "=")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "spec"), [
+    ("x=1x3x224x224", TensorSpec("x", (1, 3, 224, 224))),
+    ("ids=2x16:int64:0..30522", TensorSpec("ids", (2, 16), "int64", 0, 30522)),
+    ("t=scalar:float16", TensorSpec("t", (), "float16")),
+    *((f"{name}=2x16:int64:0..9", TensorSpec(name, (2, 16), "int64", 0, 9))
+      for name in ("x:0", "x=y", "x:0=1", "a=2x3", "a=b:opt", "x:opt", "serving/x:0", "two words", "=")),
+])  # fmt: skip
 def test_inputs_are_written_as_name_shape_type(text: str, spec: TensorSpec) -> None:
     assert TensorSpec.parse(text) == TensorSpec.parse(str(spec)) == spec
     ranged = TensorSpec.parse(f"{spec.name}=1..16x3:float16:opt=2")
@@ -76,16 +70,13 @@ def test_inputs_are_each_given_once() -> None:
     refusal("The input 'x' is given twice", TensorSpec.parse_all, ["x=2x4", "y=1", "x=3x4"])
 
 
-@pytest.mark.parametrize(
-    ("text", "least", "shape", "most"),
-    [
-        ("x=1..16x3x8", (1, 3, 8), (16, 3, 8), (16, 3, 8)),
-        ("x=1..16x3x8:opt=2", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
-        ("x=1..16x3x8:opt=2x3x8", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
-        ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)),
-        ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
-    ],
-)
+@pytest.mark.parametrize(("text", "least", "shape", "most"), [
+    ("x=1..16x3x8", (1, 3, 8), (16, 3, 8), (16, 3, 8)),
+    ("x=1..16x3x8:opt=2", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
+    ("x=1..16x3x8:opt=2x3x8", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
+    ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)),
+    ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
+])  # fmt: skip
 def test_a_range_gives_the_shapes_to_prepare_for(
     text: str, least: tuple[int, ...], shape: tuple[int, ...], most: tuple[int, ...]
 ) -> None:
@@ -134,22 +125,19 @@ def test_any_text_is_a_spec_or_one_message(text: str) -> None:
 NAMES = BACKENDS.names()
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("pytorch", {}),
-        ("onnxruntime:cpu fp16", {"precision": "fp16"}),
-        ("pytorch fp16, batch=8, cuda", {"precision": "fp16", "batch": "8", "device": "cuda"}),
-        ("pytorch batch 8 4 threads depth 2", {"batch": "8", "threads": "4", "depth": "2"}),
-        ("pytorch 1 thread", {"threads": "1"}),
-        ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
-        ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
-        ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
-        ("fp16 fake", {"precision": "fp16"}),
-        ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
-        ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("pytorch", {}),
+    ("onnxruntime:cpu fp16", {"precision": "fp16"}),
+    ("pytorch fp16, batch=8, cuda", {"precision": "fp16", "batch": "8", "device": "cuda"}),
+    ("pytorch batch 8 4 threads depth 2", {"batch": "8", "threads": "4", "depth": "2"}),
+    ("pytorch 1 thread", {"threads": "1"}),
+    ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
+    ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
+    ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
+    ("fp16 fake", {"precision": "fp16"}),
+    ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
+    ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
+])  # fmt: skip
 def test_texts_and_what_they_mean(text: str, words: dict[str, Any]) -> None:
     assert words_of(text, NAMES) == {"backend": text.removeprefix("fp16 ").split()[0], "option": {}, **words}
 
@@ -170,19 +158,16 @@ def test_a_label_is_understood() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("fp16 torch", "'torch' is not a word"),
-        ("pytorch onnxruntime", "'onnxruntime' is not a word"),
-        ("pytorch fp61", "'fp61' is not a word"),
-        ("pytorch batch", "'batch' is not a word"),
-        ("pytorch 4", "'4' is not a word"),
-        ("pytorch batch=", "is not a word"),
-        ("pytorch fp16 fp32", "precision twice"),
-        ("fake latency=1 fake.latency=2", "latency twice"),
-        ("fake 'trouble=none", "describes no case"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("fp16 torch", "'torch' is not a word"),
+    ("pytorch onnxruntime", "'onnxruntime' is not a word"),
+    ("pytorch fp61", "'fp61' is not a word"),
+    ("pytorch batch", "'batch' is not a word"),
+    ("pytorch 4", "'4' is not a word"),
+    ("pytorch batch=", "is not a word"),
+    ("pytorch fp16 fp32", "precision twice"),
+    ("fake latency=1 fake.latency=2", "latency twice"),
+    ("fake 'trouble=none", "describes no case"),
+])  # fmt: skip
 def test_what_means_nothing_is_refused(text: str, said: str) -> None:
     refusal(said, words_of, text, NAMES)

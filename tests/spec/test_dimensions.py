@@ -165,17 +165,14 @@ def pooled():
 """
 
 
-@pytest.mark.parametrize(
-    ("factory", "words", "shapes"),
-    [
-        ("encoder", {"dim": "sequence_length=32,64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
-        ("encoder", {"input": "input_ids=1x32,1x64:int64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
-        ("encoder", {"input": "scale=1x128"}, [["1x128", "1x128", "1x128"]]),
-        ("blended", {}, [["1x3x8x8", "1x1x1x1"]]),
-        ("pooled", {"dim": {"image_size": [4, 16]}}, [["1x3x4x4"], ["1x3x16x16"]]),
-        ("pooled", {"input": "input=1x3x4x6,2x3x8x8"}, [["1x3x4x6"], ["2x3x8x8"]]),
-    ],
-)
+@pytest.mark.parametrize(("factory", "words", "shapes"), [
+    ("encoder", {"dim": "sequence_length=32,64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
+    ("encoder", {"input": "input_ids=1x32,1x64:int64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
+    ("encoder", {"input": "scale=1x128"}, [["1x128", "1x128", "1x128"]]),
+    ("blended", {}, [["1x3x8x8", "1x1x1x1"]]),
+    ("pooled", {"dim": {"image_size": [4, 16]}}, [["1x3x4x4"], ["1x3x16x16"]]),
+    ("pooled", {"input": "input=1x3x4x6,2x3x8x8"}, [["1x3x4x6"], ["2x3x8x8"]]),
+])  # fmt: skip
 def test_inputs_of_a_factory_have_usual_names(
     factory: str, words: dict[str, object], shapes: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

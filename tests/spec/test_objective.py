@@ -13,55 +13,46 @@ from inferlens.spec.objective import MEASURES, SHORT, Constraint, Objective
 from tests.refusals import refusal
 
 
-@pytest.mark.parametrize(
-    ("word", "name"),
-    [
-        ("latency", "latency"), ("latency.p50", "latency"), ("latency.p95", "latency.p95"), ("p99", "latency.p99"),
-        ("throughput", "throughput"), ("energy", "energy"), (" memory ", "memory"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("word", "name"), [
+    ("latency", "latency"), ("latency.p50", "latency"), ("latency.p95", "latency.p95"), ("p99", "latency.p99"),
+    ("throughput", "throughput"), ("energy", "energy"), (" memory ", "memory"),
+])  # fmt: skip
 def test_an_objective_is_a_word(word: str, name: str) -> None:
     assert Objective.parse(word) == Objective(name)
     assert Objective(name).measure is MEASURES[name]
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "limit"),
-    [
-        ("error=1e-2", "error", 0.01),
-        ("error=1%", "error", 0.01),
-        ("memory=2GiB", "memory", 2 * 2**30),
-        ("memory=500MB", "memory", 5e8),
-        ("build=10m", "build", 600.0),
-        ("p99=5ms", "latency.p99", 0.005),
-        (" latency.p95 = 200us ", "latency.p95", 0.0002),
-        ("latency=4ms", "latency", 0.004),
-        ("energy=0.5J", "energy", 0.5),
-        ("energy=20mJ", "energy", 0.02),
-        ("throughput=1000", "throughput", 1000.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "limit"), [
+    ("error=1e-2", "error", 0.01),
+    ("error=1%", "error", 0.01),
+    ("memory=2GiB", "memory", 2 * 2**30),
+    ("memory=500MB", "memory", 5e8),
+    ("build=10m", "build", 600.0),
+    ("p99=5ms", "latency.p99", 0.005),
+    (" latency.p95 = 200us ", "latency.p95", 0.0002),
+    ("latency=4ms", "latency", 0.004),
+    ("energy=0.5J", "energy", 0.5),
+    ("energy=20mJ", "energy", 0.02),
+    ("throughput=1000", "throughput", 1000.0),
+])  # fmt: skip
 def test_a_constraint_is_a_measure_and_its_limit(text: str, name: str, limit: float) -> None:
     constraint = Constraint.parse(text)
     assert (constraint.name, constraint.limit) == (name, pytest.approx(limit))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("eror=1", "no constraint 'eror'.*did you mean error"),
-        ("error", "has no limit.*error=1e-2"),
-        ("error=2", "'2' is not a relative error"),
-        ("error=", "is not a valid relative error"),
-        ("error=0", "Nothing keeps a limit of 0 for error"),
-        ("memory=2", "is not a valid size of memory.*2GiB"),
-        ("memory=-2GiB", "is not a valid size of memory"),
-        ("energy=5", "is not a valid energy.*2J"),
-        ("p99=fast", "is not a duration"),
-        ("throughput=1e99999", "is not a valid rate"),
-        ("accuracy-drop=3", "is not a percentage"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("eror=1", "no constraint 'eror'.*did you mean error"),
+    ("error", "has no limit.*error=1e-2"),
+    ("error=2", "'2' is not a relative error"),
+    ("error=", "is not a valid relative error"),
+    ("error=0", "Nothing keeps a limit of 0 for error"),
+    ("memory=2", "is not a valid size of memory.*2GiB"),
+    ("memory=-2GiB", "is not a valid size of memory"),
+    ("energy=5", "is not a valid energy.*2J"),
+    ("p99=fast", "is not a duration"),
+    ("throughput=1e99999", "is not a valid rate"),
+    ("accuracy-drop=3", "is not a percentage"),
+])  # fmt: skip
 def test_what_limits_nothing_is_refused(text: str, message: str) -> None:
     refusal(message, Constraint.parse, text)
 

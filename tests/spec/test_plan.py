@@ -87,21 +87,18 @@ def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
 # What is asked for, and the cases that it means
 
 
-@pytest.mark.parametrize(
-    ("machine", "model_info", "words", "labels"),
-    [
-        (LAPTOP, RESNET, {}, ["pytorch fp32 cpu", "onnxruntime:cpu fp32 cpu", "torchscript:trace fp32 cpu"]),
-        (GPU_HOST, RESNET, {}, ["pytorch fp32 cuda"]),
-        (LAPTOP, RESNET, {"backend": "torchscript:all"}, ["torchscript:trace fp32 cpu", "torchscript:script fp32 cpu"]),
-        (LAPTOP, RESNET, {"backend": "pytorch,pytorch", "batch": "1,1"}, ["pytorch fp32 cpu"]),
-        (LAPTOP, RESNET, {"backend": "pytorch", "io": "", "precision": "", "threads": ""}, ["pytorch fp32 cpu"]),
-        (GPU_HOST, RESNET, {"io": "host,device"}, ["pytorch fp32 cuda host io", "pytorch fp32 cuda"]),
-        (TENSORRT, RESNET, {"backend": "tensorrt"}, ["tensorrt:rtx fp32 cuda"]),
-        (QUANTIZING, onnx_file("int8"), {}, ["onnxruntime:cpu int8 cpu"]),
-        (BOTH_FLAVOURS, engine(spec=RESNET.spec, format="module", variant="rtx"), {}, ["tensorrt:rtx fp16 cuda"]),
-        (BOTH_FLAVOURS, engine(), {}, ["tensorrt:trt fp16 cuda"]),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model_info", "words", "labels"), [
+    (LAPTOP, RESNET, {}, ["pytorch fp32 cpu", "onnxruntime:cpu fp32 cpu", "torchscript:trace fp32 cpu"]),
+    (GPU_HOST, RESNET, {}, ["pytorch fp32 cuda"]),
+    (LAPTOP, RESNET, {"backend": "torchscript:all"}, ["torchscript:trace fp32 cpu", "torchscript:script fp32 cpu"]),
+    (LAPTOP, RESNET, {"backend": "pytorch,pytorch", "batch": "1,1"}, ["pytorch fp32 cpu"]),
+    (LAPTOP, RESNET, {"backend": "pytorch", "io": "", "precision": "", "threads": ""}, ["pytorch fp32 cpu"]),
+    (GPU_HOST, RESNET, {"io": "host,device"}, ["pytorch fp32 cuda host io", "pytorch fp32 cuda"]),
+    (TENSORRT, RESNET, {"backend": "tensorrt"}, ["tensorrt:rtx fp32 cuda"]),
+    (QUANTIZING, onnx_file("int8"), {}, ["onnxruntime:cpu int8 cpu"]),
+    (BOTH_FLAVOURS, engine(spec=RESNET.spec, format="module", variant="rtx"), {}, ["tensorrt:rtx fp16 cuda"]),
+    (BOTH_FLAVOURS, engine(), {}, ["tensorrt:trt fp16 cuda"]),
+])  # fmt: skip
 def test_what_a_plan_means(machine: Any, model_info: ModelInfo, words: dict[str, Any], labels: list[str]) -> None:
     planned = cases(machine, model_info, **words)
     assert [item.case.label.replace(f" batch {model_info.batch}", "") for item in planned] == labels
@@ -127,20 +124,17 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
 # What cannot run here
 
 
-@pytest.mark.parametrize(
-    ("machine", "model_info", "words", "reason", "hint"),
-    [
-        (LAPTOP, RESNET, {"backend": "onnxruntime:cuda"}, "no CUDA provider", "pip install onnxruntime-gpu"),
-        (LAPTOP, RESNET, {"backend": "onnxruntime", "precision": "fp16"}, "no kernels", "--precision fp32"),
-        (LAPTOP, RESNET, {"backend": "pytorch", "io": "host"}, "begins and ends on the host", "without --io host"),
-        (LAPTOP, RESNET, {"backend": "pytorch", "precision": "int8"}, "int8", "--precision fp32,fp16,bf16"),
-        (LAPTOP, RESNET, {"backend": "fake:steady"}, "format 'module'", ""),
-        (QUANTIZING, onnx_file("fp32"), {"precision": "int8"}, "not quantized to int8", "QuantizeLinear"),
-        (TENSORRT, RESNET, {"backend": "tensorrt"}, NO_GPU.reason, NO_GPU.hint),
-        (TENSORRT, RESNET, {"backend": "tensorrt:trt"}, "TensorRT is not installed.", "pip install"),
-        (ON_GPU, engine(spec="fake:a", format="fake"), {"precision": "fp32"}, "fp16", "--precision fp16"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model_info", "words", "reason", "hint"), [
+    (LAPTOP, RESNET, {"backend": "onnxruntime:cuda"}, "no CUDA provider", "pip install onnxruntime-gpu"),
+    (LAPTOP, RESNET, {"backend": "onnxruntime", "precision": "fp16"}, "no kernels", "--precision fp32"),
+    (LAPTOP, RESNET, {"backend": "pytorch", "io": "host"}, "begins and ends on the host", "without --io host"),
+    (LAPTOP, RESNET, {"backend": "pytorch", "precision": "int8"}, "int8", "--precision fp32,fp16,bf16"),
+    (LAPTOP, RESNET, {"backend": "fake:steady"}, "format 'module'", ""),
+    (QUANTIZING, onnx_file("fp32"), {"precision": "int8"}, "not quantized to int8", "QuantizeLinear"),
+    (TENSORRT, RESNET, {"backend": "tensorrt"}, NO_GPU.reason, NO_GPU.hint),
+    (TENSORRT, RESNET, {"backend": "tensorrt:trt"}, "TensorRT is not installed.", "pip install"),
+    (ON_GPU, engine(spec="fake:a", format="fake"), {"precision": "fp32"}, "fp16", "--precision fp16"),
+])  # fmt: skip
 def test_what_cannot_run_here_is_a_case_with_a_reason(
     machine: Any, model_info: ModelInfo, words: dict[str, str], reason: str, hint: str
 ) -> None:
@@ -150,14 +144,11 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
     assert hint in planned.refusal.hint
 
 
-@pytest.mark.parametrize(
-    ("machine", "model_info", "words", "what", "hint"),
-    [
-        ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens backends"),
-        (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
-        (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model_info", "words", "what", "hint"), [
+    ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens backends"),
+    (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
+    (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
+])  # fmt: skip
 def test_where_nothing_runs_it_is_said_what_is_lacking(
     machine: Any, model_info: ModelInfo, words: dict[str, str], what: str, hint: str
 ) -> None:
@@ -172,19 +163,16 @@ def test_where_nothing_runs_it_is_said_what_is_lacking(
 SOURCE = {"spec": "torchvision:resnet18", "format": "module", "weights": "a.pth", "seed": 3}
 
 
-@pytest.mark.parametrize(
-    ("machine", "model_info", "words", "label"),
-    [
-        (GPU_HOST, RESNET, {"precision": "fp16", "batch": 8, "seed": 3, "threads": 1}, "pytorch fp32 batch 8 cpu"),
-        (QUANTIZING, onnx_file("int8"), {}, "onnxruntime:cpu int8 batch 1 cpu graph_optimization=disable"),
-        (ON_GPU, engine(**SOURCE), {}, "pytorch fp32 batch 2 cpu"),
-        (
-            ON_GPU, engine(spec="onnx:net.onnx", format="onnx", precision="int8"), {},
-            "onnxruntime:cpu int8 batch 2 cpu graph_optimization=disable",
-        ),
-        (ON_GPU, engine(), {}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("machine", "model_info", "words", "label"), [
+    (GPU_HOST, RESNET, {"precision": "fp16", "batch": 8, "seed": 3, "threads": 1}, "pytorch fp32 batch 8 cpu"),
+    (QUANTIZING, onnx_file("int8"), {}, "onnxruntime:cpu int8 batch 1 cpu graph_optimization=disable"),
+    (ON_GPU, engine(**SOURCE), {}, "pytorch fp32 batch 2 cpu"),
+    (
+        ON_GPU, engine(spec="onnx:net.onnx", format="onnx", precision="int8"), {},
+        "onnxruntime:cpu int8 batch 2 cpu graph_optimization=disable",
+    ),
+    (ON_GPU, engine(), {}, None),
+])  # fmt: skip
 def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(
     machine: Any, model_info: ModelInfo, words: dict[str, Any], label: str | None
 ) -> None:
@@ -230,21 +218,14 @@ def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
 ODD = 'a "quoted" \\ pa\x7fth é.onnx'
 
 
-@pytest.mark.parametrize(
-    ("machine", "model_info", "words"),
-    [
-        (LAPTOP, RESNET, {"backend": "all", "precision": "fp32,bf16"}),
-        (LAPTOP, RESNET, {"backend": "pytorch", "weights": ODD, "checkout": "../old", "threads": "1,2", "cold": True}),
-        (GPU_HOST, RESNET, {"io": "host,device", "rotate": True, "device": "cpu,cuda"}),
-        (LAPTOP, ModelInfo(spec=f"onnx:{ODD}", name="odd", format="onnx", batch=None), {}),
-        (
-            LAPTOP,
-            FAKE,
-            {"backend": "fake:fast", "depth": "1,4", "option": ["fake.latency=0.00001,4", "fake.when=exit"]},
-        ),
-        (LAPTOP, FAKE, {"input": ["x=1..16x3x8x8:opt=2", "x:0=1..16x8:int64:-5..10"], "batch": "1,3", "seed": 7}),
-    ],
-)
+@pytest.mark.parametrize(("machine", "model_info", "words"), [
+    (LAPTOP, RESNET, {"backend": "all", "precision": "fp32,bf16"}),
+    (LAPTOP, RESNET, {"backend": "pytorch", "weights": ODD, "checkout": "../old", "threads": "1,2", "cold": True}),
+    (GPU_HOST, RESNET, {"io": "host,device", "rotate": True, "device": "cpu,cuda"}),
+    (LAPTOP, ModelInfo(spec=f"onnx:{ODD}", name="odd", format="onnx", batch=None), {}),
+    (LAPTOP, FAKE, {"backend": "fake:fast", "depth": "1,4", "option": ["fake.latency=0.00001,4", "fake.when=exit"]}),
+    (LAPTOP, FAKE, {"input": ["x=1..16x3x8x8:opt=2", "x:0=1..16x8:int64:-5..10"], "batch": "1,3", "seed": 7}),
+])  # fmt: skip
 def test_a_case_as_a_plan_file_means_that_case_alone(
     tmp_path: Path, machine: Any, model_info: ModelInfo, words: dict[str, Any]
 ) -> None:
@@ -267,22 +248,19 @@ def test_a_plan_file_of_a_case_is_short() -> None:
 # What is measured, and how much
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"max_time": "0"}, "max_time of 0"),
-        ({"half_width": "1%", "iterations": 5}, "iterations and half_width both say when"),
-        ({"half_width": "0"}, "not a percentage"),
-        ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
-        ({"mode": "throughput", "iterations": 5}, "iterations needs timed single calls"),
-        ({"mode": "latency", "depth": 4}, "depth needs throughput"),
-        ({"cold": True, "depth": 4}, "not measured with --cold"),
-        ({"mode": "speed"}, "no mode 'speed'"),
-        ({"repeats": 0}, "'0' is not valid for repeats"),
-        ({"trust": "yes"}, "true or false"),
-        ({"sead": 1}, "did you mean seed"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ({"max_time": "0"}, "max_time of 0"),
+    ({"half_width": "1%", "iterations": 5}, "iterations and half_width both say when"),
+    ({"half_width": "0"}, "not a percentage"),
+    ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
+    ({"mode": "throughput", "iterations": 5}, "iterations needs timed single calls"),
+    ({"mode": "latency", "depth": 4}, "depth needs throughput"),
+    ({"cold": True, "depth": 4}, "not measured with --cold"),
+    ({"mode": "speed"}, "no mode 'speed'"),
+    ({"repeats": 0}, "'0' is not valid for repeats"),
+    ({"trust": "yes"}, "true or false"),
+    ({"sead": 1}, "did you mean seed"),
+])  # fmt: skip
 def test_words_that_contradict_each_other_are_refused(words: dict[str, Any], message: str) -> None:
     refusal(message, Plan.from_words, {"model": "fake:demo", **words})
 
@@ -293,15 +271,12 @@ def test_words_of_measuring_are_kept() -> None:
     assert Plan.from_words({"model": "m", "seconds": "0"}).budget.seconds == 0.0
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3},
-        {"thorough": True},
-        {"quick": True, "half_width": "2%", "mode": "latency", "max_time": "3s"},
-        {"repeats": 5, "seconds": "2s", "timeout": "90s"},
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3},
+    {"thorough": True},
+    {"quick": True, "half_width": "2%", "mode": "latency", "max_time": "3s"},
+    {"repeats": 5, "seconds": "2s", "timeout": "90s"},
+])  # fmt: skip
 def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given: dict[str, Any]) -> None:
     plan = Plan.from_words({"model": "fake:demo", **given})
     said = budget_words(plan.budget, plan.repeats)
@@ -343,16 +318,13 @@ def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
     assert on_cpu[1].fallback.case == replace(on_cpu[1].case, options={})
 
 
-@pytest.mark.parametrize(
-    ("words", "way"),
-    [
-        ({"backend": ("torch_compile:default",)}, "torch_compile:default"),
-        (
-            {"backend": ("torch_compile",), "option": {"torch_compile.dynamic": ("true",)}},
-            "torch_compile:default dynamic=true",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "way"), [
+    ({"backend": ("torch_compile:default",)}, "torch_compile:default"),
+    (
+        {"backend": ("torch_compile",), "option": {"torch_compile.dynamic": ("true",)}},
+        "torch_compile:default dynamic=true",
+    ),
+])  # fmt: skip
 def test_a_variant_or_an_option_means_exactly_that(words: dict[str, Any], way: str) -> None:
     (planned,) = recommended(device=("cpu",), **words)
     assert (planned.case.way, planned.fallback) == (way, None)

@@ -36,19 +36,16 @@ def rounds(*ratios: float) -> tuple[dict[int, float], dict[int, float]]:
     return base, {number: base[number] + math.log(ratio) for number, ratio in enumerate(ratios)}
 
 
-@pytest.mark.parametrize(
-    ("ratio", "half", "verdict"),
-    [
-        (1.05, 0.04, "SLOWER"),
-        (0.95, 0.04, "FASTER"),
-        (1.00, 0.015, "SAME"),
-        (1.01, 0.005, "SAME"),  # sure, but smaller than the threshold
-        (1.015, 0.01, "UNDECIDED"),
-        (1.05, 0.06, "UNDECIDED"),
-        (1.00, 0.03, "UNDECIDED"),
-        (1.0205, 0.01, "SLOWER"),
-    ],
-)
+@pytest.mark.parametrize(("ratio", "half", "verdict"), [
+    (1.05, 0.04, "SLOWER"),
+    (0.95, 0.04, "FASTER"),
+    (1.00, 0.015, "SAME"),
+    (1.01, 0.005, "SAME"),  # sure, but smaller than the threshold
+    (1.015, 0.01, "UNDECIDED"),
+    (1.05, 0.06, "UNDECIDED"),
+    (1.00, 0.03, "UNDECIDED"),
+    (1.0205, 0.01, "SLOWER"),
+])  # fmt: skip
 def test_the_verdict_follows_from_the_interval(ratio, half, verdict):
     assert conclude(difference(ratio, half), threshold=0.02, level=0.95).verdict == verdict
 

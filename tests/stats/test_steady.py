@@ -22,18 +22,15 @@ def found(name: str, count: int, correlation: float, outliers: float = 0.0) -> l
 
 @pytest.mark.parametrize("count", [50, 1000])
 @pytest.mark.parametrize(("correlation", "outliers"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.02)])
-@pytest.mark.parametrize(
-    ("name", "reason", "start"),
-    [
-        ("flat", "steady", 0.0),
-        ("step down", "warm-up", 0.2),
-        ("step up", "warm-up", 0.3),
-        ("short decay", "warm-up", 0.55),
-        ("late step up", "never-steady", 0.0),
-        ("long decay", "drifting", 0.0),
-        ("cycles", "cycling", 0.0),
-    ],
-)
+@pytest.mark.parametrize(("name", "reason", "start"), [
+    ("flat", "steady", 0.0),
+    ("step down", "warm-up", 0.2),
+    ("step up", "warm-up", 0.3),
+    ("short decay", "warm-up", 0.55),
+    ("late step up", "never-steady", 0.0),
+    ("long decay", "drifting", 0.0),
+    ("cycles", "cycling", 0.0),
+])  # fmt: skip
 def test_shapes_are_told_apart(name, reason, start, count, correlation, outliers):
     series = found(name, count, correlation, outliers)
     reasons = Counter(one.reason for one in series)
@@ -110,40 +107,34 @@ def test_ordinary_samples_raise_no_doubt(spread):
     assert not any(codes(lognormal(seed, 1000, spread=spread)) for seed in range(5))
 
 
-@pytest.mark.parametrize(
-    ("code", "samples"),
-    [
-        ("few-samples", normal(1, 19)),
-        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
-        ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
-        ("drifting", 1 + 0.2 * AT + noise(2)),
-        ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
-        ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
-        ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
-        ("quantised", np.round(100 * (1 + noise(7))) / 100),
-        ("quantised", [1.0] * 100),
-    ],
-)
+@pytest.mark.parametrize(("code", "samples"), [
+    ("few-samples", normal(1, 19)),
+    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
+    ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
+    ("drifting", 1 + 0.2 * AT + noise(2)),
+    ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
+    ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
+    ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
+    ("quantised", np.round(100 * (1 + noise(7))) / 100),
+    ("quantised", [1.0] * 100),
+])  # fmt: skip
 def test_each_doubt_is_raised(code, samples):
     assert code in codes(samples)
     assert code in CODES
 
 
-@pytest.mark.parametrize(
-    ("code", "samples"),
-    [
-        ("few-samples", normal(1, 20)),
-        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0]),
-        ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100),  # too little to matter
-        ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0]),
-        ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
-        ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
-        ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
-        ("two-modes", 1 + 0.003 * (np.random.default_rng(5).random(300) < 0.4) + noise(5) / 100),
-        ("quantised", np.round(1000 * (1 + noise(7)))),
-        ("quantised", [*normal(1, 100), *normal(1, 20)]),
-    ],
-)
+@pytest.mark.parametrize(("code", "samples"), [
+    ("few-samples", normal(1, 20)),
+    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0]),
+    ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100),  # too little to matter
+    ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0]),
+    ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
+    ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
+    ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
+    ("two-modes", 1 + 0.003 * (np.random.default_rng(5).random(300) < 0.4) + noise(5) / 100),
+    ("quantised", np.round(1000 * (1 + noise(7)))),
+    ("quantised", [*normal(1, 100), *normal(1, 20)]),
+])  # fmt: skip
 def test_each_doubt_stays_away(code, samples):
     assert code not in codes(samples)
 

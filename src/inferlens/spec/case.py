@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -488,14 +488,10 @@ def keep_of(texts: Iterable[str]) -> str:
     """
     by_precision: dict[str, set[str]] = {}
     for text in map(str, texts):
-        precision = ""
-        for word in filter(None, (part.strip() for part in text.split(","))):
-            head, colon, rest = word.partition(":")
-            if colon and head in (*PRECISIONS, *QUANTIZED):
-                precision, word = head, rest
-            if precision not in PRECISIONS or not word or any(char.isspace() for char in word):
+        for layer, precision in _kept(text):
+            if precision not in PRECISIONS or not layer or any(char.isspace() for char in layer):
                 raise InferlensError(f"'{text[:100]}' does not say which layers to keep.", expected=_KEEP_FORM)
-            by_precision.setdefault(precision, set()).add(word)
+            by_precision.setdefault(precision, set()).add(layer)
     layers = [layer for names in by_precision.values() for layer in names]
     for layer in layers:
         if layers.count(layer) > 1:
@@ -505,13 +501,16 @@ def keep_of(texts: Iterable[str]) -> str:
 
 def kept_layers(case: Case) -> dict[str, str]:
     """Return the precision of every layer that a case keeps, by the layer's name."""
-    precisions, precision = {}, ""
-    for word in filter(None, case.keep.split(",")):
+    return dict(_kept(case.keep))
+
+
+def _kept(text: str) -> Iterator[tuple[str, str]]:
+    precision = ""
+    for word in filter(None, (part.strip() for part in text.split(","))):
         head, colon, rest = word.partition(":")
-        if colon and head in PRECISIONS:
+        if colon and head in (*PRECISIONS, *QUANTIZED):
             precision, word = head, rest
-        precisions[word] = precision
-    return precisions
+        yield word, precision
 
 
 def keep_words(case: Case) -> list[str]:
@@ -541,9 +540,8 @@ def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsuppor
     return Unsupported(what, expected=one_of(keeps), hint=f"--keep {keeps[0]}:LAYER")
 
 
-def check_kept(case: Case, layers: Iterable[str]) -> None:
+def check_kept(case: Case, layers: Collection[str]) -> None:
     """Raise Unsupported if a layer to keep is not among ``layers``."""
-    layers = list(layers)
     for layer in kept_layers(case):
         if layer not in layers:
             raise unknown_layer(layer, layers)
