@@ -34,14 +34,10 @@ def ran(
         measured = [taken("latency", seconds * factor)]
         measured += [taken("GPU time", gpu * factor)] if gpu else []
         measured += [taken("throughput", rate / factor)] if rate else []
-        name = f"{of.digest}-{run}-{repeat}"
         given: dict[str, Any] = {
-            "measurements": tuple(measured),
-            "run": run,
-            "repeat": repeat,
-            "repeats": processes,
-            "id": name,
-        }
+            "measurements": tuple(measured), "run": run, "repeat": repeat, "repeats": processes,
+            "id": f"{of.digest}-{run}-{repeat}",
+        }  # fmt: skip
         found.append(record(of, median=None, **{**given, **fields}))
     return found
 

@@ -18,45 +18,26 @@ def work_of(*modules: ModuleWork, **fields: Any) -> Work:
 
 def module(path: str, flops: float = 0.0, weights: float = 0, outputs: float = 0, **sources: float) -> ModuleWork:
     """A module in millions; of ``sources``, ``given`` are the model's inputs and ``_`` in a path stands for a dot."""
-    given = sources.pop("given", 0)
-    calls = int(sources.pop("calls", 1))
-    returned = sources.pop("returned", 0)
+    given, calls, returned = sources.pop("given", 0), int(sources.pop("calls", 1)), sources.pop("returned", 0)
     return ModuleWork(
-        module=path,
-        kind="Module",
-        calls=calls,
-        flops=flops * MEGA,
-        weights=round(weights * MEGA),
-        inputs=round((given + sum(sources.values())) * MEGA),
-        outputs=round(outputs * MEGA),
+        module=path, kind="Module", calls=calls, flops=flops * MEGA, weights=round(weights * MEGA),
+        inputs=round((given + sum(sources.values())) * MEGA), outputs=round(outputs * MEGA),
         sources={name.replace("_", "."): round(size * MEGA) for name, size in sources.items()},
         returned=round(returned * MEGA),
-    )
+    )  # fmt: skip
 
 
 def operator(
-    path: str,
-    name: str,
-    flops: float = 0.0,
-    weights: float = 0,
-    outputs: float = 0,
-    *,
-    given: float = 0,
-    made: dict[int, float] | None = None,
-    returned: float = 0,
-) -> OperatorWork:
+    path: str, name: str, flops: float = 0.0, weights: float = 0, outputs: float = 0, *, given: float = 0,
+    made: dict[int, float] | None = None, returned: float = 0,
+) -> OperatorWork:  # fmt: skip
     """One call in millions; ``made``: what others made of what it reads, by their places."""
     sources = {place: round(size * MEGA) for place, size in (made or {}).items()}
     return OperatorWork(
-        module=path,
-        operator=name,
-        flops=flops * MEGA,
-        weights=round(weights * MEGA),
-        inputs=round(given * MEGA) + sum(sources.values()),
-        outputs=round(outputs * MEGA),
-        sources=sources,
+        module=path, operator=name, flops=flops * MEGA, weights=round(weights * MEGA),
+        inputs=round(given * MEGA) + sum(sources.values()), outputs=round(outputs * MEGA), sources=sources,
         returned=round(returned * MEGA),
-    )
+    )  # fmt: skip
 
 
 CHAIN = work_of(

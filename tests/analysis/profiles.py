@@ -37,23 +37,13 @@ def profile(of: Case, layers: list[Layer], *, outside: float = 0.2e-3, timed: st
     time_layers = [layer.times for layer in layers if layer.times]
     runs = len(time_layers[0]) if time_layers else RUNS
     whole = tuple(float(value) + outside for value in np.sum(time_layers or [np.zeros(runs)], axis=0))
+    begun, clock = tuple(0.05 * run for run in range(runs)), "host: perf_counter_ns"
     defaults: dict[str, Any] = {
-        "id": f"profile {of.digest}",
-        "record": f"{of.digest}-1",
-        "created": "2026-05-04T10:00:01Z",
-        "level": "layer",
-        "runs": runs,
-        "status": "ok",
-        "model": facts(of),
+        "id": f"profile {of.digest}", "record": f"{of.digest}-1", "created": "2026-05-04T10:00:01Z", "level": "layer",
+        "runs": runs, "status": "ok", "model": facts(of),
         "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
-        "layers": Layers(
-            layers=tuple(layers),
-            whole=whole,
-            begun=tuple(0.05 * run for run in range(runs)),
-            timed=timed,  # type: ignore[arg-type]
-            clock="host: perf_counter_ns",
-        ),
-    }
+        "layers": Layers(layers=tuple(layers), whole=whole, begun=begun, timed=timed, clock=clock),  # type: ignore[arg-type]
+    }  # fmt: skip
     return Profile(case=of, **{**defaults, **fields})
 
 

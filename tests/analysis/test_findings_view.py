@@ -133,19 +133,19 @@ NOT_FASTER = (
 
 @pytest.mark.parametrize(("fastest", "hint"), [(6e-3, NOT_FASTER), (2e-3, "Take openvino fp32, which was")])
 def test_what_was_raced_is_not_advised_again(tmp_path: Path, fastest: float, hint: str) -> None:
+    def said() -> str:
+        shown = inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout
+        return " ".join(shown.replace("\\\n", "").split())
+
     parts = [layer("conv", 3.0, "Conv2d"), layer("relu", 1.0, "ReLU")]
     folder = saved(tmp_path / "results", layered(*parts, environment=CPU_MACHINE), median=4e-3)
     for name, seconds in (("openvino", fastest), ("onnxruntime:cpu", 5e-3)):
-        said = " ".join(
-            inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout.replace("\\\n", "").split()
-        )
-        assert "A backend that fuses such layers: inferlens bench resnet18 --batch 1" in said, "one is not all"
+        assert "A backend that fuses such layers: inferlens bench resnet18 --batch 1" in said(), "one is not all"
         (folder / name.partition(":")[0]).mkdir()
         made = record(case(name), samples=(seconds,) * 60, id=name)
         (folder / name.partition(":")[0] / "record.json").write_bytes(encode(made))
-    said = " ".join(inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout.replace("\\\n", "").split())
-    assert hint in said
-    assert "A backend that fuses" not in said
+    assert hint in said()
+    assert "A backend that fuses" not in said()
 
 
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path: Path) -> None:

@@ -135,12 +135,7 @@ ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option
         ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "order: inferlens bench ", "pad"),
         ("reformats", reformatted(on_gpu("pytorch")), ORDER, "?"),
         ("reformats", reformatted(on_gpu("pytorch", channels_last=True)), "other backends", "channels_last"),
-        (
-            "reformats",
-            reformatted(on_gpu("onnxruntime:cuda")),
-            "--option onnxruntime.prefer_nhwc=true",
-            "channels_last",
-        ),
+        ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "onnxruntime.prefer_nhwc=true", "channels_last"),
         ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "other backends", "channels_last"),
         ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
         ("tensor-cores-unused", launched(kernel("convolve_sgemm", 100.0, tensor_cores=False)), ORDER, "?"),
@@ -148,27 +143,15 @@ ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option
         ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "A trade of accuracy for time, so check", "?"),
         ("tf32-off", layered(CONV, of=on_gpu("torch_tensorrt:loaded", "fp32")), "of an engine, when it is built", "?"),
         ("far-above-floor", far(on_gpu("pytorch")), "true --option pytorch.cudnn_benchmark=true", "?"),
-        (
-            "far-above-floor",
-            far(on_gpu("tensorrt:trt")),
-            "-b tensorrt:trt --precision fp16 --batch 1 --option tensorrt",
-            "?",
-        ),
-        (
-            "far-above-floor",
-            far(on_gpu("tensorrt:rtx")),
-            "algorithm: inferlens bench resnet18 --precision",
-            "optimization_level",
-        ),
+        ("far-above-floor", far(on_gpu("tensorrt:trt")),
+         "-b tensorrt:trt --precision fp16 --batch 1 --option tensorrt", "?"),
+        ("far-above-floor", far(on_gpu("tensorrt:rtx")),
+         "algorithm: inferlens bench resnet18 --precision", "optimization_level"),
         ("batch-norm-not-folded", layered(*PAIR), "--option pytorch.fuse=true", "?"),
-        (
-            "batch-norm-not-folded",
-            layered(*PAIR, of=case("torchscript:trace")),
-            "-b torchscript:trace --batch 1 --option torchscript.freeze=true",
-            "?",
-        ),
+        ("batch-norm-not-folded", layered(*PAIR, of=case("torchscript:trace")),
+         "-b torchscript:trace --batch 1 --option torchscript.freeze=true", "?"),
     ],
-)
+)  # fmt: skip
 def test_findings_hint_at_what_the_case_has_and_lacks(code: str, of: Profile, said: str, unsaid: str) -> None:
     advice = the(code, of).hint
     assert said in advice

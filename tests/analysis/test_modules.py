@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from inferlens.analysis.modules import ModuleTable, ancestor, module_path, module_table
-from inferlens.analysis.profile_table import Runs, profile_runs
+from inferlens.analysis.profile_table import profile_runs
 from inferlens.record.profile import ModuleWork, Work
 from tests.analysis.profiles import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
@@ -14,12 +14,7 @@ ALL = (eager(), fused(), other())
 
 
 def table(*profiles, **options) -> ModuleTable:
-    pairs = []
-    for item in profiles:
-        runs = profile_runs(item)
-        assert isinstance(runs, Runs)
-        pairs.append((item, runs))
-    return module_table(pairs, **options)
+    return module_table([(item, profile_runs(item)) for item in profiles], **options)
 
 
 def row(module_table: ModuleTable, path: str, kind: str = "module"):
@@ -103,10 +98,8 @@ def test_marks_are_where_they_can_be_trusted():
     # A part of these is counted elsewhere, or the backend does not name them.
     for path in ("conv1", "bn1", "layer1.0.conv1", "dropout"):
         assert not any(cell and cell.fastest for cell in row(module_table, path).cells)
-    for module_row in module_table.rows:
-        assert module_row.kind == "module" or not any(
-            cell and (cell.fastest or cell.slower) for cell in module_row.cells
-        )
+    others = [cell for one in module_table.rows if one.kind != "module" for cell in one.cells if cell]
+    assert not any(cell.fastest or cell.slower for cell in others)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +130,8 @@ def test_columns_that_cannot_be_compared_have_no_marks():
 def test_folding():
     module_table = table(eager(), depth=1)
     assert (module_table.depth, module_table.deepest) == (1, 3)
-    assert [".".join(one.path) for one in module_table.rows if one.kind == "module"] == [
-        "conv1",
-        "bn1",
-        "layer1",
-        "layer2",
-    ]
-    assert [one.folded for one in module_table.rows if one.kind == "module"] == [0, 0, 6, 3]
+    folded = {".".join(one.path): one.folded for one in module_table.rows if one.kind == "module"}
+    assert folded == {"conv1": 0, "bn1": 0, "layer1": 6, "layer2": 3}
     assert row(module_table, "layer1").cells == row(table(eager()), "layer1").cells
     assert table(eager(), depth=99).depth == 3
 

@@ -40,12 +40,8 @@ def advised(trace: bytes | Path) -> dict[str, Finding]:
     return {trace_finding.code: trace_finding for trace_finding in trace_findings(Analysis(read_trace(trace)))}
 
 
-ATTENTION = [
-    (BMM, 200, "aten::bmm"),
-    (SCALE, 50, "aten::div"),
-    (SOFTMAX, 300, "aten::_softmax"),
-    (BMM, 200, "aten::bmm"),
-]
+PRODUCT = (BMM, 200, "aten::bmm")
+ATTENTION = [PRODUCT, (SCALE, 50, "aten::div"), (SOFTMAX, 300, "aten::_softmax"), PRODUCT]
 
 
 def test_attention_of_single_kernels_is_named_and_its_products_are_not_advised_twice() -> None:
@@ -54,9 +50,8 @@ def test_attention_of_single_kernels_is_named_and_its_products_are_not_advised_t
     of = found["attention-not-fused"]
     # Softmax, scaling, and seven eighths of products that read one of eight elements at a time.
     assert of.seconds == pytest.approx((350 + 400 * 7 / 8) * 1e-6)
-    assert of.sentence.startswith(
-        "Attention is not fused, 1 softmax a step: 100 % of the GPU's time with its products: "
-    )
+    start = "Attention is not fused, 1 softmax a step: 100 % of the GPU's time with its products: "
+    assert of.sentence.startswith(start)
     assert "scaled_dot_product_attention" in of.hint
 
 
@@ -103,13 +98,8 @@ def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little() ->
 
 
 def test_the_calls_of_a_first_step_are_no_reason_to_launch_less() -> None:
-    events = [
-        step(0, 0, 9000),
-        event("cudaMalloc", 10, 8000, "cuda_runtime"),
-        launch(1, 8020),
-        kernel(1, 8100, 500, BMM),
-    ]
-    found = advised(text(*events, deviceProperties=[GPU]))
+    events = [event("cudaMalloc", 10, 8000, "cuda_runtime"), launch(1, 8020), kernel(1, 8100, 500, BMM)]
+    found = advised(text(step(0, 0, 9000), *events, deviceProperties=[GPU]))
     assert found["set-up"].seconds == pytest.approx(8e-3, rel=0.01)
     assert "cudaMalloc" in found["set-up"].sentence
     assert "host-bound" not in found
@@ -118,12 +108,8 @@ def test_the_calls_of_a_first_step_are_no_reason_to_launch_less() -> None:
 def test_a_gap_after_a_wait_of_the_host_is_that_waits() -> None:
     events: list[dict[str, Any]] = [step(0, 0, 1600)]
     for number in range(3):
-        at = 500.0 * number
-        events += [
-            event("aten::mm", at + 5, 10),
-            launch(number + 1, at + 10),
-            kernel(number + 1, at + 30, 200, ALIGNED),
-        ]
+        at, key = 500.0 * number, number + 1
+        events += [event("aten::mm", at + 5, 10), launch(key, at + 10), kernel(key, at + 30, 200, ALIGNED)]
         events += [event("aten::item", at + 40, 400), event("cudaStreamSynchronize", at + 50, 190, "cuda_runtime")]
     of = advised(text(*events, deviceProperties=[GPU]))["synchronising"]
     assert of.seconds == pytest.approx(2 * 281e-6, rel=0.01)  # from the end of a kernel to the next launch
@@ -131,13 +117,8 @@ def test_a_gap_after_a_wait_of_the_host_is_that_waits() -> None:
 
 
 def test_a_trace_of_a_cpu_is_advised_too() -> None:
-    events = [
-        step(0, 0, 1000),
-        event("aten::mm", 0, 450),
-        event("aten::copy_", 450, 150),
-        event("aten::relu", 600, 100),
-    ]
-    found = advised(text(*events))
+    events = [event("aten::mm", 0, 450), event("aten::copy_", 450, 150), event("aten::relu", 600, 100)]
+    found = advised(text(step(0, 0, 1000), *events))
     assert [(code, round((finding.seconds or 0) * 1e6)) for code, finding in found.items()] == [
         ("outside-operators", 300), ("products", 225), ("moves", 150),
     ]  # fmt: skip
@@ -148,10 +129,7 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
 def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention() -> None:
     found = advised(shared(H100))
     assert list(found) == ["data-loader", "attention-not-fused"]
-    assert [finding.saving for finding in found.values()] == [
-        pytest.approx(0.511, abs=2e-3),
-        pytest.approx(0.383, abs=2e-3),
-    ]
+    assert [finding.saving for finding in found.values()] == pytest.approx([0.511, 0.383], abs=2e-3)
 
 
 def test_every_advice_has_a_number_and_something_to_do() -> None:

@@ -17,7 +17,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.profile import GpuLimits
 from inferlens.trace.analysis import Analysis, Intervals
 from inferlens.trace.distributed import execution, rows_compared
-from inferlens.trace.kernels import achieved, blocks_that_fit, theoretical
+from inferlens.trace.kernels import achieved, theoretical
 from inferlens.trace.memory import devices, holders
 from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
@@ -92,7 +92,7 @@ def test_the_overview_by_hand() -> None:
     assert gpu.utilization == pytest.approx(600 / 1600)
     assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
     assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
-    at_stake = [trace_finding.seconds for trace_finding in trace_findings(analysis)]
+    at_stake = [finding.seconds for finding in trace_findings(analysis)]
     assert at_stake == sorted(at_stake, reverse=True)
 
 
@@ -100,11 +100,8 @@ def test_kernels_that_wait_for_the_host_could_save_less() -> None:
     """Those without tensor cores take more of a step than the GPU waits for the host."""
     analysis = Analysis(read_trace(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
     assert analysis.overview.bound == "host"
-    assert [trace_finding.code for trace_finding in trace_findings(analysis)] == [
-        "host-bound",
-        "tensor-cores-unused",
-        "elementwise",
-    ]
+    codes = [finding.code for finding in trace_findings(analysis)]
+    assert codes == ["host-bound", "tensor-cores-unused", "elementwise"]
 
 
 @given(
@@ -146,9 +143,8 @@ def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> No
 
 def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
     lengths = [100, 101, 99, 100, 250, 100, 101]
-    table = stepping(
-        Analysis(read_trace(text(*(step(number, 300 * number, item) for number, item in enumerate(lengths)))))
-    )
+    steps = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
+    table = stepping(Analysis(read_trace(text(*steps))))
     assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
     assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
     events = []
@@ -195,9 +191,7 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
     assert {name: row["tensor_cores"] for name, row in rows(kernels(analysis)).items()} == names
     (gpu,) = analysis.overview.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    (advice,) = [
-        trace_finding for trace_finding in trace_findings(analysis) if trace_finding.code == "tensor-cores-unused"
-    ]
+    (advice,) = [finding for finding in trace_findings(analysis) if finding.code == "tensor-cores-unused"]
     assert advice.seconds == pytest.approx(80e-6)  # of the one that by its name does not use them
 
 
@@ -391,24 +385,18 @@ def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory
         compute_capability=capability,
     )  # fmt: skip
     for block, registers, memory_of, expected in NVIDIAS[capability, threads, memory]:
-        assert (blocks_that_fit(gpu, (block, 1, 1), registers, memory_of) or 0) == expected
+        occupancy = min(expected * block / threads, 1.0) or None
+        assert theoretical(gpu, (block, 1, 1), registers, memory_of) == occupancy
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
     """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
-    for traced_event in (
-        traced_event for traced_event in runs(name)[0].events if traced_event.gpu_launch.kind == "kernel"
-    ):
-        own = achieved(
-            H200,
-            traced_event.gpu_launch.grid,
-            traced_event.gpu_launch.block,
-            traced_event.registers,
-            traced_event.shared_memory,
-        )
-        lost = traced_event.occupancy == 0 and (traced_event.shared_memory or 0) > 49152
-        assert lost or traced_event.occupancy == pytest.approx(own, abs=0.00501)
+    for traced in runs(name)[0].events:
+        if (launch := traced.gpu_launch).kind == "kernel":
+            own = achieved(H200, launch.grid, launch.block, traced.registers, traced.shared_memory)
+            lost = traced.occupancy == 0 and (traced.shared_memory or 0) > 49152
+            assert lost or traced.occupancy == pytest.approx(own, abs=0.00501)
 
 
 def test_few_blocks_leave_most_of_the_gpu_empty_and_what_is_not_known_has_no_occupancy() -> None:

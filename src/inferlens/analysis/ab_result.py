@@ -20,6 +20,7 @@ from inferlens.analysis.comparison import (
     check_limits,
     differences_sentence,
     parse_metric,
+    worst_exit_code,
 )
 from inferlens.analysis.interference import MachineLoad, mean_load
 from inferlens.analysis.measures import AccuracyPair
@@ -49,8 +50,6 @@ from inferlens.units import (
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 LARGEST_THRESHOLD = 0.1  # to propose if more rounds would not help
 PROBABLE = 0.75  # probability from which on an outcome is called probable
-_CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
-_WORST_FIRST = (1, 4, 3, 0)
 # Codes of notes that the interval over several rounds covers, or that the verdict implies.
 _COVERED = (
     "busy", "disturbed", "unsteady", "few-samples", "not-reached", "two-modes", "uneven-throughput", "repeat-failed",
@@ -88,42 +87,31 @@ class ABRule(Struct, frozen=True, kw_only=True):
 
 
 class ABResult(Struct, frozen=True, kw_only=True):
-    """The comparison of B with A after some rounds; ``print`` shows it.
-
-    Attributes:
-        verdict: of B against A; ``base`` and ``candidate`` are the measurements of A and of B.
-        end: why there is no further round; empty while there is.
-        rounds: rounds of which both sides have samples; ``seconds``: the time they took, everything included.
-        ratio: B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
-            :data:`LEAST_VERDICT_ROUNDS` rounds.
-        interval: of ``ratio``; those of all looks hold together with confidence ``rule.level``.
-        odds: probabilities that B is faster or slower by the threshold, or neither (``SAME``); empty before the second
-            round.
-        outputs: of two models, the agreement of B's outputs with A's.
-        accuracy: the accuracy of both, if the user asked for it.
-        revisions: of both checkouts, by git; empty without.
-        differences: between two environments; ``costs``: memory, build and error of A and of B.
-        run: shared by their records; ``output``: the folder of these.
-    """
+    """The comparison of B with A after some rounds; ``print`` shows it."""
 
     a: Case
     b: Case
-    verdict: Verdict
+    verdict: Verdict  # of B against A; ``base`` and ``candidate`` are the measurements of A and of B
     reason: str
-    end: End
+    end: End  # why there is no further round; empty while there is
     rule: ABRule
-    rounds: int
+    rounds: int  # rounds of which both sides have samples; ``seconds``: the time they took, everything included
     seconds: float
+    # B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
+    # :data:`LEAST_VERDICT_ROUNDS` rounds.
     ratio: float | None
-    interval: Interval | None
+    interval: Interval | None  # of ``ratio``; those of all looks hold together with confidence ``rule.level``
     base: Side
     candidate: Side
     notes: tuple[str, ...]
-    run: str
+    run: str  # shared by their records; ``output``: the folder of these
+    # Probabilities that B is faster or slower by the threshold, or neither (``SAME``); empty before the second
+    # round.
     odds: dict[str, float] = {}
-    outputs: Agreement | None = None
-    accuracy: AccuracyPair | None = None
-    revisions: tuple[str, str] = ("", "")
+    outputs: Agreement | None = None  # of two models, the agreement of B's outputs with A's
+    accuracy: AccuracyPair | None = None  # the accuracy of both, if the user asked for it
+    revisions: tuple[str, str] = ("", "")  # of both checkouts, by git; empty without
+    # Between two environments; ``costs``: memory, build and error of A and of B.
     differences: tuple[Difference, ...] = ()
     costs: tuple[dict[str, float | None], dict[str, float | None]] = ({}, {})
     output: str = "results"
@@ -133,12 +121,10 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """1 if B is slower, 4 if a side did not run, 3 if it is undecided, else 0."""
-        return _CODES[self.verdict]
+        return worst_exit_code([self.verdict])
 
     @property
     def machine_load(self) -> MachineLoad:
-        """Use of the machine by other programs meanwhile."""
         return mean_load((self.base.machine_load, self.candidate.machine_load))
 
     @property
@@ -160,7 +146,6 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The answer in one sentence: the verdict, the ratio with its interval, rounds and time."""
         effort = f"{plural(self.rounds, 'round')}, {duration(self.seconds)}"
         if self.verdict == "DID NOT RUN":
             return f"DID NOT RUN: {self.reason}"
@@ -187,7 +172,6 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def environments_sentence(self) -> str:
-        """The differences between two environments, in a sentence; empty for one."""
         if self.a.python == self.b.python or not (self.base.records and self.candidate.records):
             return ""
         if not self.differences:
@@ -208,7 +192,6 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def accuracy_sentence(self) -> str:
-        """The accuracy of both, in a sentence; empty if unknown."""
         pair = self.accuracy
         if not pair:
             return ""
@@ -303,26 +286,20 @@ class ABSteps(Struct, frozen=True, kw_only=True):
     """The comparisons of consecutive environments; ``print`` shows them.
 
     A change between two environments whose times differ is a cause; a change between two that are equally fast is not.
-
-    Attributes:
-        steps: consecutive comparisons; B of one step is A of the next one.
-        level: confidence that all verdicts together are right.
     """
 
-    steps: tuple[ABResult, ...]
-    level: float
+    steps: tuple[ABResult, ...]  # consecutive comparisons; B of one step is A of the next one
+    level: float  # confidence that all verdicts together are right
 
     def __repr__(self) -> str:
         return f"<ABSteps: {self.sentences[0]}>"
 
     @property
     def exit_code(self) -> int:
-        """1 if a step is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
-        return next(code for code in _WORST_FIRST if code in {step.exit_code for step in self.steps})
+        return worst_exit_code([step.verdict for step in self.steps])
 
     @property
     def machine_load(self) -> MachineLoad:
-        """Use of the machine by other programs meanwhile."""
         return mean_load(step.machine_load for step in self.steps)
 
     @property

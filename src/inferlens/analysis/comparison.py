@@ -39,8 +39,8 @@ RATES = ("throughput", CAPACITY)  # metrics of which more is better
 METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
+_EXIT_CODES: dict[Verdict, int] = {"SLOWER": 1, "DID NOT RUN": 4, "UNDECIDED": 3, "FASTER": 0, "SAME": 0}
 RecordSource = str | PathLike[str] | Sequence[Record] | LoadedRecords
-RecordPair = tuple[Record, Record]
 Match = tuple[CaseRuns | None, CaseRuns | None]  # the runs of one case in base and candidate
 
 OK = "ok"
@@ -64,6 +64,11 @@ UNLIKE = frozenset((
 _TOLERANCE = 0.02  # systems reserve a varying amount of memory, and round power limits
 
 
+def worst_exit_code(verdicts: Sequence[Verdict]) -> int:
+    """Return 1 if one is slower; else 4 if one did not run; else 3 if one is undecided; else 0."""
+    return next(_EXIT_CODES[verdict] for verdict in _EXIT_CODES if verdict in verdicts)
+
+
 class Difference(Struct, frozen=True):
     """A field in which base and candidate differ; ``unlike``: whether it makes the comparison meaningless."""
 
@@ -75,35 +80,26 @@ class Difference(Struct, frozen=True):
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """The measurements of a case on one side.
+    """The measurements of a case on one side."""
 
-    Attributes:
-        state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
-            ``not measured`` (the metric). Only ``ok`` can be compared.
-        device: name of the GPU, or of the CPU for cases on the CPU.
-        records: the ids of its records, one for each process; ``created``: when the last of them started.
-        runs: number of its runs, of which the newest counts.
-        median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
-        interval: of ``median``, at the comparison's confidence.
-        machine_load: use of the machine by other programs meanwhile.
-    """
-
+    # ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or ``not
+    # measured`` (the metric). Only ``ok`` can be compared.
     state: str
     reason: str = ""
-    device: str = ""
+    device: str = ""  # name of the GPU, or of the CPU for cases on the CPU
+    # The ids of its records, one for each process; ``created``: when the last of them started.
     records: tuple[str, ...] = ()
     created: str = ""
-    runs: int = 1
+    runs: int = 1  # number of its runs, of which the newest counts
     processes: int = 0
     samples: int = 0
-    median: float | None = None
-    interval: Interval | None = None
+    median: float | None = None  # over its processes, in seconds, or calls per second; ``None`` unless ``ok``
+    interval: Interval | None = None  # of ``median``, at the comparison's confidence
     notes: tuple[str, ...] = ()
-    machine_load: MachineLoad = MachineLoad()
+    machine_load: MachineLoad = MachineLoad()  # use of the machine by other programs meanwhile
 
     @property
     def ok(self) -> bool:
-        """Return whether it can be compared."""
         return self.state == OK
 
 
@@ -123,7 +119,6 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def comparable(self) -> bool:
-        """Return whether both sides can be compared."""
         return self.base.ok and self.candidate.ok
 
     @property
@@ -138,7 +133,6 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def outputs_unchecked(self) -> bool:
-        """Return whether the outputs of a side are unchecked."""
         return any(note.startswith(UNCHECKED) for side in (self.base, self.candidate) for note in side.notes)
 
     @property
@@ -148,25 +142,17 @@ class CaseComparison(Struct, frozen=True, kw_only=True):
 
 
 class RecordComparison(Struct, frozen=True, kw_only=True):
-    """All cases of two sets of records.
-
-    Attributes:
-        threshold: the smallest relative difference that matters.
-        level: confidence that all verdicts together are right.
-        comparisons: number of comparable cases; they share the error 1 - ``level``.
-        cases: in the order of the base, then those of the candidate only.
-    """
+    """All cases of two sets of records."""
 
     metric: ComparedMetric
-    threshold: float
-    level: float
-    comparisons: int
-    cases: tuple[CaseComparison, ...]
+    threshold: float  # the smallest relative difference that matters
+    level: float  # confidence that all verdicts together are right
+    comparisons: int  # number of comparable cases; they share the error 1 - ``level``
+    cases: tuple[CaseComparison, ...]  # in the order of the base, then those of the candidate only
     differences: tuple[Difference, ...] = ()
     problems: tuple[str, ...] = ()
 
     def with_verdict(self, verdict: Verdict) -> tuple[CaseComparison, ...]:
-        """Return the cases with a verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
@@ -182,25 +168,17 @@ class RecordComparison(Struct, frozen=True, kw_only=True):
 
     @property
     def measured_once(self) -> bool:
-        """Return whether all comparable cases were measured once."""
         return all(case.measured_once for case in self.cases if case.comparable)
 
     @property
     def common_cases(self) -> int:
-        """Number of cases with records on both sides."""
         return sum(MISSING not in (case.base.state, case.candidate.state) for case in self.cases)
 
     @property
     def exit_code(self) -> int:
-        """1 if a case is slower; else 4 if one did not run, or none ran; else 3 if one is undecided; else 0.
-
-        Cases that ran on neither side do not count if others ran on both.
-        """
-        if self.with_verdict("SLOWER"):
-            return 1
-        if not self.comparisons or any(not case.ran_on_neither for case in self.with_verdict("DID NOT RUN")):
-            return 4
-        return 3 if self.with_verdict("UNDECIDED") else 0
+        """The code of the worst verdict. Cases that ran on neither side do not count if others ran on both."""
+        verdicts: list[Verdict] = [case.verdict for case in self.cases if not case.ran_on_neither]
+        return worst_exit_code(verdicts or ["DID NOT RUN"])
 
 
 def compare(
@@ -228,7 +206,7 @@ def compare(
     check_limits(threshold, level)
     (base_records, problems), (candidate_records, more) = _load(base), _load(candidate)
     matches = match_cases(base_records, candidate_records)
-    pairs = [pair for match in matches if (pair := record_pair(match))]
+    pairs = [(before.first, after.first) for before, after in matches if before and after]
     differences = environment_differences(pairs)
     refused = [difference for difference in differences if difference.unlike]
     if refused and not unlike:
@@ -241,9 +219,8 @@ def compare(
         case = next(runs.first.case for runs in reversed(match) if runs)
         result = None
         if before.ok and after.ok:
-            times = (base_processes, processes)
-            if parsed_metric in RATES:  # more calls per second take less time each
-                times = (processes, base_processes)
+            # More calls per second take less time each.
+            times = (processes, base_processes) if parsed_metric in RATES else (base_processes, processes)
             usual = CPU_NOISE if case.device == "cpu" else GPU_NOISE
             result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, usual=usual)
         cases.append(_case_comparison(case, before, after, result, parsed_metric))
@@ -362,11 +339,6 @@ def side_notes(**sides: Side) -> list[str]:
     return [f"{names}: {note}" for note, names in owners.items()]
 
 
-def record_pair(match: Match) -> RecordPair | None:
-    """Return the representative record of each side; ``None`` if one has none."""
-    return (match[0].first, match[1].first) if match[0] and match[1] else None
-
-
 def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
     """Return the cases of both sides, in the order of the base, then those of the candidate only.
 
@@ -380,8 +352,8 @@ def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Mat
         for digest in dict.fromkeys([*before, *after])
         for match in _match_machines(before.get(digest, {}), after.get(digest, {}))
     ]
-    pairs = [pair for match in matches if (pair := record_pair(match))]
-    if any(first.id == second.id for first, second in pairs):
+    pairs = [(before, after) for before, after in matches if before and after]
+    if any(before.first.id == after.first.id for before, after in pairs):
         raise InferlensError(
             "Base and candidate are the same records.", expected="two folders, neither of them inside the other"
         )
@@ -395,7 +367,6 @@ def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Mat
 
 
 def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
-    """Return the latest run by the digest of the case, and by machine."""
     cases: dict[str, dict[str, CaseRuns]] = {}
     for runs in latest(records):
         cases.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
@@ -420,10 +391,7 @@ def _match_machines(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -
     return [*matches, *((runs, None) for runs in before), *((None, runs) for runs in after)]
 
 
-# Differences of the environment
-
-
-def environment_differences(pairs: Sequence[RecordPair]) -> tuple[Difference, ...]:
+def environment_differences(pairs: Sequence[tuple[Record, Record]]) -> tuple[Difference, ...]:
     """Return the differences within pairs of a base's and a candidate's record, the unlike ones first."""
     counts = Counter(difference for pair in pairs for difference in _pair_differences(*pair))
     differences = [Difference(*item, unlike=item[0] in UNLIKE, cases=count) for item, count in counts.items()]
@@ -437,7 +405,6 @@ def differences_sentence(differences: Sequence[Difference]) -> str:
 
 
 def conditions_error(unlike: Sequence[Difference], cases: int) -> InferlensError:
-    """Return the error that lists the unlike differences."""
     lines = [
         one_line(f"{item.field}: {item.base} / {item.candidate}{case_count_label(item, cases)}") for item in unlike
     ]

@@ -59,7 +59,7 @@ MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
 # The next lower precision, as options of a command.
 LOWER = {"fp32": "fp16", "tf32": "fp16", **dict.fromkeys(("fp16", "bf16"), "int8 --calibration random")}
 LARGER = (8, 32)  # factors by which to try a larger batch
-_LONGEST_NAME, _FEW = 60, 3
+_FEW = 3
 _FORMATS: dict[str, Callable[[Any], str]] = {
     "duration": duration, "percent": percent, "ratio": ratio, "bytes": byte_count,
     "two": lambda value: significant(value, 2),
@@ -67,29 +67,21 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """An observation about one case, with the numbers that support it.
+    """An observation about one case, with the numbers that support it."""
 
-    Attributes:
-        code: of the rule that made it.
-        about: ``time`` that could be saved, or how far the profile can be ``trust``-ed.
-        subject: a module, a layer, some of them, or the run.
-        numbers: seconds, shares from 0 to 1, and counts that support it, by name.
-        seconds: an upper bound of the time that could be saved; ``None`` if unknown. Do not add those of several
-            findings: they may overlap.
-        whole: seconds of the call that ``seconds`` are part of, an unprofiled one if possible.
-        unprofiled: whether ``seconds`` need no correction for the overhead of profiling, as those of the GPU.
-        share: of a call's time that it is about; ``None`` if unknown.
-    """
-
-    code: str = msgspec.field(default="", name="rule")
-    about: Subject = "time"
-    subject: str = ""
+    code: str = msgspec.field(default="", name="rule")  # of the rule that made it
+    about: Subject = "time"  # ``time`` that could be saved, or how far the profile can be ``trust``-ed
+    subject: str = ""  # a module, a layer, some of them, or the run
     sentence: str = ""
+    # Seconds, shares from 0 to 1, and counts that support it, by name.
     numbers: dict[str, Number] = msgspec.field(default_factory=dict, name="evidence")
+    # An upper bound of the time that could be saved; ``None`` if unknown. Do not add those of several findings:
+    # they may overlap.
     seconds: float | None = None
-    whole: float | None = None
+    whole: float | None = None  # seconds of the call that ``seconds`` are part of, an unprofiled one if possible
+    # Whether ``seconds`` need no correction for the overhead of profiling, as those of the GPU.
     unprofiled: bool = msgspec.field(default=False, name="untouched")
-    share: float | None = None
+    share: float | None = None  # of a call's time that it is about; ``None`` if unknown
     hint: str = msgspec.field(default="", name="advice")
 
     @property
@@ -115,13 +107,11 @@ class Rule:
     check: Callable[[Any], Iterable[Finding]]
 
     def __call__(self, evidence: Any) -> Iterator[Finding]:
-        """Yield the findings, completed with the defaults of the rule."""
         for finding in self.check(evidence):
             yield replace(finding, code=finding.code or self.code, about=self.about, hint=finding.hint or self.hint)
 
 
 def rule(code: str, *, hint: str = "", about: Subject = "time") -> Callable[[Callable[[Any], Iterable[Finding]]], Rule]:
-    """Make a :class:`Rule` of the decorated function."""
     return lambda check: Rule(code, hint, about, check)
 
 
@@ -171,7 +161,7 @@ _FORMATTER = _TemplateFormatter()
 def shorten(name: str) -> str:
     """Return a name with its middle left out if it is long."""
     text = " ".join(name[:5000].split()) or "(no name)"
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME // 2]}…{text[-_LONGEST_NAME // 2 :]}"
+    return text if len(text) <= 60 else f"{text[:30]}…{text[-30:]}"
 
 
 def list_few(names: Iterable[str], most: int = _FEW) -> str:
@@ -182,7 +172,6 @@ def list_few(names: Iterable[str], most: int = _FEW) -> str:
 
 
 def module_label(path: str) -> str:
-    """Return a module's path, or ``the model`` for the root."""
     return shorten(path) if path else "the model"
 
 
@@ -196,7 +185,6 @@ class TimedLayer:
 
     @cached_property
     def family(self) -> Family:
-        """The family of its kind."""
         return layer_family(self.layer.kind, self.layer.name)
 
     @property
@@ -207,7 +195,6 @@ class TimedLayer:
 
     @property
     def kind(self) -> str:
-        """The backend's word for its kind."""
         return shorten(self.layer.kind) if self.layer.kind else "of no known kind"
 
     @property
@@ -240,7 +227,6 @@ class TimedKernel:
 
     @property
     def kind(self) -> str:
-        """``kernel``, ``copy`` or ``fill``."""
         return self.kernel.kind
 
     @property
@@ -269,22 +255,18 @@ class PartGroup(Generic[PartT]):
 
     @cached_property
     def seconds(self) -> float:
-        """Sum of their typical times."""
         return sum(part.seconds for part in self.parts)
 
     @property
     def share(self) -> float:
-        """``seconds`` as a share of ``base``."""
         return self.seconds / self.base if self.base else 0.0
 
     @property
     def calls(self) -> int:
-        """Number of executions in a run."""
         return sum(part.layer.calls if isinstance(part, TimedLayer) else part.kernel.calls for part in self.parts)
 
     @property
     def numbers(self) -> dict[str, Number]:
-        """The number of layers or kernel calls, and their seconds."""
         layers = any(isinstance(part, TimedLayer) for part in self.parts)
         return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
 
@@ -338,12 +320,10 @@ class Evidence:
 
     @property
     def case(self) -> Case:
-        """The case that was profiled."""
         return self.profiles[0].case
 
     @property
     def on_gpu(self) -> bool:
-        """Return whether the case runs on a GPU."""
         return self.case.device != "cpu"
 
     @property
@@ -423,12 +403,10 @@ class Evidence:
 
     @cached_property
     def layer_profile(self) -> Profile | None:
-        """The profile that has layers."""
         return next((profile for profile in self.profiles if profile.layers), None)
 
     @cached_property
     def table(self) -> LayerTable | None:
-        """The layers with their times, and their sum."""
         if self.layer_profile is None:
             return None
         table = layer_table(self.layer_profile, latencies(self.record).samples if self.record else ())
@@ -442,7 +420,6 @@ class Evidence:
 
     @cached_property
     def timed_layers(self) -> tuple[TimedLayer, ...]:
-        """The layers in the order of execution."""
         if self.table is None or self.layer_profile is None or self.layer_profile.layers is None:
             return ()
         floors = {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
@@ -467,7 +444,6 @@ class Evidence:
         return "the host's time" if waits else "the call" if self.latency else "the profiled call"
 
     def call_share(self, seconds: float) -> float:
-        """Return seconds of layers as a share of a call."""
         return seconds / self.layer_call if self.layer_call else 0.0
 
     def layer_group(self, layers: Iterable[TimedLayer]) -> PartGroup[TimedLayer]:
@@ -477,7 +453,6 @@ class Evidence:
 
     @cached_property
     def precisions(self) -> Precisions | None:
-        """The precisions of the layers of a quantized case; ``None`` for other cases, or if unknown."""
         if self.table is None or self.layer_profile is None or self.case.precision not in QUANTIZED:
             return None
         return precisions(self.layer_profile, self.table.runs)
@@ -497,7 +472,6 @@ class Evidence:
 
     @cached_property
     def timed_kernels(self) -> tuple[TimedKernel, ...]:
-        """The kernels, copies and fills in the order of execution."""
         if self._kernels is None:
             return ()
         kernels, runs = self._kernels
@@ -531,14 +505,6 @@ class Evidence:
         return HostWait(self.latency - self.busy, self.latency, kernels.calls, mean, numbers)
 
 
-_WAITS = (
-    "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
-    "{mean:duration} to run."
-)
-_WAITS_TRACED = (
-    "The host is slow to launch {calls:#kernel} of {mean:duration} a step: at most {share:percent} of a step "
-    "({idle:duration}) to save."
-)
 _LAUNCH_LESS = "Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
 # Tracing slows the host: a trace alone does not show how long the GPU waits otherwise.
 _IF_UNTRACED = "If bench says host-bound too: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
@@ -552,9 +518,15 @@ def host_bound_finding(
     The record is used only if the wait is unknown. ``hint`` is called only for a finding, as it may import a backend.
     """
     if wait and gpu_waits_for_host(wait.idle, wait.whole):
+        sentence = (
+            "The host is slow to launch {calls:#kernel} of {mean:duration} a step: at most {share:percent} of a step "
+            "({idle:duration}) to save."
+            if wait.traced
+            else "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
+            "{mean:duration} to run."
+        )
         yield make_finding(
-            _WAITS_TRACED if wait.traced else _WAITS,
-            wait.numbers, code="host-bound", subject="the run", seconds=wait.idle, whole=wait.whole,
+            sentence, wait.numbers, code="host-bound", subject="the run", seconds=wait.idle, whole=wait.whole,
             share=wait.idle / wait.whole, calls=wait.calls, mean=wait.mean, idle=wait.idle,
             hint=_IF_UNTRACED if wait.traced else hint() or _LAUNCH_LESS,
         )  # fmt: skip

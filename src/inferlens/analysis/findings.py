@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -107,7 +107,7 @@ def findings(
     """
     evidence = evidence_of(profiles, record)
     evidence = dataclasses.replace(evidence, fp32_record=fp32_record, alternatives=alternatives or {})
-    results = [_of_a_run(finding, evidence) for rule in PROFILE_RULES for finding in rule(evidence)]
+    results = [_of_a_call(finding, evidence) for rule in PROFILE_RULES for finding in rule(evidence)]
     savings = [importance(finding) for finding in results if finding.about == "time"]
     if savings and max(savings) <= NEGLIGIBLE:
         results.append(
@@ -130,17 +130,17 @@ def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = N
 
 def missing_evidence(evidence: Evidence) -> list[str]:
     """Return the kinds of evidence that the rules lacked, a few words for each."""
+    has_layers = bool(evidence.timed_layers)
     missing = {
-        "layers (no profile of them)": not evidence.timed_layers,
+        "layers (no profile of them)": not has_layers,
         "kernels (no profile of them)": evidence.on_gpu and not evidence.timed_kernels,
-        "floors (the model's work or the device's ceilings are not known)": bool(evidence.timed_layers)
-        and evidence.floors is None,
+        "floors (the model's work or the device's ceilings are not known)": has_layers and evidence.floors is None,
         "unprofiled calls (no record beside the profile)": evidence.latency is None,
     }
     return [words for words, is_missing in missing.items() if is_missing]
 
 
-def _of_a_run(finding: Finding, evidence: Evidence) -> Finding:
+def _of_a_call(finding: Finding, evidence: Evidence) -> Finding:
     unprofiled = None not in (finding.seconds, finding.whole) and finding.whole == evidence.latency
     whole = None if finding.seconds is None else finding.whole or evidence.layer_call
     return replace(finding, whole=whole, unprofiled=unprofiled)
@@ -167,10 +167,9 @@ def gain(finding: Finding, findings: Sequence[Finding]) -> float | None:
 
 @rule("doubtful-profile", about="trust", hint="Shares say where to look, not what can be won.")
 def doubtful_profile(evidence: Evidence) -> Iterator[Finding]:
-    """Report profiled calls that differ from unprofiled ones."""
-    stretched = evidence.layer_profile is not None and not kernels_alone(evidence.layer_profile)
-    account = evidence.table.reconciliation if evidence.table and stretched else None
-    if account and account.cost is not None and account.unprofiled:
+    table, profile = evidence.table, evidence.layer_profile
+    account = table.reconciliation if table and profile and not kernels_alone(profile) else None
+    if account and account.cost is not None:
         slower = min(account.cost, account.cost_low or account.cost) >= COST
         if slower or max(account.cost, account.cost_high or account.cost) <= FASTER:
             yield make_finding(
@@ -189,7 +188,6 @@ def doubtful_profile(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("unstable", about="trust", hint="Look for what else runs on the machine; more --runs.")
 def unstable(evidence: Evidence) -> Iterator[Finding]:
-    """Report profiled runs that vary."""
     whole = evidence.table.reconciliation.whole if evidence.table else None
     if evidence.table and whole and whole.p95 is not None and 0 < RUN_SPREAD * whole.median <= whole.p95:
         scale = evidence.table.runs.whole_scale
@@ -220,7 +218,6 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("far-above-floor")
 def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
-    """Report layers that take a large share, and far more than their floor."""
     mergeable = {id(timed_layer) for chain in _mergeable(evidence.timed_layers) for timed_layer in chain}
     # Without a rate, floors are of memory alone.
     unknown = DENSE if evidence.floors and evidence.floors.rate is None else ()
@@ -233,18 +230,18 @@ def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
         and (floor := timed_layer.floor) and floor.floor and timed_layer.robust_seconds >= FAR * floor.floor
     ]  # fmt: skip
     for saving, timed_layer, floor in sorted(far, key=lambda item: -item[0])[:MOST_FAR]:
-        options = [evidence.hint(*option).ask for option in _ALGORITHMS[timed_layer.family != "convolution" :]]
-        hint = evidence.advice(
-            "another algorithm" if any(options) else "", options=options, others="another algorithm"
-        ) if timed_layer.family in DENSE else evidence.advice(
-            others="a backend that fuses it with the layers around it"
-        )  # fmt: skip
-        seconds = timed_layer.robust_seconds
-        numbers = {"seconds": seconds, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
+        dense, seconds = timed_layer.family in DENSE, timed_layer.robust_seconds
+        algorithms = _ALGORITHMS[timed_layer.family != "convolution" :] if dense else ()
+        options = [evidence.hint(*option).ask for option in algorithms]
+        others = "another algorithm" if dense else "a backend that fuses it with the layers around it"
+        hint = evidence.advice(others if any(options) else "", options=options, others=others)
         yield make_finding(
             "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), "
             "{distance:two} times its floor of {floor:duration}.",
-            {**numbers, "distance": seconds / floor.floor} if floor.floor else numbers,
+            {
+                "seconds": seconds, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes,
+                "distance": seconds / (floor.floor or math.inf),
+            },
             subject=timed_layer.name, seconds=saving, share=evidence.call_share(seconds), hint=hint,
             run=evidence.layer_call, call=evidence.layer_base,
         )  # fmt: skip
@@ -252,7 +249,6 @@ def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("near-ceiling")
 def near_ceiling(evidence: Evidence) -> Iterator[Finding]:
-    """Report a call that takes about as long as its arithmetic and its bytes require."""
     floors = evidence.floors
     if floors is None or floors.won is None or floors.bound or not floors.time or floors.ceilings.disturbed:
         return
@@ -355,7 +351,6 @@ def reformats(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("unfused-chains")
 def unfused_chains(evidence: Evidence) -> Iterator[Finding]:
-    """Report pointwise layers that could be computed together with the layer before them."""
     layers = evidence.layer_group(_mergeable(evidence.timed_layers)[0])
     if layers.share >= CHAINS:
         backend = f"{'a' if evidence.layers_are_modules else 'another'} backend that fuses such layers"
@@ -383,20 +378,17 @@ def batch_norm_not_folded(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("fp32-layers")
 def fp32_layers(evidence: Evidence) -> Iterator[Finding]:
-    """Report layers that compute in fp32 although the case is in half precision."""
     layers = evidence.layer_group(
         layer for layer in evidence.timed_layers
         if layer.family not in (*MOVING, "normalisation") and _is_single(layer)
     )  # fmt: skip
     if evidence.case.precision in ("fp16", "bf16") and layers.share >= IN_FP32:
-        hint = evidence.advice(
-            "look for a cast in the model", others="for operators that others have in lower precisions"
-        )
+        others = "for operators that others have in lower precisions"
         yield make_finding(
             "{layers:,} of {of:#layer} {layers:computes|compute} in fp32, not in {precision} ({kinds}): "
             "{cost}{location}.",
             {"of": len(evidence.layer_group(evidence.timed_layers))}, layers, precision=evidence.case.precision,
-            hint=hint,
+            hint=evidence.advice("look for a cast in the model", others=others),
         )  # fmt: skip
 
 
@@ -500,7 +492,6 @@ def _chains(layers: Sequence[TimedLayer]) -> Iterator[tuple[TimedLayer | None, l
 
 @rule("fallback")
 def fallback(evidence: Evidence) -> Iterator[Finding]:
-    """Report operators that do not run where the case says."""
     partition = partition_in(evidence.facts)
     if partition and partition.breaks:
         yield _outside_engines(evidence, partition)
@@ -549,7 +540,6 @@ def _outside_engines(evidence: Evidence, partition: Partition) -> Finding:
 
 @rule("graph-breaks", hint="Take what breaks it out of forward.")
 def graph_breaks(evidence: Evidence) -> Iterator[Finding]:
-    """Report that the model was compiled in several graphs, and why."""
     count, reasons = _breaks(evidence.facts)
     graphs = evidence.facts.get("graphs")
     if count > 0:
@@ -577,8 +567,7 @@ def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
 
 @rule("stayed-in-fp32")
 def stayed_in_fp32(evidence: Evidence) -> Iterator[Finding]:
-    """Report layers with multiply-adds that were not quantized."""
-    layers = _layers_at(evidence, evidence.precisions.stayed if evidence.precisions else ())
+    layers = _layers_at(evidence, "stayed")
     if layers.share >= NOT_QUANTIZED:
         precision = evidence.case.precision
         yield make_finding(
@@ -591,7 +580,7 @@ def stayed_in_fp32(evidence: Evidence) -> Iterator[Finding]:
 @rule("conversions")
 def conversions(evidence: Evidence) -> Iterator[Finding]:
     """Report layers that quantize, dequantize, or change the memory order for it, and were not fused."""
-    layers = _layers_at(evidence, evidence.precisions.conversions if evidence.precisions else ())
+    layers = _layers_at(evidence, "conversions")
     if layers.share >= CONVERSIONS:
         yield make_finding(
             "{layers:#layer} ({kinds}) only {layers:converts|convert} to and from {precision}: {cost}{location}.",
@@ -607,7 +596,7 @@ def int8_not_faster(evidence: Evidence) -> Iterator[Finding]:
     if not evidence.latency or not samples or median(samples) >= LITTLE_GAIN * evidence.latency:
         return
     precisions, precision, before = evidence.precisions, evidence.case.precision, median(samples)
-    stayed = _layers_at(evidence, precisions.stayed if precisions else ())
+    stayed = _layers_at(evidence, "stayed")
     work = precisions.work.get(precision) if precisions else None
     if precisions and precisions.converting >= CONVERSIONS:
         why = f": conversions take {percent(precisions.converting)} of it"
@@ -623,8 +612,9 @@ def int8_not_faster(evidence: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _layers_at(evidence: Evidence, places: Iterable[int]) -> PartGroup[TimedLayer]:
-    return evidence.layer_group(evidence.timed_layers[place] for place in places)
+def _layers_at(evidence: Evidence, name: Literal["stayed", "conversions"]) -> PartGroup[TimedLayer]:
+    """Return the layers in a field of :class:`Precisions`."""
+    return evidence.layer_group(evidence.timed_layers[place] for place in getattr(evidence.precisions, name, ()))
 
 
 # Kernels
@@ -657,11 +647,11 @@ def tensor_cores_unused(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _without_tensor_cores(evidence: Evidence) -> PartGroup[TimedKernel]:
-    return evidence.kernel_group(
-        lambda part: (
-            part.family in DENSE and part.kernel.tensor_cores is False and could_use_tensor_cores(part.kernel.name)
-        )
-    )
+    def lacks(part: TimedKernel) -> bool:
+        kernel = part.kernel
+        return part.family in DENSE and kernel.tensor_cores is False and could_use_tensor_cores(kernel.name)
+
+    return evidence.kernel_group(lacks)
 
 
 def _is_odd(timed_layer: TimedLayer, multiple: int) -> bool:
@@ -729,7 +719,6 @@ def tiny_kernels(evidence: Evidence) -> Iterator[Finding]:
 
 @rule("few-blocks")
 def few_blocks(evidence: Evidence) -> Iterator[Finding]:
-    """Report kernels that leave multiprocessors without a block."""
     processors = evidence.multiprocessors
     kernels = evidence.kernel_group(lambda part: part.kind == "kernel" and 0 < part.blocks < processors)
     if kernels.share >= FEW_BLOCKS:

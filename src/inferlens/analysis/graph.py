@@ -124,9 +124,6 @@ def profile_source(
     )
 
 
-# Flow of data
-
-
 def data_flow(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
     """Return edges between layers (-1: the model's input), tensors that leave the model, and notes."""
     edges = list(islice(_edges_by_name(source), MOST_EDGES + 1))
@@ -183,9 +180,6 @@ def layer_precision(layer: Layer) -> str:
     types = (f"{tensor.dtype} {tensor.format}" for tensor in (*layer.outputs, *layer.inputs))
     texts = (layer.precision, str(layer.details.get("precision", "")), *types)
     return next(filter(None, map(precision_in, texts)), "")
-
-
-# Folding
 
 
 def build_graph(source: GraphSource, *, regions: str = "module", depth: int | None = None) -> Graph:

@@ -93,21 +93,16 @@ MOST_RELATIVE = 0.25  # half-width of the bounds, as a share of the value, that 
 LEAST_READINGS = 5
 
 
-# Disturbed spans
-
-
 def all_spans(log: MachineLog, begin: float, end: float) -> list[Span]:
     """Return all disturbances from ``begin`` to ``end``, in the order in which they began."""
     gpu, cpu = log.gpu or GpuSamples(), log.cpu or CpuSamples()
     spans = [
         *_instants("power cap", gpu.times, _reasons(gpu, {POWER_CAP: "power limit"})),
         *_instants("throttled", gpu.times, _reasons(gpu, SLOWDOWNS)),
-        *_throttled(cpu),
         *_clock_changes(gpu, begin, end),
         *foreign_spans(log),
         *cpu_busy_spans(log),
-        *_cpu_quota(cpu),
-        *_steal(cpu),
+        *_slow_cpu_spans(cpu),
     ]
     return sorted((span for span in spans if span.end > begin and span.begin < end), key=lambda span: span.begin)
 
@@ -149,29 +144,27 @@ def cpu_busy_spans(log: MachineLog) -> list[Span]:
     return _intervals("cpu busy", cpu.times, cpu.others, why)
 
 
-def _throttled(cpu: CpuSamples) -> list[Span]:
-    def why(before: int, i: int) -> str:
+def _slow_cpu_spans(cpu: CpuSamples) -> list[Span]:
+    """Return the spans in which heat, a quota or a hypervisor slowed the CPUs down."""
+
+    def throttled(before: int, i: int) -> str:
         return "a CPU core was slowed down by heat" if _growth(cpu.throttle_events, before, i) > 0 else ""
 
-    return _intervals("throttled", cpu.times, cpu.throttle_events, why)
+    def waited(before: int, i: int) -> str:
+        long = _growth(cpu.quota_wait, before, i) > QUOTA_WAIT * (cpu.times[i] - cpu.times[before])
+        return "the CPU quota of the control group was used up" if long else ""
 
-
-def _cpu_quota(cpu: CpuSamples) -> list[Span]:
-    def why(before: int, i: int) -> str:
-        waited = _growth(cpu.quota_wait, before, i) > QUOTA_WAIT * (cpu.times[i] - cpu.times[before])
-        return "the CPU quota of the control group was used up" if waited else ""
-
-    return _intervals("cpu quota", cpu.times, cpu.quota_wait, why)
-
-
-def _steal(cpu: CpuSamples) -> list[Span]:
-    def why(_: int, i: int) -> str:
-        stolen, busy = cpu.steal[i] or 0.0, cpu.busy[i] or 0.0
-        share = stolen / (stolen + busy) if stolen else 0.0
-        many = stolen >= LEAST_STEAL and share > STOLEN
+    def stolen(_: int, i: int) -> str:
+        steal, busy = cpu.steal[i] or 0.0, cpu.busy[i] or 0.0
+        share = steal / (steal + busy) if steal else 0.0
+        many = steal >= LEAST_STEAL and share > STOLEN
         return f"{share:.0%} of the CPUs' time was stolen by the hypervisor" if many else ""
 
-    return _intervals("steal", cpu.times, cpu.steal, why)
+    return [
+        *_intervals("throttled", cpu.times, cpu.throttle_events, throttled),
+        *_intervals("cpu quota", cpu.times, cpu.quota_wait, waited),
+        *_intervals("steal", cpu.times, cpu.steal, stolen),
+    ]
 
 
 def _clock_changes(gpu: GpuSamples, begin: float, end: float) -> list[Span]:
@@ -245,9 +238,6 @@ def _join(spans: Iterable[Span]) -> list[Span]:
     return joined
 
 
-# Disturbed samples
-
-
 def mark_samples(
     begins: Sequence[float], latencies: Sequence[float], log: MachineLog, *, least: int = LEAST_KEPT
 ) -> Marks:
@@ -291,9 +281,6 @@ def interference_warnings(marks: Marks) -> tuple[Warning, ...]:
     return tuple(warnings)
 
 
-# Machine load
-
-
 class MachineLoad(Struct, frozen=True, kw_only=True):
     """Mean use of the machine by other programs during the samples; ``None`` if the machine does not report it."""
 
@@ -320,7 +307,6 @@ class MachineLoad(Struct, frozen=True, kw_only=True):
 
 
 def record_load(record: Record) -> MachineLoad:
-    """Return the use of the machine by other programs during the samples of a record."""
     marks = [marks for marks in (record.marks, record.window_marks) if marks and not marks.clean]
     log = record.machine or MachineLog(interval=0.0)
     cpu, gpu = log.cpu or CpuSamples(), log.processes or GpuProcesses()
@@ -355,9 +341,6 @@ def _mean(times: Sequence[float], values: Sequence[float | None]) -> float | Non
     spans = [(end - begin, value) for begin, end, value in intervals if value is not None]
     seconds = sum(span for span, _ in spans)
     return round(sum(span * value for span, value in spans) / seconds, 3) if seconds else None
-
-
-# Energy
 
 
 def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:

@@ -30,7 +30,6 @@ class LoadedTrace(Displayed):
         return f"<LoadedTrace of {steps}, {events}>"
 
     def overview(self) -> Overview:
-        """Return the numbers of the overview."""
         return self.analysis.overview
 
     def advice(self) -> Findings:

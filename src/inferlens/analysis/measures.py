@@ -49,9 +49,6 @@ _PART_METRICS: dict[str, Metric] = {
 }  # fmt: skip
 
 
-# Accuracy
-
-
 class AccuracyScore(Struct, frozen=True):
     """A score and its drop below the reference: positive is worse, ``None`` without a reference."""
 
@@ -121,19 +118,14 @@ def score_accuracy(accuracy: Accuracy | None) -> AccuracyScore | None:
     return replace(score, drop=(expected - value) / scale, drop_interval=relative)
 
 
-# Bottlenecks
-
-
 def bound_by(record: Record) -> str:
     """Return the bottleneck of a call on a GPU: ``host``, ``copies`` or ``GPU``; empty if it was not measured."""
     if not record.measurement("enqueue time"):
         return ""
-    latency, enqueue, gpu = (
-        steady_samples(record, metric).for_median for metric in ("latency", "enqueue time", "GPU time")
-    )
+    metrics: tuple[Metric, ...] = ("latency", "enqueue time", "GPU time", "H2D time", "D2H time")
+    latency, enqueue, gpu, *copies = (steady_samples(record, metric).for_median for metric in metrics)
     if not (latency and enqueue and gpu):
         return ""
-    copies = [steady_samples(record, metric).for_median for metric in ("H2D time", "D2H time")]
     if all(copies) and sum(map(median, copies)) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if enqueueing_is_bottleneck(median(enqueue), median(latency)) else "GPU"
@@ -151,9 +143,6 @@ def bottleneck(record: Record) -> str:
     return "memory" if 1 - sum(shares.get(name, 0.0) for name in _DENSE) >= MEMORY_BOUND else ""
 
 
-# Objectives and constraints
-
-
 class Violation(Struct, frozen=True):
     """A constraint that is not met: the value, ``None`` if unknown, and its factor beyond the limit."""
 
@@ -163,7 +152,6 @@ class Violation(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """The violation in words."""
         measure = self.constraint.measure
         title, limit = measure.title, measure.show(self.constraint.limit)
         if self.value is None:
@@ -242,15 +230,6 @@ def _build(runs: CaseRuns) -> float | None:
     return max((seconds for record in runs.ran if (seconds := build_seconds(record)) is not None), default=None)
 
 
-def _error(runs: CaseRuns) -> float | None:
-    return runs.worst_agreement.rel_l2 if runs.worst_agreement else None
-
-
-def _drop(runs: CaseRuns) -> float | None:
-    score = score_accuracy(accuracy_of(runs))
-    return score.drop if score else None
-
-
 _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "latency": _latency,
     "latency.p95": partial(CaseRuns.latency, name="p95"),
@@ -259,8 +238,8 @@ _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "energy": _energy,
     "memory": lambda runs: host_peak(runs) if runs.first.case.device == "cpu" else device_peak(runs),
     "build": _build,
-    "error": _error,
-    "accuracy-drop": _drop,
+    "error": lambda runs: getattr(runs.worst_agreement, "rel_l2", None),
+    "accuracy-drop": lambda runs: getattr(score_accuracy(accuracy_of(runs)), "drop", None),
 }
 
 
@@ -269,10 +248,9 @@ _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
 
 def case_numbers(runs: CaseRuns, batch: int | None) -> dict[str, Any]:
     """Return the known numbers of a case by name; ``batch`` is the number of items in a call."""
-    load = {"machine_load": mean_load(map(record_load, runs.timed))}
     return {
         **_latency_numbers(runs), **_rate_numbers(runs, batch), **_energy_numbers(runs), **_accuracy_numbers(runs),
-        **load,
+        "machine_load": mean_load(map(record_load, runs.timed)),
     }  # fmt: skip
 
 

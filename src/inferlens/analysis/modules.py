@@ -117,24 +117,18 @@ class ModuleTable:
 
 @dataclass(eq=False)
 class ModuleTimes:
-    """Seconds of one profile's modules in each run.
-
-    Attributes:
-        unknown: of layers of no known module.
-        own: of a module's own layers; ``total``: of these and of the modules below it.
-        shared: modules with a layer that was fused with modules outside of them.
-        untimed: modules with, at any depth, a layer that has no time.
-        assigned: modules of fused layers, and which of them, or above them, has most of the layer.
-        order: all modules that layers name, and those above them, in the order of execution.
-    """
+    """Seconds of one profile's modules in each run."""
 
     runs: Runs
-    unknown: Array
+    unknown: Array  # of layers of no known module
+    # Of a module's own layers; ``total``: of these and of the modules below it.
     own: dict[Path, Array] = field(default_factory=dict)
     total: dict[Path, Array] = field(default_factory=dict)
-    shared: set[Path] = field(default_factory=set)
-    untimed: set[Path] = field(default_factory=set)
+    shared: set[Path] = field(default_factory=set)  # modules with a layer that was fused with modules outside of them
+    untimed: set[Path] = field(default_factory=set)  # modules with, at any depth, a layer that has no time
+    # Modules of fused layers, and which of them, or above them, has most of the layer.
     assigned: dict[Path, Path] = field(default_factory=dict)
+    # All modules that layers name, and those above them, in the order of execution.
     order: dict[Path, None] = field(default_factory=dict)
 
     @property
@@ -143,7 +137,6 @@ class ModuleTimes:
         return self.runs.base - self.runs.sums
 
     def cell(self, path: Path, *, own: bool) -> Cell | None:
-        """Return the cell of a module, or of its own layers."""
         if own:
             return Cell(times=self.runs.times(self.own[path])) if path in self.own else None
         if path not in self.order:

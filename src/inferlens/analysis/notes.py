@@ -87,11 +87,16 @@ DIAGNOSTIC_NOTES = {
         "There are {value:.0f} samples only.",
     ),
     "two-modes": ("two-modes", "Judge by p95 as well.", "There are two typical speeds, {value:.2f} times apart."),
-    **dict.fromkeys(
-        UNSTEADY,
-        ("unsteady", "More --warmup, and a longer --max-time.", "Latencies were still changing at the end."),
-    ),
-}
+} | dict.fromkeys(
+    UNSTEADY, ("unsteady", "More --warmup, and a longer --max-time.", "Latencies were still changing at the end.")
+)
+# The behavior of the reference; the code of the note, the end of its sentence, and the hint.
+BEHAVIOR_NOTES = (
+    (WRITES_INPUTS, "writes-inputs", ": it was restored before each call, outside of the latency", ""),
+    (KEEPS_STATE, "keeps-state", ". Two calls in a row were compared", "Ways that lose it are not ranked."),
+    (RANDOM, "random-outputs", ": not compared", "model.eval(), or the noise as an input of the model."),
+    (NOT_FINITE, "nonfinite-outputs", ": their places and the rest were compared", "Check that a mask causes them."),
+)
 
 
 class Note(Struct, frozen=True):
@@ -113,13 +118,14 @@ def note(code: str, message: str, hint: str = "") -> Note:
 
 def case_notes(runs: CaseRuns) -> tuple[Note, ...]:
     """Return all notes of one case's records, the most important first, without those that differ only in figures."""
+    warnings = dict.fromkeys(warning for record in runs.records for warning in record.warnings)
     distinct: dict[tuple[str, str], Note] = {}
-    for note in (*_outcome_notes(runs), *_warning_notes(runs)):
-        distinct.setdefault((note.code, re.sub(r"\d[\d,.]*", "", note.message)), note)
+    for item in (*_outcome_notes(runs), *(note(warning.code, warning.message, warning.advice) for warning in warnings)):
+        distinct.setdefault((item.code, re.sub(r"\d[\d,.]*", "", item.message)), item)
     codes = {code for code, _ in distinct}
-    notes = (*distinct.values(), *(note for note in _rule_notes(runs) if note.code not in codes))
-    implied = {code for note in notes for code in IMPLIED.get(note.code, ())}
-    return sort_notes(note for note in notes if note.code not in implied)
+    notes = (*distinct.values(), *(item for item in _rule_notes(runs) if item.code not in codes))
+    implied = {code for item in notes for code in IMPLIED.get(item.code, ())}
+    return sort_notes(item for item in notes if item.code not in implied)
 
 
 def sort_notes(notes: Iterable[Note]) -> tuple[Note, ...]:
@@ -137,7 +143,10 @@ def _outcome_notes(runs: CaseRuns) -> Iterator[Note]:
         yield note("unsupported" if unsupported else "did-not-run", reason, " · ".join(filter(None, hints)))
         return
     agreement = runs.worst_agreement
-    yield from _behavior_notes(agreement) if agreement else ()
+    for behavior, code, end, hint in BEHAVIOR_NOTES:
+        why = agreement.behavior.get(behavior) if agreement else None
+        if why and agreement and (behavior != KEEPS_STATE or agreement.state == "kept"):
+            yield note(code, _sentence(why + end), hint)
     if not (agreement and RANDOM in agreement.behavior):  # random outputs are not compared
         yield from _agreement_notes(agreement)
     failed = [record for record in runs.records if record.status != "ok"]
@@ -168,27 +177,6 @@ def _agreement_notes(agreement: Agreement | None) -> Iterator[Note]:
             yield note("wrong-outputs", _sentence(f"Wrong outputs: {reason}"), hint)
 
 
-def _behavior_notes(agreement: Agreement) -> Iterator[Note]:
-    """Yield notes about the behavior of the reference."""
-    behavior = agreement.behavior
-    if why := behavior.get(WRITES_INPUTS):
-        yield note("writes-inputs", _sentence(f"{why}: it was restored before each call, outside of the latency"))
-    if (why := behavior.get(KEEPS_STATE)) and agreement.state == "kept":
-        hint = "Ways that lose it are not ranked."
-        yield note("keeps-state", _sentence(f"{why}. Two calls in a row were compared"), hint)
-    if why := behavior.get(RANDOM):
-        hint = "model.eval(), or the noise as an input of the model."
-        yield note("random-outputs", _sentence(f"{why}: not compared"), hint)
-    if why := behavior.get(NOT_FINITE):
-        hint = "Check that a mask causes them."
-        yield note("nonfinite-outputs", _sentence(f"{why}: their places and the rest were compared"), hint)
-
-
-def _warning_notes(runs: CaseRuns) -> Iterator[Note]:
-    for warning in dict.fromkeys(warning for record in runs.records for warning in record.warnings):
-        yield note(warning.code, warning.message, warning.advice)
-
-
 def _rule_notes(runs: CaseRuns) -> Iterator[Note]:
     """Yield the findings of the rules in at least half of the processes: one odd process does not speak for a case."""
     notes: dict[str, list[Note]] = {}
@@ -211,9 +199,6 @@ def _log(label: str) -> str:
     return f"inferlens show --log '{label}' RESULTS"
 
 
-# Rules about records
-
-
 class RecordEvidence:
     """One record, with the series of its latencies."""
 
@@ -222,12 +207,10 @@ class RecordEvidence:
 
     @cached_property
     def series(self) -> Series:
-        """The latencies that count."""
         return latencies(self.record)
 
     @cached_property
     def rates(self) -> list[float]:
-        """Calls per second of the windows of throughput."""
         return list(steady_samples(self.record, "throughput").for_median)
 
 
@@ -244,7 +227,6 @@ def machine(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("not-finite", hint="See the log beside the record: the clock is not to be trusted.")
 def not_finite(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report samples that are no times."""
     if count := evidence.series.not_finite:
         sentence = "{samples:#sample} {samples:is|are} negative or not finite, and left out."
         yield make_finding(sentence, {"samples": count})
@@ -264,7 +246,6 @@ def series(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("not-reached", hint="A longer --max-time, or a quieter machine.")
 def not_reached(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report that time ran out before the requested half-width; the default half-width is no request."""
     budget, samples = evidence.record.budget, evidence.series.samples
     if not samples or budget.iterations is not None or budget.seconds is not None:
         return
@@ -305,7 +286,6 @@ def small_quantized_share(record: Record) -> float | None:
 
 @rule("partly-quantized", hint="inferlens profile shows which layers stayed as they were.")
 def partly_quantized(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report a quantized model that mostly computes as before."""
     share = small_quantized_share(evidence.record)
     if share is not None:
         yield make_finding("Only {share:percent} of the multiply-adds are quantized.", share=share)
@@ -333,7 +313,6 @@ def at_chance(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("random-calibration", hint="Give real data to --calibration.")
 def random_calibration(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report quantization ranges that come from noise."""
     facts = evidence.facts
     if evidence.record.case.calibration == "random" and facts.get("calibrated", "quantized_share" in facts):
         yield make_finding("Calibrated with noise, not with data.")
@@ -341,7 +320,6 @@ def random_calibration(evidence: RecordEvidence) -> Iterator[Finding]:
 
 @rule("host-bound")
 def host_bound(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report calls that take no longer than enqueueing them."""
     record = evidence.record
     yield from host_bound_finding(None, record, lambda: for_the_host(record.case, record.facts))
 
@@ -351,14 +329,12 @@ def host_bound(evidence: RecordEvidence) -> Iterator[Finding]:
     hint="Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
 )
 def copy_bound(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report copies that take as long as the inference."""
     if bound_by(evidence.record) == "copies":
         yield make_finding("Bound by copies between host and GPU.")
 
 
 @rule("gpu-floor", hint="Compare it with other GPU times alone; inferlens profile has the kernels' own.")
 def gpu_floor(evidence: RecordEvidence) -> Iterator[Finding]:
-    """Report a short GPU time that is partly launch and events; older records do not have it."""
     kernel = evidence.facts.get(EMPTY_KERNEL)
     gpu = steady_samples(evidence.record, "GPU time").for_median
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None

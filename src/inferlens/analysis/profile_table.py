@@ -107,9 +107,6 @@ _COMMON = re.compile(
 _GENERIC = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
-# Families
-
-
 def layer_family(kind: str, name: str) -> Family:
     """Return the family of a layer of that kind; if the kind is unknown, recognize an inserted copy by its name."""
     if name.startswith("Reformatting CopyNode"):  # as TensorRT calls them
@@ -119,7 +116,6 @@ def layer_family(kind: str, name: str) -> Family:
 
 
 def kernel_family(name: str) -> Family:
-    """Return the family of a kernel of that name."""
     name = name[:2000].lower()
     fused = _INDUCTOR.match(name)
     patterns = [item for item in _KERNELS if item[0] not in (*DENSE, "reformat")] if fused else _KERNELS
@@ -149,9 +145,6 @@ def could_use_tensor_cores(name: str) -> bool:
     return _NO_TENSOR_CORES.search(name[:2000]) is None
 
 
-# Runs
-
-
 class RunTimes(Struct, frozen=True, kw_only=True):
     """Statistics of a time over the runs, in seconds."""
 
@@ -177,17 +170,14 @@ class Runs:
 
     @property
     def profiled(self) -> Array:
-        """Seconds of each run while it was profiled."""
         return self.whole / self.whole_scale
 
     @property
     def count(self) -> int:
-        """Number of runs."""
         return int(self.whole.size)
 
     @cached_property
     def sums(self) -> Array:
-        """Sum of the layers of each run."""
         return np.asarray(self.layers.sum(axis=0), dtype=np.float64)
 
     @property
@@ -203,16 +193,13 @@ class Runs:
         return order[cut : self.count - cut]
 
     def typical(self, series: Array) -> float:
-        """Return the mean of a series over the middle half of the runs."""
         return float(series[self.middle].mean())
 
     @property
     def base(self) -> Array:
-        """The base of shares in each run."""
         return self.whole if self.share_of == "run" else self.sums
 
     def share(self, series: Array) -> float | None:
-        """Return the typical time of a series over that of the base of shares."""
         base = self.typical(self.base)
         return self.typical(series) / base if base > 0 else None
 
@@ -231,7 +218,6 @@ class Runs:
         return self.times(self.layers[list(places)].sum(axis=0))
 
     def with_kernel_shares(self) -> Runs:
-        """Return the same runs with shares of all kernels."""
         return replace(self, share_of="kernels")
 
     def unattributed_share(self, profile: Profile) -> float:
@@ -309,9 +295,6 @@ def are_times(values: Array | Sequence[float]) -> bool:
     """Return whether all values can be durations: finite, not negative, no more than a day."""
     array = np.asarray(values, dtype=np.float64)
     return bool(((array >= 0) & (array <= _LONGEST)).all())  # NaN is neither
-
-
-# Tables
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
@@ -409,7 +392,6 @@ class ProfileTable(Generic[RowT, AccountT]):
     runs: Runs
 
     def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:
-        """Return the statistics of the sum of some rows."""
         return self.runs.layer_times(place for row in rows for place in self.members[row.place])
 
 
@@ -525,9 +507,6 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
         with_tensor_cores=share(kernel.tensor_cores is True for kernel in kernels.kernels),
         without_tensor_cores=share(kernel.tensor_cores is False for kernel in kernels.kernels),
     )  # fmt: skip
-
-
-# Names of kernels
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:

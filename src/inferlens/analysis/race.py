@@ -38,26 +38,22 @@ class FinalsAim:
 
 
 class RaceAnswer(Struct, frozen=True, kw_only=True):
-    """The fastest case, by the ids of the cases' first records.
+    """The fastest case, by the ids of the cases' first records."""
 
-    Attributes:
-        kind: ``fastest``: no other case is faster than ``best`` by more than the threshold. ``likeliest``: those in
-            ``open`` may be. ``none``: nothing ran with right outputs.
-        equal: the other cases that may be as fast, within the threshold; empty unless the race is decided.
-        chance: the probability that no other case is faster by more than the threshold; ``None`` without others.
-    """
-
+    # ``fastest``: no other case is faster than ``best`` by more than the threshold. ``likeliest``: those in
+    # ``open`` may be. ``none``: nothing ran with right outputs.
     kind: Kind
     best: str = ""
+    # The other cases that may be as fast, within the threshold; empty unless the race is decided.
     equal: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
+    # The probability that no other case is faster by more than the threshold; ``None`` without others.
     chance: float | None = None
     rounds: int = 0
     threshold: float = 0.02
 
     @property
     def fastest(self) -> tuple[str, ...]:
-        """The winner and the cases that may be as fast."""
         return (self.best, *self.equal) if self.best else ()
 
 
@@ -73,18 +69,15 @@ class Race:
 
     @cached_property
     def data(self) -> RaceData:
-        """The data that cases are compared by."""
         return RaceData(self.entries)
 
     @cached_property
     def state(self) -> RaceState | None:
-        """The state of the ranked cases; ``None`` without any."""
         names = [name for name in self.entries if name in self.ranked]
         return self.data.state(names, threshold=self.threshold, level=self.level)
 
     @cached_property
     def answer(self) -> RaceAnswer:
-        """The fastest case, as far as the race has decided it."""
         state = self.state
         if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)

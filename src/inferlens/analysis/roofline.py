@@ -48,37 +48,25 @@ _MOST_UNKNOWN = 0.1  # of the time of several layers, for their sum to be claime
 
 
 class Floor(Struct, frozen=True, kw_only=True):
-    """One layer or module: its work, the least time for that, and the time it took; seconds and bytes.
+    """One layer or module: its work, the least time for that, and the time it took; seconds and bytes."""
 
-    Attributes:
-        place: in the order of execution, from 1; of a module, that of its first layer.
-        name: of a layer as the backend names it, of a module its path.
-        time: typical time of all its calls in a run; ``share``: that over the typical whole.
-        kernels: number of kernels that one operator launched; 1 for a layer or module.
-        flops, bytes: the work in a run; ``None`` if it is not known for sure.
-        intensity: FLOPs for each byte.
-        floor: the least time for the work; ``None`` if that is unknown.
-        bound: the origin of the floor: the rate (``compute``) or the bandwidth (``memory``); empty without a floor.
-        distance: time over floor; ``None`` without a floor, or without work.
-        won: the possible saving, time less floor, never below zero; ``None`` if nothing can be claimed.
-        of_call: that over the whole call.
-    """
-
-    place: int = 0
-    name: str = ""
+    place: int = 0  # in the order of execution, from 1; of a module, that of its first layer
+    name: str = ""  # of a layer as the backend names it, of a module its path
     kind: str = ""
     modules: tuple[str, ...] = ()
-    kernels: int = 1
-    time: float
+    kernels: int = 1  # number of kernels that one operator launched; 1 for a layer or module
+    time: float  # typical time of all its calls in a run; ``share``: that over the typical whole
     share: float | None = None
-    flops: float | None = None
+    flops: float | None = None  # ``flops`` and ``bytes``: the work in a run; ``None`` if it is not known for sure
     bytes: float | None = None
-    intensity: float | None = None
-    floor: float | None = None
+    intensity: float | None = None  # FLOPs for each byte
+    floor: float | None = None  # the least time for the work; ``None`` if that is unknown
+    # The origin of the floor: the rate (``compute``) or the bandwidth (``memory``); empty without a floor.
     bound: Literal["compute", "memory", ""] = ""
-    distance: float | None = None
+    distance: float | None = None  # time over floor; ``None`` without a floor, or without work
+    # The possible saving, time less floor, never below zero; ``None`` if nothing can be claimed.
     won: float | None = None
-    of_call: float | None = None
+    of_call: float | None = None  # that over the whole call
 
     @property
     def above(self) -> float:
@@ -87,47 +75,33 @@ class Floor(Struct, frozen=True, kw_only=True):
 
 
 class Roofline(Struct, frozen=True, kw_only=True):
-    """All layers or modules of a profile against the ceilings of the device; seconds, bytes, FLOPs per second.
+    """All layers or modules of a profile against the ceilings of the device; seconds, bytes, FLOPs per second."""
 
-    Attributes:
-        rows: the timed ones in the order of execution.
-        by: the kind of the rows; ``timed``: the kind of the timed parts.
-        precision: that of the case, or ``tf32``.
-        rate: in ``precision``, of the ceilings, or of a layer that reached more; ``None`` if the device has none, and
-            floors are those of memory alone.
-        time: of the whole call; ``outside``: of it, in no layer, or in no kernel.
-        bound: ``host`` if the call waits for that, ``other`` if neither arithmetic nor memory bounds it, so that faster
-            layers save nothing. Empty otherwise.
-        gpu_time: seconds of the call in which the GPU runs any kernel, if known.
-        floored_time: time of the rows that have a floor; ``floor``: the sum of their floors.
-        won: the possible saving, ``floored_time`` less ``floor``; ``None`` if nothing can be claimed.
-        least: the least time of the whole model with all activations in caches: all FLOPs, and all weights.
-        unplaced: modules with FLOPs that are in no layer, so that some floors may be too low.
-    """
-
-    rows: tuple[Floor, ...]
-    by: Literal["layer", "module", "kernel"]
+    rows: tuple[Floor, ...]  # the timed ones in the order of execution
+    by: Literal["layer", "module", "kernel"]  # the kind of the rows; ``timed``: the kind of the timed parts
     timed: Literal["layer", "kernel"]
-    precision: str
+    precision: str  # that of the case, or ``tf32``
     ceilings: Ceilings
+    # In ``precision``, of the ceilings, or of a layer that reached more; ``None`` if the device has none, and
+    # floors are those of memory alone.
     rate: float | None
-    time: float
+    time: float  # of the whole call; ``outside``: of it, in no layer, or in no kernel
+    # ``host`` if the call waits for that, ``other`` if neither arithmetic nor memory bounds it, so that faster
+    # layers save nothing. Empty otherwise.
     bound: Literal["host", "other", ""]
-    gpu_time: float | None = field(name="works")
+    gpu_time: float | None = field(name="works")  # seconds of the call in which the GPU runs any kernel, if known
     outside: float
-    floored_time: float = field(name="known")
+    floored_time: float = field(name="known")  # time of the rows that have a floor; ``floor``: the sum of their floors
     floor: float
-    won: float | None
-    least: float
-    unplaced: tuple[str, ...]
+    won: float | None  # the possible saving, ``floored_time`` less ``floor``; ``None`` if nothing can be claimed
+    least: float  # the least time of the whole model with all activations in caches: all FLOPs, and all weights
+    unplaced: tuple[str, ...]  # modules with FLOPs that are in no layer, so that some floors may be too low
 
     @property
     def ranked(self) -> list[Floor]:
-        """All rows, those with the largest saving first, those without a floor last."""
         return sorted(self.rows, key=lambda row: row.above, reverse=True)
 
     def sum_of(self, rows: Iterable[Floor]) -> Floor:
-        """Return the sum of some rows."""
         total = replace(_total(Floor(time=0.0), [(row, 1.0) for row in rows], self.time), bound="")
         return _claim(total, self.time, self.bound)
 
@@ -194,8 +168,11 @@ def _layer_floors(
             place=unit.parts[0] + 1, name=longest.name, kind=longest.kind, modules=longest.modules,
             kernels=len(unit.parts), time=time, share=time / whole if whole else None,
         )  # fmt: skip
+        # No layer of its kind does its FLOPs that much faster than the measured rate.
+        most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
+        too_fast = unit.work and measured and unit.work.flops > most * measured * time
         if longest.times:
-            rows.append((row, None if unit.work and _too_fast(row, unit.work, measured) else unit.work))
+            rows.append((row, None if too_fast else unit.work))
     total = sum(row.time for row, _ in rows)
     reached = [
         part_work.flops / row.time
@@ -220,12 +197,6 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     warnings = (*profile.warnings, *(record.warnings if record else ()))
     lowered = case.options.get("tf32") in (True, "true") or any(warning.code == LOWERED for warning in warnings)
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
-
-
-def _too_fast(row: Floor, part_work: PartWork, rate: float) -> bool:
-    """Return whether a row did its FLOPs faster than any layer of its kind can, at this measured rate."""
-    most = MOST_SAVED if _CONVOLUTION.search(f"{row.kind} {row.name}") else FASTER
-    return bool(rate) and part_work.flops > most * rate * row.time
 
 
 def _with_floor(

@@ -153,12 +153,10 @@ class CaseRuns:
 
     @cached_property
     def ran(self) -> tuple[Record, ...]:
-        """The records that ran to their end."""
         return tuple(record for record in self.records if record.status == "ok")
 
     @property
     def ranked(self) -> bool:
-        """Return whether it may win: every process ran, with right outputs."""
         return all(record.ranked for record in self.records)
 
     @property
@@ -174,7 +172,6 @@ class CaseRuns:
 
     @property
     def series(self) -> tuple[Series, ...]:
-        """The latency samples of the timed records."""
         return tuple(latencies(record) for record in self.timed)
 
     @property
@@ -184,7 +181,6 @@ class CaseRuns:
 
     @cached_property
     def summaries(self) -> tuple[Summary, ...]:
-        """The latency of each process that has samples."""
         return tuple(summary for series in self.series if (summary := summarise(series.samples)))
 
     def latency(self, name: str) -> float | None:

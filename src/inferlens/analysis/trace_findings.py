@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from inferlens.analysis.evidence import (
     Finding,
     Findings,
     HostWait,
+    Rule,
     host_bound_finding,
     make_finding,
     shorten,
@@ -111,7 +112,6 @@ class TraceEvidence:
         self.capability = (device.major, device.minor) if device else (0, 0)
 
     def seconds(self, intervals: Intervals) -> float:
-        """Return the seconds of a step in these intervals."""
         return intervals.intersection(self.window).total / self.count / SECOND
 
     # Gaps in which the GPU waits for the host
@@ -122,12 +122,10 @@ class TraceEvidence:
         rows = np.setdiff1d(self.trace.calls.row, self.waiting)
         sets_up = self.trace.named(rows, lambda name: any(word in name for word in _SET_UP))
         copies = self.trace.named(rows, lambda name: "Memcpy" in name)
-        calls: Ints = rows[sets_up | ((self.trace.duration[rows] > LONG * SECOND) & ~copies)]
-        return calls
+        return rows[sets_up | ((self.trace.duration[rows] > LONG * SECOND) & ~copies)]
 
     @cached_property
     def gaps(self) -> dict[str, Intervals]:
-        """The gaps by their cause."""
         trace = self.trace
         rest = host_gaps(trace, self.analysis.launch_links, self.window)
         gaps = {}
@@ -175,13 +173,10 @@ class TraceEvidence:
         return exposed * float(weights.sum()) / max(float(self.times[mask].sum()), 1.0)
 
     def where(self, predicate: Callable[[str], object]) -> Bools:
-        """Return a mask of the events whose name satisfies the predicate."""
         return self.trace.named(self.rows, lambda name: bool(predicate(name)))
 
     def in_family(self, *families: str) -> Bools:
-        """Return a mask of the events of these families."""
-        mask: Bools = np.isin(self.family, families)
-        return mask
+        return np.isin(self.family, families)
 
     def words(self, mask: Bools) -> dict[str, Any]:
         """Return words for sentences: calls in a step, the share of all time, and the name with most time."""
@@ -207,7 +202,6 @@ class TraceEvidence:
 
     @cached_property
     def vectors(self) -> Floats:
-        """The :func:`vector_share` of each event."""
         return np.array([vector_share(name) for name in self.names], dtype=np.float64)
 
     @cached_property
@@ -232,13 +226,21 @@ class TraceEvidence:
 Saving = tuple[float, Mapping[str, Any]]  # seconds of a step that could be saved at most, and words for the sentences
 
 
-class TraceRule(NamedTuple):
-    """A row of the table: the possible saving, the sentence about it, and the hint."""
+def _rule(code: str, saving: Callable[[TraceEvidence], Saving], sentence: str, hint: str) -> Rule:
+    """Return a rule about a saving that matters. The saving follows the sentence."""
 
-    code: str
-    saving: Callable[[TraceEvidence], Saving]
-    sentence: str
-    hint: str
+    def check(evidence: TraceEvidence) -> Iterator[Finding]:
+        seconds, words = saving(evidence)
+        share = seconds / evidence.step
+        if share > NEGLIGIBLE:
+            start = sentence.replace("{noun}", words.get("noun", ""))
+            yield make_finding(
+                start + ": at most {share:percent} of a step ({time:duration}) to save.",
+                {"time": seconds, "share": share}, subject=code, seconds=seconds, whole=evidence.step, share=share,
+                hint=make_finding(hint, **words).sentence, **words,
+            )  # fmt: skip
+
+    return Rule(code, "", "time", check)
 
 
 def _data_loader(evidence: TraceEvidence) -> Saving:
@@ -263,10 +265,6 @@ def _synchronising(evidence: TraceEvidence) -> Saving:
     gaps = evidence.gaps["synchronising"]
     by = f", most by {most[0][0]}" if most else ""
     return evidence.seconds(gaps), {"calls": max(round(len(gaps) / evidence.count), 1), "by": by}
-
-
-def _communication(evidence: TraceEvidence) -> Saving:
-    return evidence.parts["communication"], {}
 
 
 def _copies(evidence: TraceEvidence) -> Saving:
@@ -359,43 +357,43 @@ def _outside(evidence: TraceEvidence) -> Saving:
     return evidence.parts["other"], {"start": "Time passes", "action": action}
 
 
-# The possible saving follows each sentence.
 TRACE_RULES = (
-    TraceRule("data-loader", _data_loader, "The data loader works while nothing else does",
-              "Load data in other processes: {action}."),
-    TraceRule("set-up", _set_up, "The GPU waits for {calls:#call} that set up or take memory, most in {most}",
-              "Warm up before the trace, and keep memory between steps."),
-    TraceRule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
-              "Wait for the GPU less often: no .item(), .cpu() or print of a tensor."),
-    TraceRule("communication", _communication, "Devices exchange data while no other kernel runs",
-              "Communicate while kernels run: larger buckets, gradients sent as they come."),
-    TraceRule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
-              "Copy less, or {action}."),
-    TraceRule("attention-not-fused", _attention,
-              "Attention is not fused, {calls:#softmax} a step: {part:percent} of {base} with its products",
-              "Fuse attention: torch.nn.functional.scaled_dot_product_attention."),
-    TraceRule("misaligned", _misaligned,
-              "{part:percent} of {base} is in products that read few elements at once{older}",
-              "Make the sizes of products multiples of {multiple}, by padding."),
-    TraceRule("tensor-cores-unused", _tensor_cores_unused,
-              "Convolutions and products without tensor cores, by their names, are {part:percent} of {base}",
-              "Use tensor cores: {action}."),
-    TraceRule("elementwise", _elementwise,
-              "{calls:#{noun}} a step that compute element by element are {part:percent} of {base}",
-              "Fuse them: torch.compile."),
-    TraceRule("moves", _moves,
-              "{calls:#{noun}} a step only move or convert data, {part:percent} of {base}, most in {most}",
-              "{action}."),
-    TraceRule("small-kernels", _small,
-              "{calls:,} of {all:#kernel} a step take less than 5 µs, {part:percent} of {base}",
-              "Launch fewer, larger kernels: torch.compile, or a larger batch."),
-    TraceRule("gpu-not-filled", _not_filled,
-              "GPU {device} runs kernels {busy:percent} of the time, with blocks for {filled:percent} of its units",
-              "Give the GPU more at a time: a larger batch."),
-    TraceRule("products", _products, "Convolutions, products and attention are {part:percent} of {base}",
-              "Race other backends, and a lower precision: "
-              "inferlens bench MODEL --device {device} --precision fp32,{lower}"),
-    TraceRule("outside-operators", _outside, "{start} while the host runs no operator", "{action}."),
+    _rule("data-loader", _data_loader, "The data loader works while nothing else does",
+          "Load data in other processes: {action}."),
+    _rule("set-up", _set_up, "The GPU waits for {calls:#call} that set up or take memory, most in {most}",
+          "Warm up before the trace, and keep memory between steps."),
+    _rule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
+          "Wait for the GPU less often: no .item(), .cpu() or print of a tensor."),
+    _rule("communication", lambda evidence: (evidence.parts["communication"], {}),
+          "Devices exchange data while no other kernel runs",
+          "Communicate while kernels run: larger buckets, gradients sent as they come."),
+    _rule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
+          "Copy less, or {action}."),
+    _rule("attention-not-fused", _attention,
+          "Attention is not fused, {calls:#softmax} a step: {part:percent} of {base} with its products",
+          "Fuse attention: torch.nn.functional.scaled_dot_product_attention."),
+    _rule("misaligned", _misaligned,
+          "{part:percent} of {base} is in products that read few elements at once{older}",
+          "Make the sizes of products multiples of {multiple}, by padding."),
+    _rule("tensor-cores-unused", _tensor_cores_unused,
+          "Convolutions and products without tensor cores, by their names, are {part:percent} of {base}",
+          "Use tensor cores: {action}."),
+    _rule("elementwise", _elementwise,
+          "{calls:#{noun}} a step that compute element by element are {part:percent} of {base}",
+          "Fuse them: torch.compile."),
+    _rule("moves", _moves,
+          "{calls:#{noun}} a step only move or convert data, {part:percent} of {base}, most in {most}",
+          "{action}."),
+    _rule("small-kernels", _small,
+          "{calls:,} of {all:#kernel} a step take less than 5 µs, {part:percent} of {base}",
+          "Launch fewer, larger kernels: torch.compile, or a larger batch."),
+    _rule("gpu-not-filled", _not_filled,
+          "GPU {device} runs kernels {busy:percent} of the time, with blocks for {filled:percent} of its units",
+          "Give the GPU more at a time: a larger batch."),
+    _rule("products", _products, "Convolutions, products and attention are {part:percent} of {base}",
+          "Race other backends, and a lower precision: "
+          "inferlens bench MODEL --device {device} --precision fp32,{lower}"),
+    _rule("outside-operators", _outside, "{start} while the host runs no operator", "{action}."),
 )  # fmt: skip
 
 
@@ -404,24 +402,6 @@ def trace_findings(analysis: Analysis) -> Findings:
     if not analysis.overview.step_time:
         return Findings()
     evidence = TraceEvidence(analysis)
-    findings = [*_table_findings(evidence), *host_bound_finding(evidence.host_wait)]
+    findings = [finding for rule in TRACE_RULES for finding in rule(evidence)]
+    findings += host_bound_finding(evidence.host_wait)
     return Findings(sorted(findings, key=lambda finding: -(finding.seconds or 0.0)))
-
-
-def _table_findings(evidence: TraceEvidence) -> list[Finding]:
-    """Return a finding for each row of the table with a saving that matters."""
-    findings = []
-    for rule in TRACE_RULES:
-        seconds, words = rule.saving(evidence)
-        share = seconds / evidence.step
-        if share > NEGLIGIBLE:
-            sentence = rule.sentence.replace("{noun}", words.get("noun", ""))
-            hint = make_finding(rule.hint, **words).sentence
-            findings.append(
-                make_finding(
-                    sentence + ": at most {share:percent} of a step ({time:duration}) to save.",
-                    {"time": seconds, "share": share}, code=rule.code, subject=rule.code, seconds=seconds,
-                    whole=evidence.step, share=share, hint=hint, **words,
-                )
-            )  # fmt: skip
-    return findings

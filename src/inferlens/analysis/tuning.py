@@ -60,19 +60,15 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """A measured candidate.
-
-    Attributes:
-        settings: those that distinguish it in its family, such as ``threads=2``.
-        speedup: over the winner, from ``low`` to ``high``, by all rounds of the search; ``None`` if it was not timed.
-        rejection: why it could not win: its failure, wrong outputs, or the limit that it breaks.
-    """
+    """A measured candidate."""
 
     record: str
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()  # those that distinguish it in its family, such as ``threads=2``
+    # Over the winner, from ``low`` to ``high``, by all rounds of the search; ``None`` if it was not timed.
     speedup: Factor | None = None
     low: Factor | None = None
     high: Factor | None = None
+    # Why it could not win: its failure, wrong outputs, or the limit that it breaks.
     rejection: str = field(default="", name="out")
     final: bool = False
 
@@ -127,7 +123,6 @@ class TuningReport(Struct, frozen=True, kw_only=True):
 
     @property
     def search_records(self) -> tuple[Record, ...]:
-        """The records of the search."""
         return tuple(record for trial in self.trials if not trial.final for record in trial.records)
 
     @property
@@ -136,14 +131,12 @@ class TuningReport(Struct, frozen=True, kw_only=True):
 
     @property
     def aim(self) -> FinalsAim:
-        """The aim of the finals."""
         cases = self._cases
         rejected = (cases[item.record].digest for item in self.candidates if item.final and item.rejection)
         return FinalsAim(self.objective, frozenset(rejected))
 
     @property
     def candidate_count(self) -> int:
-        """Number of candidates that were measured."""
         return len(self.candidates)
 
     @property
@@ -154,31 +147,23 @@ class TuningReport(Struct, frozen=True, kw_only=True):
 
     @property
     def runs_by_case(self) -> dict[str, CaseRuns]:
-        """All records by the digest of their case."""
         return _group_by_case([*self.search_records, *self.final_records])
 
 
 class CandidateFacts(Struct, frozen=True, kw_only=True):
-    """The measures of a candidate.
-
-    Attributes:
-        objective: of the winner the value in the finals; of others that value times their ratio to the winner, in the
-            finals for finalists and in the search for the rest. So disturbances of other rounds do not matter.
-        memory: the largest of its processes that did not export, which takes more than any call does.
-        build: the longest.
-        accuracy: in ``metric``; ``None`` if unknown.
-        outcome: in a few words, or why it could not win.
-    """
+    """The measures of a candidate."""
 
     case: Case
     candidate: Candidate
+    # Of the winner the value in the finals; of others that value times their ratio to the winner, in the finals for
+    # finalists and in the search for the rest. So disturbances of other rounds do not matter.
     objective: float | None
     error: float | None
-    memory: float | None
-    build: float | None
-    outcome: str
+    memory: float | None  # the largest of its processes that did not export, which takes more than any call does
+    build: float | None  # the longest
+    outcome: str  # in a few words, or why it could not win
     metric: str = ""
-    accuracy: AccuracyScore | None = None
+    accuracy: AccuracyScore | None = None  # in ``metric``; ``None`` if unknown
 
 
 def candidate_facts(tuning: TuningReport) -> list[CandidateFacts]:
@@ -236,7 +221,6 @@ def _group_by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
 
 
 def save_tuning(tuning: TuningReport, folder: Path) -> None:
-    """Write the report next to its rounds."""
     data = msgspec.json.encode(replace(tuning, trials=(), folder=""))
     write_whole(folder / REPORT, msgspec.json.format(data, indent=1) + b"\n")
 

@@ -123,13 +123,7 @@ def _module_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
 
 
 class _Assignment:
-    """The unit that computes each operator.
-
-    Attributes:
-        unit_of: the unit by the operator's place, if known.
-        unsure: units that may have computed something else as well; ``lost``: of these, products.
-        unplaced: operators with FLOPs that no unit can have computed.
-    """
+    """The unit that computes each operator."""
 
     def __init__(
         self,
@@ -140,10 +134,10 @@ class _Assignment:
     ) -> None:
         self._operators = operators
         self._units = [[parts[place] for place in unit] for unit in units]
-        self.unit_of: dict[int, int] = {}
-        self.unsure: set[int] = set()
-        self.lost: set[int] = set()
-        self.unplaced: list[int] = []
+        self.unit_of: dict[int, int] = {}  # the unit by the operator's place, if known
+        self.unsure: set[int] = set()  # units that may have computed something else as well
+        self.lost: set[int] = set()  # units that may have computed other products
+        self.unplaced: list[int] = []  # operators with FLOPs that no unit can have computed
         users: dict[str, list[int]] = {}
         self._module_units: dict[str, int] = {}  # units that are a module, by its path
         for number, unit in enumerate(self._units):
@@ -164,7 +158,6 @@ class _Assignment:
                 self._fold(path, places)
 
     def work(self, unit: int) -> PartWork | None:
-        """Return the work of a unit; ``None`` if unknown."""
         own = {place for place, user in self.unit_of.items() if user == unit}
         operators = [self._operators[place] for place in own]
         modules = {path for part in self._units[unit] for path in part.modules}
@@ -192,7 +185,6 @@ class _Assignment:
         return PartWork(max(flops, 0.0), max(inputs + read + written + weights, 0), max(weights, 0))
 
     def _assign(self, places: Sequence[int], users: Sequence[int]) -> None:
-        """Assign the operators of one module to the units that name it."""
         products = [place for place in places if self._operators[place].flops]
         others = [place for place in places if place not in products]
         candidates = self._matrix_units(users) if products else []
@@ -206,7 +198,10 @@ class _Assignment:
             self.unplaced += products
         elif len({place for place, _ in pairs}) < len(products):
             self.lost |= set(candidates).difference(user for _, user in pairs)
-        pairs = self._match_names(others, rest) or ([] if products else self._match_calls(others, rest))
+        pairs = self._match_names(others, rest)
+        if not pairs and not products and len({self._operators[place].operator for place in others}) == 1:
+            # Several calls of one operator, and as many units.
+            pairs = list(zip(others, rest, strict=True)) if len(others) == len(rest) else []
         if others and not pairs:
             self.unsure |= set(rest)
         self.unit_of.update(pairs)
@@ -240,12 +235,8 @@ class _Assignment:
             slots = [unit for unit, both in zip(units, fused, strict=True) for _ in range(1 + both)]
             return list(zip(products, slots, strict=True)) if len(slots) == len(products) else []
         if not any(fused) and len(units) == len(products) + sum(attends):  # its attention may be two units
-            iterator = iter(units)
-            pairs = []
-            for place, both in zip(products, attends, strict=True):
-                pair = (place, next(iterator))
-                pairs += [] if both and next(iterator) is not None else [pair]
-            return pairs
+            owners = [place for place, both in zip(products, attends, strict=True) for _ in range(1 + both)]
+            return [(place, unit) for place, unit in zip(owners, units, strict=True) if owners.count(place) == 1]
         return []
 
     def _match_sizes(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
@@ -275,11 +266,6 @@ class _Assignment:
                 return []
             pairs.append((place, unit))
         return pairs
-
-    def _match_calls(self, operators: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
-        """Return pairs of several calls of one operator, and as many units."""
-        same = len({self._operators[place].operator for place in operators}) == 1
-        return list(zip(operators, units, strict=True)) if same and len(operators) == len(units) else []
 
     def _fold(self, path: str, places: Sequence[int]) -> None:
         """Assign the operators of a module that no unit names."""
@@ -327,7 +313,6 @@ def _base_name(operator: str) -> str:
 
 
 def _has_no_product(part: Part) -> bool:
-    """Return whether a part surely computes no products."""
     kind = _kind(part)
     if isinstance(part, Kernel) and part.kind != "kernel":
         return True
@@ -341,20 +326,16 @@ class Precisions(Struct, frozen=True, kw_only=True):
 
     Conversions of type or memory order have no precision: in a quantized model they are the cost of quantizing. An
     unknown precision is empty.
-
-    Attributes:
-        time: share of the call, or of all kernels, by precision; with ``converting`` and the time outside of layers it
-            adds up to 1.
-        work: share of the multiply-adds by precision, which adds up to 1; empty if they were not counted.
-        converting: share of the time in conversions; ``conversions``: their places.
-        stayed: places of multiply-adds in a precision that is not quantized, longest first.
     """
 
+    # Share of the call, or of all kernels, by precision; with ``converting`` and the time outside of layers it adds
+    # up to 1.
     time: dict[str, float]
+    # Share of the multiply-adds by precision, which adds up to 1; empty if they were not counted.
     work: dict[str, float]
-    converting: float
+    converting: float  # share of the time in conversions; ``conversions``: their places
     conversions: tuple[int, ...]
-    stayed: tuple[int, ...]
+    stayed: tuple[int, ...]  # places of multiply-adds in a precision that is not quantized, longest first
 
 
 def precisions(profile: Profile, runs: Runs) -> Precisions | None:

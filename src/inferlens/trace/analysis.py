@@ -15,7 +15,7 @@ time that the device takes *between kernels*. The time after the last event of a
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,9 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """The total length in nanoseconds."""
         return int((self.end - self.begin).sum())
 
     def intersection(self, intervals: Intervals) -> Intervals:
-        """Return the moments that are in both."""
         # The intervals of the other that meet one of these are neighbours there.
         first = np.searchsorted(intervals.end, self.begin, "right")
         last = np.searchsorted(intervals.begin, self.end, "left")
@@ -91,7 +89,6 @@ class Intervals:
         return Intervals(begin[kept], end[kept])
 
     def difference(self, intervals: Intervals) -> Intervals:
-        """Return the moments that are in this and not in the other."""
         if not len(self) or not len(intervals):
             return self
         begin = np.concatenate([[min(self.begin[0], intervals.begin[0])], intervals.end])
@@ -130,23 +127,15 @@ _LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps in the order of time; times in nanoseconds.
+    """Steps in the order of time; times in nanoseconds."""
 
-    Attributes:
-        names: numbers as the trace has them, or :data:`WHOLE_TRACE`.
-        host_begin, host_end: of the annotation.
-        begin, end: with what was launched.
-        launched: GPU events that were.
-        counted_in_means: whether it counts in means; what the profiler has cut off does not.
-    """
-
-    names: NDArray[np.object_]
-    host_begin: Ints
+    names: NDArray[np.object_]  # numbers as the trace has them, or :data:`WHOLE_TRACE`
+    host_begin: Ints  # ``host_begin`` and ``host_end``: of the annotation
     host_end: Ints
-    begin: Ints
+    begin: Ints  # ``begin`` and ``end``: with what was launched
     end: Ints
-    launched: Ints
-    counted_in_means: Bools
+    launched: Ints  # GPU events that were
+    counted_in_means: Bools  # whether it counts in means; what the profiler has cut off does not
 
     def __len__(self) -> int:
         return len(self.names)
@@ -159,7 +148,6 @@ class Steps:
         return self._select(places)
 
     def counted(self) -> Steps:
-        """The steps that count in means."""
         return self._select(np.flatnonzero(self.counted_in_means))
 
     def _select(self, places: Ints) -> Steps:
@@ -185,7 +173,12 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
             from_[place] = max(before, begin[place])
             until[place] = max(end[place], ends[inside == place].max(initial=end[place]), from_[place])
             before = until[place]
-    kept = _complete(launched)
+    kept = np.ones(len(launched), bool)
+    if len(launched) >= 2 and launched.any():
+        # The last steps are incomplete if they launched nothing, or far too little.
+        last = int(np.flatnonzero(launched)[-1])
+        kept[last + 1 :] = False
+        kept[last] = last == 0 or launched[last - 1] * _CUT_OFF <= launched[last]
     timed = kept & (end > begin)  # a step that the profiler left open has no duration
     return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, timed if timed.any() else kept)
 
@@ -219,16 +212,6 @@ def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints
         fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
         steps[launched] = np.where(fits, place, -1)
     return steps
-
-
-def _complete(launched: Ints) -> Bools:
-    """Return a mask of complete steps. The last ones are incomplete if they launched nothing, or far too little."""
-    kept = np.ones(len(launched), bool)
-    if len(launched) >= 2 and launched.any():
-        last = int(np.flatnonzero(launched)[-1])
-        kept[last + 1 :] = False
-        kept[last] = last == 0 or launched[last - 1] * _CUT_OFF <= launched[last]
-    return kept
 
 
 def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
@@ -272,28 +255,20 @@ def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
 
 def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, float]:
     """Return the idle nanoseconds of all steps by cause, as a mean over the devices that ran anything."""
-    devices = np.unique(trace.gpu.device)
     sums = dict.fromkeys(CAUSES, 0.0)
-    window = Intervals.union(steps.begin, steps.end)
-    if not len(devices) or not len(window):
-        return sums
+    gaps = _gaps(trace, launch_links, Intervals.union(steps.begin, steps.end))
     waits = Intervals.of_events(trace, synchronising(trace, launch_links))
-    for device in devices.tolist():
-        host, between = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
+    for host, between in gaps:
         synchronised = host.intersection(waits).total
         for cause, time in zip(CAUSES, (host.total - synchronised, synchronised, between.total), strict=True):
-            sums[cause] += time / len(devices)
+            sums[cause] += time / len(gaps)
     return sums
 
 
 def host_gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> Intervals:
     """Return when all devices that ran anything waited to be given work within the window."""
-    intervals = Intervals(window.begin[:0], window.end[:0])
-    devices = np.unique(trace.gpu.device).tolist() if len(window) else []
-    for number, device in enumerate(devices):
-        host, _ = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
-        intervals = intervals.intersection(host) if number else host
-    return intervals
+    gaps = [host for host, _ in _gaps(trace, launch_links, window)]
+    return reduce(Intervals.intersection, gaps) if gaps else Intervals(window.begin[:0], window.end[:0])
 
 
 def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:
@@ -303,23 +278,26 @@ def synchronising(trace: Trace, launch_links: LaunchLinks) -> Ints:
     to_host = trace.named(copies, lambda name: "DtoH" in name and "Pinned" not in name) & (launch >= 0)
     calls = launch[to_host]
     waits[calls[trace.ends(copies[to_host]) <= trace.ends(rows[calls])]] = True
-    waiting_rows: Ints = rows[waits]
-    return waiting_rows
+    return rows[waits]
 
 
-def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
-    """Return when a device waited for work within the window, and when it had work and did not run it."""
-    rows = trace.gpu.row[here]
-    begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
-    launch = launch_links.launch[here]
-    calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
-    # Events without a launch count as launched from the start.
-    given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
-    low, high = int(window.begin[0]), int(window.end[-1])
-    start = np.concatenate([[min(low, int(begin[0]))], reach])
-    end = np.concatenate([begin, [max(high, int(reach[-1]))]])
-    until = np.clip(np.concatenate([given, [high]]), start, np.maximum(start, end))
-    return Intervals.union(start, until).intersection(window), Intervals.union(until, end).intersection(window)
+def _gaps(trace: Trace, launch_links: LaunchLinks, window: Intervals) -> list[tuple[Intervals, Intervals]]:
+    """Return when each device waited for work within the window, and when it had work and did not run it."""
+    gaps = []
+    for device in np.unique(trace.gpu.device).tolist() if len(window) else []:
+        here = np.flatnonzero(trace.gpu.device == device)
+        rows, launch = trace.gpu.row[here], launch_links.launch[here]
+        begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
+        calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
+        # Events without a launch count as launched from the start.
+        given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
+        low, high = int(window.begin[0]), int(window.end[-1])
+        start = np.concatenate([[min(low, int(begin[0]))], reach])
+        end = np.concatenate([begin, [max(high, int(reach[-1]))]])
+        until = np.clip(np.concatenate([given, [high]]), start, np.maximum(start, end))
+        both = Intervals.union(start, until), Intervals.union(until, end)
+        gaps.append((both[0].intersection(window), both[1].intersection(window)))
+    return gaps
 
 
 # The cost of operator calls: on the host and on the GPU, with and without the operators that they called.
@@ -330,20 +308,14 @@ def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals
 
 
 class Costs:
-    """Costs of every scope of a trace in nanoseconds; those that are no operators have none.
-
-    Attributes:
-        parent: the operator around a scope, merged ones left out; -1 without one.
-        is_operator: which scopes are calls of operators; those merged into the one around them are none.
-        host_total: from begin to end.
-    """
+    """Costs of every scope of a trace in nanoseconds; those that are no operators have none."""
 
     def __init__(self, trace: Trace, launch_links: LaunchLinks) -> None:
         self.trace, self.launch_links = trace, launch_links
         rows, nest = trace.scopes.row, launch_links.nest
         self.host_total: Ints = trace.duration[rows]
         self._operators: Bools = trace.category[rows] == Category.OPERATOR
-        self.parent = nest.parent.copy()
+        self.parent = nest.parent.copy()  # the operator around a scope, merged ones left out; -1 without one
         for level in nest.levels[1:]:
             others = level[~self._operators[self.parent[level]]]
             self.parent[others] = self.parent[self.parent[others]]
@@ -353,7 +325,7 @@ class Costs:
         names = trace.name[rows]
         inside = (names == names[self.parent]) & (nest.end <= nest.end[self.parent])
         self._merged: Bools = self._called & only_call & inside
-        self.is_operator: Bools = self._operators & ~self._merged
+        self.is_operator: Bools = self._operators & ~self._merged  # without those merged into the one around them
 
     @cached_property
     def host_self(self) -> Ints:
@@ -370,22 +342,18 @@ class Costs:
         around = self.launch_links.around_calls(Category.OPERATOR)[calls]
         inside = around >= 0
         np.subtract.at(own, around[inside], duration[calls[inside]])
-        least_zero: Ints = np.maximum(self._given_on(own, self._merged), 0)
-        return least_zero
+        return np.maximum(self._given_on(own, self._merged), 0)
 
     @cached_property
     def device_self(self) -> Ints:
-        """Time of the GPU events that it launched itself."""
         return self._launched(np.ones(len(self.trace.gpu), bool))
 
     @cached_property
     def device_total(self) -> Ints:
-        """Time of the GPU events that it or a called operator launched."""
         return self._given_on(self.device_self, self._called)
 
     @cached_property
     def tensor_total(self) -> Ints:
-        """The part of ``device_total`` in kernels with tensor cores."""
         return self._given_on(self._launched(self.uses_tensor_cores), self._called)
 
     @cached_property
@@ -393,8 +361,7 @@ class Costs:
         """A mask of the operators that could use tensor cores, or call one that could."""
         could = self.trace.named(self.trace.scopes.row, ELIGIBLE.__contains__) & self._operators
         own = could | (self._launched(self.uses_tensor_cores) > 0)
-        mask: Bools = self._given_on(own.astype(np.int64), self._called) > 0
-        return mask
+        return self._given_on(own.astype(np.int64), self._called) > 0
 
     @cached_property
     def uses_tensor_cores(self) -> Bools:
@@ -408,7 +375,6 @@ class Costs:
 
     @cached_property
     def occupancy(self) -> Floats:
-        """Estimated occupancy of all GPU events in per cent."""
         return occupancy_of(self.trace)
 
     @cached_property
@@ -435,44 +401,30 @@ class Costs:
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
-    """The use of a GPU from the first step's begin to the last one's end; shares from 0 to 1, ``None`` if unknown.
-
-    Attributes:
-        utilization: share of the time in which at least one kernel ran.
-        sm_efficiency: estimate of the share of multiprocessors at work: blocks per multiprocessor of all kernels that
-            run at a moment, at most 1, as a mean over the time.
-        occupancy: estimated achieved occupancy of the kernels, a mean weighted by their time.
-        tensor_share: share of the kernels' time, of the whole trace, that is of kernels with tensor cores.
-        tensor_untold: share of that time in kernels whose names do not say whether they use any.
-    """
+    """The use of a GPU from the first step's begin to the last one's end; shares from 0 to 1, ``None`` if unknown."""
 
     device: int
     name: str = ""
-    utilization: float = 0.0
+    utilization: float = 0.0  # share of the time in which at least one kernel ran
+    # Estimate of the share of multiprocessors at work: blocks per multiprocessor of all kernels that run at a
+    # moment, at most 1, as a mean over the time.
     sm_efficiency: float | None = None
-    occupancy: float | None = None
+    occupancy: float | None = None  # estimated achieved occupancy of the kernels, a mean weighted by their time
+    # Share of the kernels' time, of the whole trace, that is of kernels with tensor cores.
     tensor_share: float | None = None
-    tensor_untold: float | None = None
+    tensor_untold: float | None = None  # share of that time in kernels whose names do not say whether they use any
     properties: DeviceProperties | None = None
 
 
 class Overview(Struct, frozen=True, kw_only=True):
-    """Means over the steps that count; seconds.
+    """Means over the steps that count; seconds."""
 
-    Attributes:
-        steps: those that count; ``left_out`` were cut off by the profiler's end.
-        step_time: of one step.
-        parts: of one step, by what it went to; they add up to it.
-        idle: of one step, by cause; the mean over GPUs.
-        bound: ``GPU``, ``host``, ``both`` or ``CPU only``.
-    """
-
-    steps: int
+    steps: int  # those that count; ``left_out`` were cut off by the profiler's end
     left_out: int
-    step_time: float
-    parts: dict[str, float]
-    idle: dict[str, float]
-    bound: str
+    step_time: float  # of one step
+    parts: dict[str, float]  # of one step, by what it went to; they add up to it
+    idle: dict[str, float]  # of one step, by cause; the mean over GPUs
+    bound: str  # ``GPU``, ``host``, ``both`` or ``CPU only``
     gpus: tuple[GpuUse, ...]
     notes: tuple[str, ...] = ()
 
@@ -527,12 +479,10 @@ class Analysis:
 
     @cached_property
     def parts(self) -> dict[str, Intervals]:
-        """The intervals in which kernels, copies and so on ran."""
         return parts_of(self.trace, self.launch_links)
 
     @cached_property
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """Return the use of all GPUs that ran a kernel."""
         gpu = self.trace.gpu
         kernels = self.trace.category[gpu.row] == Category.KERNEL
         devices = np.unique(gpu.device[kernels]).tolist() if len(self.counted) else []
@@ -540,7 +490,6 @@ class Analysis:
 
     @cached_property
     def overview(self) -> Overview:
-        """Return the means of the trace or of the chosen step."""
         steps = self.counted
         count = max(len(steps), 1)
         length = float((steps.end - steps.begin).sum()) / count / SECOND
@@ -580,9 +529,7 @@ class Analysis:
 
     def _used(self, device: int, here: Ints) -> GpuUse:
         trace, costs = self.trace, self.costs
-        device_properties = next(
-            (device_properties for device_properties in trace.about.devices if device_properties.id == device), None
-        )
+        properties = next((properties for properties in trace.about.devices if properties.id == device), None)
         rows = trace.gpu.row[here]
         begin, end = trace.begin[rows], trace.ends(rows)
         low, high = int(self.counted.begin[0]), int(self.counted.end[-1])
@@ -590,22 +537,19 @@ class Analysis:
         whole = int(duration.sum())
         inside = np.minimum(end, high) - np.maximum(begin, low)
         visible = (costs.occupancy[here] >= 0) & (inside > 0)
-        occupied = (
-            (costs.occupancy[here][visible] * inside[visible]).sum() / inside[visible].sum() / 100
-            if visible.any()
-            else None
-        )
+        weights = inside[visible]
+        occupied = (costs.occupancy[here][visible] * weights).sum() / weights.sum() / 100 if visible.any() else None
         moments, filled = filling(trace, here)
         at_work = (filled * np.diff(np.clip(moments, low, high))).sum() / length if len(filled) else None
         return GpuUse(
             device=device,
-            name=device_properties.name if device_properties else "",
+            name=properties.name if properties else "",
             utilization=int(Intervals.union(begin, end).covered(np.array([low]), np.array([high]))[0]) / length,
             sm_efficiency=None if at_work is None else float(at_work),
             occupancy=None if occupied is None else float(occupied),
             tensor_share=float(duration[costs.uses_tensor_cores[here]].sum() / whole) if whole else None,
             tensor_untold=float(duration[~costs.tells_tensor_cores[here]].sum() / whole) if whole else None,
-            properties=device_properties,
+            properties=properties,
         )
 
 

@@ -43,13 +43,12 @@ def traces_in(folder: Path) -> list[Path]:
 def traces_under(path: Path) -> list[Path]:
     """Return the traces in a folder at any depth, or the file itself, without files that do not begin as traces."""
     files = [path] if path.is_file() else sorted(path.rglob("*"), key=lambda item: _natural(item.relative_to(path)))
-    return [file for file in files if file.name.endswith(SUFFIXES) and file.is_file() and _is_trace(file)]
-
-
-def _is_trace(path: Path) -> bool:
-    with suppress(OSError):
-        return file_kind(path).kind in TRACES
-    return False
+    traces = []
+    for file in files:
+        with suppress(OSError):
+            if file.name.endswith(SUFFIXES) and file.is_file() and file_kind(file).kind in TRACES:
+                traces.append(file)
+    return traces
 
 
 def runs_in(folder: Path) -> list[tuple[str, Path]]:
@@ -170,7 +169,6 @@ def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:
 
 
 def parts_compared(before: Mapping[str, float], after: Mapping[str, float]) -> Columns:
-    """Return the seconds per step of both, by part."""
     pairs = [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in dict.fromkeys([*before, *after])]
     return Columns.named(("name", "before", "after", "change"), [(name, a, b, b - a) for name, a, b in pairs])
 
@@ -222,7 +220,6 @@ def _sequence(analysis: Analysis, gpu: bool) -> dict[tuple[Any, ...], tuple[floa
 
 
 def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return all keys with the number of equal keys before them."""
     counts: Counter[tuple[Any, ...]] = Counter()
     numbered = []
     for key in keys:

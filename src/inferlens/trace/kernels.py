@@ -151,12 +151,13 @@ RESERVED = 1024  # bytes of shared memory per block that the driver takes, since
 _UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
 
 
-def blocks_that_fit(
-    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
-) -> int | None:
-    """Return how many blocks one multiprocessor holds at a time; ``None`` if that cannot be computed.
+def theoretical(
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None, most: float = inf
+) -> float | None:
+    """Return the share of a multiprocessor's threads in use, 0 to 1, with as many blocks as fit, or ``most``.
 
-    ``registers`` are per thread, ``shared_memory`` is in bytes per block, static and dynamic.
+    ``None`` if that cannot be computed. ``registers`` are per thread, ``shared_memory`` is in bytes per block, static
+    and dynamic.
     """
     digits = gpu.compute_capability.partition(".")[0]
     major = int(digits) if digits.isdecimal() else 0
@@ -165,8 +166,10 @@ def blocks_that_fit(
         return None
     if registers is None or shared_memory is None:
         return None
-    most = MOST_BLOCKS.get(gpu.compute_capability, MOST_BLOCKS_OF_MAJOR.get(major, 32))
-    limits = [most, gpu.threads_per_multiprocessor // WARP // warps]
+    limits = [
+        MOST_BLOCKS.get(gpu.compute_capability, MOST_BLOCKS_OF_MAJOR.get(major, 32)),
+        gpu.threads_per_multiprocessor // WARP // warps,
+    ]
     if registers:
         parts = 2 if gpu.compute_capability == "6.0" else 4
         of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
@@ -175,15 +178,9 @@ def blocks_that_fit(
     units = -(-(shared_memory + (RESERVED if major >= 8 else 0)) // unit)
     if units:
         limits.append(gpu.shared_memory_per_multiprocessor // (units * unit))
-    return min(limits) or None  # it did run, so that none fits is no answer
-
-
-def theoretical(
-    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None, most: float = inf
-) -> float | None:
-    """Return the share of a multiprocessor's threads in use, 0 to 1, with as many blocks as fit, or ``most``."""
-    fitting = blocks_that_fit(gpu, block, registers, shared_memory)
-    return None if fitting is None else min(min(fitting, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
+    if not min(limits):
+        return None  # it did run, so that none fits is no answer
+    return min(min(*limits, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
 
 
 def achieved(

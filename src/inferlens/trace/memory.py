@@ -18,18 +18,12 @@ _DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
 
 @dataclass(frozen=True, eq=False)
 class AllocatedMemory:
-    """The memory that a device's allocator allocated; bytes, seconds since the trace's first allocation.
-
-    Attributes:
-        places: of its events among the trace's allocations.
-        level: allocated after every event, including memory from before the trace.
-        top: place of the peak in ``level``.
-    """
+    """The memory that a device's allocator allocated; bytes, seconds since the trace's first allocation."""
 
     name: str
-    places: Ints
-    level: Ints
-    top: int
+    places: Ints  # of its events among the trace's allocations
+    level: Ints  # allocated after every event, including memory from before the trace
+    top: int  # place of the peak in ``level``
     time: float
 
     @property

@@ -27,8 +27,6 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 # The value for unknown whole numbers in a column. In a column of floats it is NaN.
 UNKNOWN = -1
-
-
 PROBLEMS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -148,25 +146,17 @@ class _Rows:
 
 @dataclass(frozen=True, eq=False)
 class GpuEvents(_Rows):
-    """The events of GPUs: kernels, copies and fills, in the order of their begins.
-
-    Attributes:
-        correlation: number that the launch shares.
-        grid, block: of shape (events, 3); zeros where it is no kernel.
-        registers: per thread.
-        shared_memory: bytes per block.
-        occupancy: estimated, achieved, in per cent.
-    """
+    """The events of GPUs: kernels, copies and fills, in the order of their begins."""
 
     device: Ints
     stream: Ints
-    correlation: Ints
-    grid: Ints
+    correlation: Ints  # number that the launch shares
+    grid: Ints  # ``grid`` and ``block``: of shape (events, 3); zeros where it is no kernel
     block: Ints
-    registers: Ints
-    shared_memory: Ints
+    registers: Ints  # per thread
+    shared_memory: Ints  # bytes per block
     blocks_per_sm: Floats
-    occupancy: Floats
+    occupancy: Floats  # estimated, achieved, in per cent
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,22 +179,15 @@ class Scopes(_Rows):
 
 @dataclass(frozen=True, eq=False)
 class Allocations:
-    """Memory that allocators gave (``change`` above zero) or took back, in the order of time; sizes in bytes.
+    """Memory that allocators gave (``change`` above zero) or took back, in the order of time; sizes in bytes."""
 
-    Attributes:
-        time: in nanoseconds.
-        device_type: PyTorch's number of it: 0 the host, 1 CUDA.
-        device_id: -1 of the host.
-        allocated: the allocator's sum after it; -1 where unknown.
-    """
-
-    time: Ints
+    time: Ints  # in nanoseconds
     thread: Codes
-    device_type: Ints
-    device_id: Ints
+    device_type: Ints  # PyTorch's number of it: 0 the host, 1 CUDA
+    device_id: Ints  # -1 of the host
     change: Ints
     address: Ints
-    allocated: Ints
+    allocated: Ints  # the allocator's sum after it; -1 where unknown
 
     def __len__(self) -> int:
         return len(self.time)
@@ -212,49 +195,36 @@ class Allocations:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The complete events of a trace, in the order of the file.
+    """The complete events of a trace, in the order of the file."""
 
-    Attributes:
-        strings: names; ``name`` holds places in it.
-        texts: shapes and stacks.
-        threads: process and thread, or device and stream; ``thread`` holds places in it.
-        begin, duration: whole nanoseconds; the clock's zero is the writer's.
-        about: devices and the other metadata.
-    """
-
-    strings: tuple[str, ...]
-    texts: tuple[str, ...]
-    threads: tuple[tuple[str, str], ...]
+    strings: tuple[str, ...]  # names; ``name`` holds places in it
+    texts: tuple[str, ...]  # shapes and stacks
+    threads: tuple[tuple[str, str], ...]  # process and thread, or device and stream; ``thread`` holds places in it
     name: Codes
     category: NDArray[np.int8]
     thread: Codes
-    begin: Ints
+    begin: Ints  # ``begin`` and ``duration``: whole nanoseconds; the clock's zero is the writer's
     duration: Ints
     gpu: GpuEvents
     calls: Calls
     scopes: Scopes
     allocations: Allocations
-    about: TraceMetadata = field(default_factory=TraceMetadata)
+    about: TraceMetadata = field(default_factory=TraceMetadata)  # devices and the other metadata
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.name)
 
     def ends(self, rows: Ints) -> Ints:
-        """Return the ends of events in nanoseconds."""
         return self.begin[rows] + self.duration[rows]
 
     def rows(self, *categories: Category) -> Ints:
-        """Return the places of the events of these categories."""
         return np.flatnonzero(np.isin(self.category, categories))
 
     def name_of(self, row: int) -> str:
-        """Return the event's name."""
-        name: str = self.strings[int(self.name[row])]
-        return name
+        return self.strings[int(self.name[row])]
 
     def names_of(self, rows: Ints) -> list[str]:
-        """Return the events' names."""
         return [self.strings[code] for code in self.name[rows].tolist()]
 
     def named(self, rows: Ints, holds: Callable[[str], bool]) -> Bools:
@@ -262,11 +232,9 @@ class Trace:
         fits = np.zeros(len(self.strings), dtype=bool)
         codes = np.unique(self.name[rows])
         fits[codes] = [holds(self.strings[code]) for code in codes.tolist()]
-        mask: Bools = fits[self.name[rows]]
-        return mask
+        return fits[self.name[rows]]
 
     def starting(self, rows: Ints, *prefixes: str) -> Bools:
-        """Return a mask of the events whose name starts with one of the prefixes."""
         return self.named(rows, lambda name: name.startswith(prefixes))
 
 
@@ -461,9 +429,8 @@ class Columns:
             name: kinds[column.dtype.kind] if isinstance(column, np.ndarray) else kinds.get(name, kinds["f"])
             for name, column in self.columns.items()
         }
-        frame: DataFrame = polars.DataFrame(
-            {name: _plain(column) for name, column in self.columns.items()}, schema=schema, strict=False
-        )
+        data = {name: _plain(column) for name, column in self.columns.items()}
+        frame: DataFrame = polars.DataFrame(data, schema=schema, strict=False)
         return frame
 
 
@@ -497,11 +464,7 @@ class Groups:
         return cls(first[order], np.argsort(order)[of], count[order])
 
     def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the sums of the groups' values."""
-        sums: NDArray[np.float64] = np.bincount(self.group, weights=values, minlength=len(self.first)).astype(
-            np.float64
-        )
-        return sums
+        return np.bincount(self.group, values, len(self.first)).astype(np.float64)
 
     def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
         """Return the groups' weighted means of finite values; NaN without a value or a weight."""

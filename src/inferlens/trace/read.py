@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import fields
 from decimal import Decimal
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -140,7 +140,6 @@ class EventReader:
 
     @property
     def about(self) -> TraceMetadata:
-        """The metadata of the trace."""
         return TraceMetadata.decode(self._metadata)
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -309,14 +308,13 @@ _LARGEST = 2**63 - 1
 _LATEST = 2**62 // 1000
 # Bytes of columns that need no question: small traces are read in less time than the question takes.
 _UNASKED = 2**25
-# What is derived from columns takes about three times their memory.
+_SHARE = 4  # of the free memory: what is derived from columns takes about three times theirs
 _CUT_OFF = 0.05  # of the launches
-_SHARE = 4
 _NAMED = 5  # unknown categories in a message
-# The part of the trace that events of a category are in, by the category's number.
-_PART = np.array(
-    [next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if category in of), -1) for category in Category]
-)
+# The parts of the trace, with a mask of the numbers of their categories.
+_PARTS: dict[type[Any], Bools] = {
+    form: np.isin(list(Category), kinds) for form, kinds in ((GpuEvents, GPU), (Calls, CALLS), (Scopes, SCOPES))
+}
 
 
 class _Codes(dict[Any, int]):
@@ -351,12 +349,13 @@ class TraceBuilder:
                 self._processes[event.pid] = _text(event.args.process)
         self._add([event for event in events if event.ph == "X"])
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
-        self._add_memory([event for event in memory if None not in (event.args.change, event.args.allocated)])  # type: ignore[union-attr]
+        memory = [event for event in memory if None not in (event.args.change, event.args.allocated)]  # type: ignore[union-attr]
+        memory, times = _timed(memory)
+        self._add_part(Allocations, memory, time=times, thread=self._threads_of(memory))
         halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
     def trace(self, about: TraceMetadata) -> Trace:
-        """Return the trace of all added events."""
         self.add([])
         main = self._joined(Trace)
         annotations = np.array([name.startswith(ANNOTATIONS) for name in self._names], dtype=bool)
@@ -414,31 +413,27 @@ class TraceBuilder:
         parts = self._columns.pop(form)
         return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
 
-    def _add(self, events: Sequence[Event]) -> None:
+    def _add(self, events: list[Event]) -> None:
         timed, begin = _timed(events)
         self._remarks["have no time and were skipped"] += len(events) - len(timed)
-        lengths = np.array([event.dur for event in timed])
-        odd = ~_usable(lengths, least=0)
-        lengths[odd] = 0
-        self._remarks["have no duration, or one below zero; it was taken as zero"] += int(odd.sum())
+        durations, usable = _nanoseconds([event.dur for event in timed], least=0)
+        self._remarks["have no duration, or one below zero; it was taken as zero"] += int((~usable).sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
         for place in [place for place, event in enumerate(timed) if event.cat in MIXED]:
             categories[place] = self._kind_of_mixed(timed[place])
-        durations = _nanoseconds(lengths)
         for place in np.flatnonzero(categories == Category.OTHER).tolist():
             self._add_unknown(timed[place], int(durations[place]))
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
             "thread": self._threads_of(timed),
-            "begin": _nanoseconds(begin),
+            "begin": begin,
             "duration": durations,
         }
         self._keep(Trace, columns)
-        parts = _PART[categories]
-        for part, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
-            places = np.flatnonzero(parts == part)
-            add(places + self._count, [timed[place].args or NO_ARGUMENTS for place in places.tolist()])
+        for form, kinds in _PARTS.items():
+            places = np.flatnonzero(kinds[categories])
+            self._add_part(form, [timed[place] for place in places.tolist()], row=places + self._count)
         self._count += len(timed)
 
     def _kind_of_mixed(self, event: Event) -> int:
@@ -472,73 +467,48 @@ class TraceBuilder:
         codes = {pair: self._threads[str(pair[0]), str(pair[1])] for pair in dict.fromkeys(pairs)}
         return np.array([codes[pair] for pair in pairs], dtype=np.int32)
 
-    def _add_gpu(self, rows: Ints, args: Sequence[Arguments]) -> None:
-        columns = {
-            "row": rows,
-            "grid": _triples([arguments.grid for arguments in args]),
-            "block": _triples([arguments.block for arguments in args]),
-            "blocks_per_sm": _floats([arguments.blocks_per_sm for arguments in args]),
-            "occupancy": _floats([arguments.occupancy for arguments in args]),
-        }
-        self._keep(GpuEvents, columns | _wholes(args, "device", "stream", "correlation", "registers", "shared_memory"))
-
-    def _add_calls(self, rows: Ints, args: Sequence[Arguments]) -> None:
-        self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
-
-    def _add_scopes(self, rows: Ints, args: Sequence[Arguments]) -> None:
-        columns: dict[str, Any] = {"row": rows}
-        for name in ("shapes", "stack"):
-            raws = map(attrgetter(name), args)
-            # The raw text points into its whole block, which must not live on.
-            columns[name] = self._texts.of([b"" if raw is NOTHING else bytes(raw) for raw in raws])
-        self._keep(Scopes, columns)
-
-    def _add_memory(self, events: Sequence[Event]) -> None:
-        events, times = _timed(events)
-        columns = {"time": _nanoseconds(times), "thread": self._threads_of(events)}
-        names = ("device_type", "device_id", "change", "address", "allocated")
-        columns |= _wholes([event.args or NO_ARGUMENTS for event in events], *names)
-        self._keep(Allocations, columns)
+    def _add_part(self, form: type[Any], events: Sequence[Event], **columns: NDArray[Any]) -> None:
+        """Keep the columns of a part of the trace: these, and the arguments that have the names of its other fields."""
+        args = [event.args or NO_ARGUMENTS for event in events]
+        for name in [item.name for item in fields(form) if item.name not in columns]:
+            values = list(map(attrgetter(name), args))
+            if form is Scopes:
+                # The raw text points into its whole block, which must not live on.
+                columns[name] = self._texts.of([b"" if raw is NOTHING else bytes(raw) for raw in values])
+            else:
+                columns[name] = _CONVERSIONS[name](values) if name in _CONVERSIONS else _whole(values)
+        self._keep(form, columns)
 
 
 def _ordered(part: Part, order: Ints) -> Part:
     return type(part)(**{field.name: getattr(part, field.name)[order] for field in fields(part)})
 
 
-def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
-    """Return the events that have a time, and their times in microseconds."""
-    times = np.array([event.ts for event in events])
-    usable = _usable(times)
+def _nanoseconds(microseconds: list[Any], least: int = -_LATEST + 1) -> tuple[Ints, Bools]:
+    """Return times, as int, float or Decimal, in whole nanoseconds without loss, and a mask of the usable ones.
+
+    A time that is missing, not finite or out of range is zero. A float holds thousandths exactly enough up to 2^43
+    microseconds, 101 days; times a thousand it would not.
+    """
+    times = np.array(microseconds)
+    if times.dtype == object:
+        usable = np.array([time is not None and least <= time < _LATEST for time in microseconds], dtype=bool)
+    else:
+        usable = (times >= least) & (times < _LATEST)
+    if not usable.all():
+        times = np.array(np.where(usable, times, 0).tolist())  # without those that were missing it may be of floats
+    if times.dtype == object:
+        return np.array([round(Decimal(time) * 1000) for time in times.tolist()], dtype=np.int64), usable
+    floor = np.floor(times)
+    return floor.astype(np.int64) * 1000 + np.rint((times - floor) * 1000).astype(np.int64), usable
+
+
+def _timed(events: list[Event]) -> tuple[list[Event], Ints]:
+    """Return the events that have a time, and their times in nanoseconds."""
+    times, usable = _nanoseconds([event.ts for event in events])
     if usable.all():
         return events, times
-    return [event for event, has in zip(events, usable.tolist(), strict=True) if has], times[usable]
-
-
-def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
-    """Return a mask of the times that are present and finite."""
-    if microseconds.dtype == object:
-        return np.array([item is not None and least <= item < _LATEST for item in microseconds.tolist()], dtype=bool)
-    fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
-    return fits
-
-
-def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
-    """Convert microseconds, as int, float or Decimal, to whole nanoseconds without loss.
-
-    A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
-    """
-    if microseconds.dtype == object:
-        microseconds = np.array(microseconds.tolist())  # without those that were missing it may be of floats
-    if microseconds.dtype == object:
-        return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
-    floor = np.floor(microseconds)
-    nanoseconds: Ints = floor.astype(np.int64) * 1000
-    nanoseconds += np.rint((microseconds - floor) * 1000).astype(np.int64)
-    return nanoseconds
-
-
-def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
-    return {name: _whole(list(map(attrgetter(name), args))) for name in names}
+    return list(compress(events, usable)), times[usable]
 
 
 def _whole(values: Sequence[Any]) -> Ints:
@@ -551,7 +521,6 @@ def _whole(values: Sequence[Any]) -> Ints:
 
 
 def _text(raw: Raw) -> str:
-    """Return the text of a JSON string; empty for any other value."""
     with suppress(*PROBLEMS):
         return msgspec.json.decode(raw, type=str)
     return ""
@@ -564,6 +533,12 @@ def _floats(values: list[Any]) -> Any:
 def _triples(values: list[list[int] | None]) -> Ints:
     right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
     return _whole([number for value in right for number in value]).reshape(-1, 3)
+
+
+# Of arguments that are no whole numbers.
+_CONVERSIONS: dict[str, Callable[[list[Any]], Any]] = {
+    "grid": _triples, "block": _triples, "blocks_per_sm": _floats, "occupancy": _floats,
+}  # fmt: skip
 
 
 def read_trace(source: Path | bytes) -> Trace:

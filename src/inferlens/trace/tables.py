@@ -98,7 +98,6 @@ def _paths(trace: Trace, nest: Nest, rows: Ints) -> tuple[Ints, dict[tuple[int, 
 
 
 def _nested(trace: Trace, rows: Ints) -> Ints:
-    """Return rows sorted as in a nest."""
     return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
 
 
