@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -296,3 +298,22 @@ def test_modes_that_differ_by_cuda_graphs_alone_are_one_on_the_cpu(variant: str,
     on_gpu = replace(case, device="cuda")
     assert torch_compile.TorchCompile.effective(case) == replace(case, variant=on_the_cpu, options={"dynamic": True})
     assert torch_compile.TorchCompile.effective(on_gpu) == replace(on_gpu, options={"dynamic": True})
+
+
+def test_runners_of_many_sizes_keep_what_they_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a load test prepares them; Dynamo alone compiles a module for eight shapes, and then no more."""
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **_: compile(module, backend="eager", dynamic=False))
+    shared, runners = small.model().module, []
+    with ExitStack() as stack:
+        for batch in range(1, 11):
+            network = dataclasses.replace(small.model(batch=batch), module=shared)
+            case = small.case(LABEL, batch=batch)
+            runner = stack.enter_context(small.backend(LABEL).prepare(network, case, small.preparation(tmp_path)))
+            runners.append((runner, runner.place(small.arrays(network))))
+        count = runner.compilations()
+        for runner, feed in runners:
+            runner.infer(feed)
+        assert runner.compilations() == count
+        assert torch._dynamo.config.recompile_limit > len(runners)
+    assert torch_compile.CompiledRunner.entered == 0

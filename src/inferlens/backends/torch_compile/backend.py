@@ -247,10 +247,14 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
     return None
 
 
+MOST_SIZES = 256  # that a process may compile a module for; beyond Dynamo's limit of 8, calls would not be compiled
+
+
 class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
     """A runner that calls the compiled module."""
 
     thread_safe = False  # calls check guards, and may compile again
+    entered: ClassVar[int] = 0  # runners of this process, which share Dynamo's cache
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
         by_row = case.precision == "fp8" and options.fp8_scales == "row"
@@ -263,11 +267,13 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     @contextmanager
     def settings(self) -> Iterator[None]:
+        from torch._dynamo import config as dynamo_config
         from torch._inductor import config
         from torch._inductor.utils import fresh_cache
 
         empty = fresh_cache() if self.preparation.rebuild else nullcontext()
-        with super().settings(), empty, config.patch({name: getattr(self._options, name) for name in CONFIG_OPTIONS}):
+        options = config.patch({name: getattr(self._options, name) for name in CONFIG_OPTIONS})
+        with super().settings(), empty, options, dynamo_config.patch(recompile_limit=MOST_SIZES):
             yield
 
     def without_gradients(self) -> AbstractContextManager[Any]:
@@ -284,6 +290,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         if self._quantizes_linear:
             quantize_linear(self._module_on_device(), self.model, self.case, self.preparation, self._options.fp8_scales)
         super().__enter__()
+        CompiledRunner.entered += 1
         from torch._inductor.async_compile import shutdown_compile_workers
 
         shutdown_compile_workers()  # after a cache hit they are still starting, which would slow down calls
@@ -295,7 +302,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         import torch._inductor.config
         from torch._dynamo.utils import counters
 
-        torch._dynamo.reset()
+        if CompiledRunner.entered == 0:  # it would discard what other runners of this process have compiled
+            torch._dynamo.reset()
         counters.clear()
         if self.preparation.already_built:  # everything is cached, and starting workers would disturb other processes
             torch._inductor.config.compile_threads = 1
@@ -369,7 +377,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         import torch
 
         self._call = not_entered
-        torch._dynamo.reset()  # releases the compiled code and the CUDA graphs' memory
+        CompiledRunner.entered -= 1
+        if CompiledRunner.entered == 0:
+            torch._dynamo.reset()  # releases the compiled code and the CUDA graphs' memory
         super().__exit__(kind, *error)
 
     def _report_counters(self, counters: Mapping[str, Mapping[str, int]]) -> None:

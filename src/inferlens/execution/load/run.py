@@ -249,8 +249,6 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
     if own["scenario"]:
         check_choice("scenario", own["scenario"], list(SCENARIOS))
         library("mlperf_loadgen", extra="load")
-        if own["mix"]:
-            raise InferlensError("LoadGen asks for samples of one size.", expected="--scenario without --mix")
     if own["rate"] and own["concurrency"]:
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
     return TrafficRequest(

@@ -284,6 +284,7 @@ class ServedInstances(Instances):
 SCENARIOS = {"server": "Server", "offline": "Offline", "single-stream": "SingleStream", "multi-stream": "MultiStream"}
 SUMMARY = "mlperf_log_summary.txt"
 LEAST_QUERIES = 100
+LIBRARY = 1024  # samples that LoadGen knows
 SURE = 0.01  # LoadGen wants to be so sure of the quantile; half as many queries more leave room for late ones
 OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for the time of a run
 
@@ -291,8 +292,8 @@ OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for t
 class LoadgenTraffic(Traffic):
     """The queries that LoadGen has issued; each is answered when its request ends."""
 
-    def __init__(self, loadgen: Any, instances: ServedInstances) -> None:
-        super().__init__((0,))
+    def __init__(self, loadgen: Any, instances: ServedInstances, samples: Sequence[int]) -> None:
+        super().__init__(samples)
         self._loadgen = loadgen
         self._instances = instances
         self._start = instances.now()
@@ -320,42 +321,36 @@ class LoadgenTraffic(Traffic):
         return self._finished and not self._pending
 
     def take(self) -> tuple[float, int]:
-        time, sample, number = self._pending.popleft()
+        time, index, number = self._pending.popleft()
         self._ids.append(number)
-        return time, sample
+        return time, self._samples[index]
 
     def ended(self, request: int, now: float) -> None:  # noqa: ARG002
         response = self._loadgen.QuerySampleResponse(self._ids[request], 0, 0)
         self._loadgen.QuerySamplesComplete([response])
 
 
-def loadgen_run(
-    instances: ServedInstances,
-    deployment: Deployment,
-    scenario: str,
-    rate: float,
-    limit: Limit,
-    seconds: float,
-    folder: Path,
-) -> LoadgenVerdict:
-    """Return the verdict on a scenario; LoadGen's logs are written to ``folder``."""
+def loadgen_run(instances: ServedInstances, deployment: Deployment, job: DriveJob, rate: float) -> LoadgenVerdict:
+    """Return the verdict on the scenario of a job at a rate; LoadGen's logs are written to its folder."""
     loadgen = library("mlperf_loadgen", extra="load")
+    scenario, limit, folder = job.scenario, job.limit, Path(job.logs)
     folder.mkdir(parents=True, exist_ok=True)
     settings, logs = loadgen.TestSettings(), loadgen.LogSettings()
     settings.scenario = getattr(loadgen.TestScenario, SCENARIOS[scenario])
     settings.mode = loadgen.TestMode.PerformanceOnly
-    settings.min_duration_ms = int(seconds * 1000)
+    settings.min_duration_ms = int(job.seconds * 1000)
     settings.min_query_count = max(LEAST_QUERIES, int(1.5 * math.log(SURE) / math.log(limit.quantile)))
     settings.server_target_qps, settings.offline_expected_qps = rate, rate * OFFLINE_SHARE
     settings.server_target_latency_ns = int(limit.seconds * 1e9)
     settings.server_target_latency_percentile = limit.quantile
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
-    traffic = LoadgenTraffic(loadgen, instances)
-    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment))
+    drawn = draw_samples(job.mix.weights, POOL, LIBRARY, job.draw)  # LoadGen asks for any of them as often
+    traffic = LoadgenTraffic(loadgen, instances, drawn)
+    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment, sample_group))
     thread.start()
     system = loadgen.ConstructSUT(traffic.issue, lambda: None)
-    samples = loadgen.ConstructQSL(POOL, POOL, lambda _: None, lambda _: None)
+    samples = loadgen.ConstructQSL(LIBRARY, LIBRARY, lambda _: None, lambda _: None)
     try:
         loadgen.StartTestWithLogSettings(system, samples, settings, logs, "audit.config")
     finally:
@@ -473,8 +468,7 @@ def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -
     rate = result.capacity or next(iter(job.rates), 0.0)
     if not rate:
         return None
-    logs = Path(job.logs)
-    verdict = loadgen_run(instances, result.deployment, job.scenario, rate, job.limit, job.seconds, logs)
+    verdict = loadgen_run(instances, result.deployment, job, rate)
     if job.scenario != "server":
         return verdict
     ours = measure_run(instances, result.deployment, replace(job, rates=(rate,)), rate)  # not ended early

@@ -1,0 +1,56 @@
+"""Load on a real GPU: answers are right, the GPU's use and energy are in the record, and nothing compiles under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferlens.execution.load.run import load_request, run
+from inferlens.execution.protocol import Observer
+from inferlens.record.load import LoadRecord
+from inferlens.spec.commands import own_options
+from inferlens.spec.plan import Plan
+
+pytestmark = pytest.mark.alone
+
+
+def loaded(output: Path, backend: str, option: str = "", **words: object) -> LoadRecord:
+    own, _ = own_options("load", {"instances": 1, "seconds": "1.5s", "batching": "max=2", **words})
+    plan = Plan.from_words(
+        {
+            "model": "resnet18",
+            "backend": backend,
+            "device": "cuda",
+            "precision": "fp16",
+            "output": str(output),
+            "option": [option] if option else [],
+        }
+    )
+    (record,) = run(load_request(plan, own), Observer())
+    assert record.status == "ok", record.reason
+    assert record.agreement is not None
+    assert record.agreement.agrees, record.agreement
+    assert record.mixed_up == 0
+    return record
+
+
+def test_a_record_has_the_use_and_the_energy_of_the_gpu(tmp_path: Path) -> None:
+    record = loaded(tmp_path, "pytorch", "pytorch.cuda_graph=true", rate=("200",))
+    (run,) = record.runs
+    assert run.throughput == pytest.approx(200, rel=0.1)
+    assert run.gpu is not None
+    assert 0 < run.gpu <= 1
+    assert run.energy is not None
+    assert run.energy.joules is None or 0.1 < run.energy.joules < 5, run.energy
+
+
+def test_two_instances_share_a_gpu(tmp_path: Path) -> None:
+    record = loaded(tmp_path, "pytorch", "pytorch.cuda_graph=true", rate=("400",), instances=2)
+    assert record.runs[0].failed == 0
+    assert record.memory.host_peak
+
+
+def test_nothing_compiles_under_load(tmp_path: Path) -> None:
+    record = loaded(tmp_path, "torch_compile:reduce-overhead", rate=("200",))
+    assert record.runs[0].compiled == {}
