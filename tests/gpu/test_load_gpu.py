@@ -1,4 +1,4 @@
-"""Load on a real GPU: answers are right, the GPU's use and energy are in the record, and nothing compiles under load."""
+"""Load on a real GPU: answers are right, its use and energy are in the record, and nothing compiles under load."""
 
 from __future__ import annotations
 
