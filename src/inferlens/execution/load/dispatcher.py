@@ -255,6 +255,7 @@ def dispatch(
     sample_group: Callable[[int], int] = lambda _: 0,
     limit: float = math.inf,
     most_late: float = math.inf,
+    start: float | None = None,
 ) -> LoadLog:
     """Serve the traffic until it is over and nothing is under way; return what happened.
 
@@ -262,8 +263,10 @@ def dispatch(
         sample_group: returns the group of a sample; only requests of one group share a batch.
         limit, most_late: the run ends early when more requests than that were lost or took longer than ``limit``
             seconds. The requests that wait then have the status ``FAILED``.
+        start: the time from which the times of the traffic count, by the clock of the instances; now by default.
     """
-    dispatcher = _Dispatcher(traffic, instances, deployment, sample_group, limit)
+    start = instances.now() if start is None else start
+    dispatcher = _Dispatcher(traffic, instances, deployment, sample_group, limit, start)
     while dispatcher.goes_on(most_late):
         dispatcher.end(instances.wait(dispatcher.start + dispatcher.next_time()))
     return dispatcher.log()
@@ -279,6 +282,7 @@ class _Dispatcher:
         deployment: Deployment,
         sample_group: Callable[[int], int],
         limit: float,
+        start: float,
     ) -> None:
         self._traffic = traffic
         self._instances = instances
@@ -293,7 +297,7 @@ class _Dispatcher:
         self._running: dict[int, tuple[int, list[int]]] = {}
         self._alive = instances.count
         self._late = 0
-        self.start = instances.now()
+        self.start = start
 
     def goes_on(self, most_late: float) -> bool:
         """Do what is due now; return whether there is more to do. At the end all instances are free again."""

@@ -296,14 +296,14 @@ class LoadgenTraffic(Traffic):
         super().__init__(samples)
         self._loadgen = loadgen
         self._instances = instances
-        self._start = instances.now()
+        self.start = instances.now()
         self._pending: deque[tuple[float, int, int]] = deque()
         self._ids: list[int] = []
         self._finished = False
 
     def issue(self, queries: list[Any]) -> None:
         """Take queries from LoadGen, on its thread."""
-        now = self._instances.now() - self._start
+        now = self._instances.now() - self.start
         self._pending.extend((now, query.index, query.id) for query in queries)
         self._instances.wake()
 
@@ -347,7 +347,8 @@ def loadgen_run(instances: ServedInstances, deployment: Deployment, job: DriveJo
     logs.log_output.copy_summary_to_stdout = False
     drawn = draw_samples(job.mix.weights, POOL, LIBRARY, job.draw)  # LoadGen asks for any of them as often
     traffic = LoadgenTraffic(loadgen, instances, drawn)
-    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment, sample_group))
+    how = {"sample_group": sample_group, "start": traffic.start}
+    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment), kwargs=how)
     thread.start()
     system = loadgen.ConstructSUT(traffic.issue, lambda: None)
     samples = loadgen.ConstructQSL(LIBRARY, LIBRARY, lambda _: None, lambda _: None)
