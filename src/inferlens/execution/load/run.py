@@ -18,11 +18,12 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -78,10 +79,11 @@ from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.objective import Constraint
 from inferlens.spec.options import count, texts
 from inferlens.spec.plan import Plan
-from inferlens.units import parse_duration
+from inferlens.units import duration, parse_duration
 
 CONNECTIONS = 64
 REQUEST_SECONDS = 60.0
+PATIENCE = 60.0  # seconds without an answer after which an instance hangs
 
 
 def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, **words: Any) -> LoadRecord:
@@ -418,56 +420,83 @@ class Measurer:
         return saved or record
 
     def _served(self, record: LoadRecord, way: Way) -> LoadRecord:
-        """Start the instances and the traffic; return the record with what they measured."""
+        """Return the record with what its instances measured."""
         request, scheduler, deployment = self.request, self.scheduler, record.requested
-        groups = []
-        for planned in way.groups:
-            reference = scheduler.references.of(
-                dataclasses.replace(planned, case=structs.replace(planned.case, batch=POOL))
-            )
-            if reference.missing:
-                return structs.replace(record, status="failed", reason=reference.missing)
-            groups.append(ServedGroup(planned.case.inputs, reference.path))
+        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
+        references = [scheduler.references.of(pool) for pool in pools]
+        if missing := next((one.missing for one in references if one.missing), ""):
+            return structs.replace(record, status="failed", reason=missing)
         case = _with_threads(way.case, deployment.instances)
         scratch = scheduler.scratch / record.id[:12]
-        scratch.mkdir()
-        address, stop = str(scratch / "socket"), scratch / "stop"
-        drive = DriveJob(
-            address=address, stop=str(stop), deployment=deployment, choose=record.search, arrivals=request.arrivals,
-            mix=request.mix, limit=request.limit, rates=request.rates, clients=request.clients, seconds=request.seconds,
-            draw=record.round, scenario=request.scenario,
-            logs=str((self.folder / f"loadgen-{record.id[:6]}").resolve()),
-        )  # fmt: skip
-        pids: list[int] = []
-
-        def serve(instance: int) -> Outcome[ServeResult]:
-            folder = scratch / str(instance)
+        folders = [scratch / str(instance) for instance in range(deployment.instances)]
+        for folder in (scratch, *folders):
             folder.mkdir()
-            job = ServeJob(
+        address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
+        drive = DriveJob(
+            address=address, stop=str(scratch / "stop"), deployment=deployment, choose=record.search,
+            arrivals=request.arrivals, mix=request.mix, limit=request.limit, rates=request.rates,
+            clients=request.clients, seconds=request.seconds, draw=record.round, scenario=request.scenario,
+            logs=str(logs), patience=PATIENCE,
+        )  # fmt: skip
+        groups = [
+            ServedGroup(one.case.inputs, reference.path) for one, reference in zip(way.groups, references, strict=True)
+        ]
+        serves = [
+            ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
-                groups=tuple(groups), reference=reference.name,
-            )  # fmt: skip
-            outcome = scheduler.launch(
-                "serve", job, ServeResult, timeout=math.inf, log=folder / LOG, started=pids.append
+                groups=groups, reference=references[0].name,
             )
-            if outcome.result.status != "ok":
-                stop.touch()
-            return outcome
-
+            for instance, folder in enumerate(folders)
+        ]  # fmt: skip
+        pids: dict[int, int] = {}
         gpu = case.device == "cuda"
-        before = gpu_before() if gpu else None
-        with Monitor(lambda: pids, gpu=gpu, before=before) as monitor, ThreadPoolExecutor(deployment.instances) as pool:
-            try:
-                serving = [pool.submit(serve, instance) for instance in range(deployment.instances)]
-                driven = scheduler.launch("drive", drive, DriveResult, timeout=math.inf, started=pids.append)
-                stop.touch()
-                served = [future.result() for future in serving]
-            except BaseException:  # an interrupt: the instances would go on preparing
-                for pid in pids:
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.killpg(pid, signal.SIGKILL)
-                raise
+        with Monitor(lambda: [*pids.values()], gpu=gpu, before=gpu_before() if gpu else None) as monitor:
+            driven, served = run_processes(scheduler, drive, serves, pids)
         return with_observations(_with_results(record, driven, served), monitor.log())
+
+
+def run_processes(
+    scheduler: Scheduler, drive: DriveJob, serves: Sequence[ServeJob], pids: dict[int, int]
+) -> tuple[Outcome[DriveResult], list[Outcome[ServeResult]]]:
+    """Run the traffic and the instances until all have ended; return their outcomes.
+
+    ``pids`` gets the processes of the instances, and that of the traffic at -1. An instance that does not end after
+    the traffic hangs and is killed. An interrupt kills all.
+    """
+
+    def run_one(task: str, job: Any, kind: Any, number: int, log: Path | None = None) -> Outcome[Any]:
+        started = partial(pids.setdefault, number)
+        outcome = scheduler.launch(task, job, kind, timeout=math.inf, log=log, started=started)
+        if outcome.result.status != "ok" or number < 0:
+            Path(drive.stop).touch()
+        return outcome
+
+    def serve(number: int, job: ServeJob) -> Outcome[ServeResult]:
+        return run_one("serve", job, ServeResult, number, Path(job.folder) / LOG)
+
+    with ThreadPoolExecutor(len(serves)) as pool:
+        try:
+            serving = [pool.submit(serve, *pair) for pair in enumerate(serves)]
+            driven = run_one("drive", drive, DriveResult, -1)
+            hanging = wait(serving, PATIENCE).not_done
+            end_processes(pids[serving.index(one)] for one in hanging)
+            served = [one.result() for one in serving]
+        except BaseException:
+            end_processes(pids.values())
+            raise
+    reason = f"An instance did not answer for {duration(PATIENCE)}."
+    hung = TaskResult[ServeResult](status="timed out", reason=reason)
+    return driven, [
+        dataclasses.replace(outcome, result=hung) if one in hanging else outcome
+        for one, outcome in zip(serving, served, strict=True)
+    ]
+
+
+def end_processes(pids: Iterable[int]) -> None:
+    """Kill processes with all that they have started."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 BUSY = 0.85  # share of the time from which on something limits the rate

@@ -224,7 +224,7 @@ class ServedInstances(Instances):
     Raises InferlensError if the file ``stop`` appears before all have connected: one of them has ended.
     """
 
-    def __init__(self, listener: Listener, count: int, stop: Path, patience: float = 60.0) -> None:
+    def __init__(self, listener: Listener, count: int, stop: Path, patience: float) -> None:
         self.count = count
         self._patience = patience
         self._connections: dict[int, Connection] = {}
@@ -400,6 +400,7 @@ class DriveJob(Job, frozen=True, kw_only=True):
         choose: whether to choose the batching, up to that size.
         rates, clients: what to measure; without them the capacity at the limit.
         seconds: of a run.
+        patience: seconds after which an instance that does not answer is lost.
         scenario, logs: a scenario that LoadGen runs at the capacity or the first rate, and the folder of its logs.
     """
 
@@ -416,6 +417,7 @@ class DriveJob(Job, frozen=True, kw_only=True):
     draw: int = 0
     scenario: str = ""
     logs: str = ""
+    patience: float = 60.0
 
 
 class DriveResult(Struct, frozen=True, kw_only=True):
@@ -432,7 +434,7 @@ class DriveResult(Struct, frozen=True, kw_only=True):
 def drive(job: DriveJob, context: TaskContext) -> DriveResult:
     """Wait for the instances, measure, and let them end."""
     with Listener(job.address, "AF_UNIX") as listener:
-        instances = ServedInstances(listener, job.deployment.instances, Path(job.stop))
+        instances = ServedInstances(listener, job.deployment.instances, Path(job.stop), job.patience)
     try:
         result = measured(job, instances, lambda result: setattr(context, "value", result))
         return replace(result, loadgen=by_loadgen(job, instances, result)) if job.scenario else result

@@ -1,0 +1,102 @@
+"""Instances that die or hang under load, and an interrupt: what was measured stays, and nothing runs on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+
+from inferlens.execution.load import run as load_run
+from inferlens.execution.load.run import load_request, run
+from inferlens.execution.protocol import Observer
+from inferlens.execution.scheduler import Scheduler
+from inferlens.record.load import LoadRecord
+from inferlens.spec.commands import own_options
+from inferlens.spec.plan import Plan
+
+
+def strike(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Send a signal to the first instance when its traffic has begun."""
+    launch = Scheduler.launch
+
+    def watched(self: Scheduler, task: str, *arguments: Any, started: Any = None, **words: Any) -> Any:
+        def begin(pid: int) -> None:
+            started(pid)
+            if task == "serve":
+                threading.Thread(target=strike_when_connected, args=(pid, number), daemon=True).start()
+
+        return launch(self, task, *arguments, **words, **({"started": begin} if started else {}))
+
+    monkeypatch.setattr(Scheduler, "launch", watched)
+
+
+def strike_when_connected(pid: int, number: int) -> None:
+    process = psutil.Process(pid)
+    while not process.net_connections("unix"):
+        time.sleep(0.1)
+    time.sleep(3)  # a call's time is measured for one second
+    os.kill(pid, number)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "did not answer for")],
+    ids=["dies", "hangs"],
+)
+def test_requests_in_flight_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, reason: str
+) -> None:
+    monkeypatch.setattr(load_run, "PATIENCE", 2.0)
+    strike(monkeypatch, number)
+    own, _ = own_options("load", {"rate": ("50",), "instances": 1, "batching": "max=1", "seconds": "30s"})
+    plan = Plan.from_words({"model": "fake:demo", "backend": "fake:steady", "output": str(tmp_path),
+                            "option": ["fake.sleep=true"]})  # fmt: skip
+    (record,) = run(load_request(plan, own), Observer())
+    assert record.status != "ok"
+    assert reason in record.reason
+    assert record.runs[0].failed > 0
+    assert record.runs[0].answered > 0
+
+
+def saved(folder: Path) -> list[LoadRecord]:
+    return [msgspec.json.decode(file.read_bytes(), type=LoadRecord) for file in sorted(folder.glob("*.json"))]
+
+
+def command(folder: Path) -> subprocess.Popen[str]:
+    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "50"]
+    words += ["--instances", "1", "--batching", "max=1", "--seconds", "1"]
+    start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return start([sys.executable, "-m", "inferlens", *words])
+
+
+def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "demo" / "load"
+    first = command(tmp_path)
+    end = time.monotonic() + 200
+    while not saved(folder) and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(2)  # the second way is being prepared
+    children = psutil.Process(first.pid).children(recursive=True)
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert "the same command goes on" in err
+    assert "fake:steady" in out
+    psutil.wait_procs(children, timeout=5)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    (kept,) = saved(folder)
+    again = command(tmp_path)
+    again.communicate(timeout=200)
+    assert again.returncode == 0
+    assert {kept.id} < {record.id for record in saved(folder)}
+    assert [record.case.variant for record in saved(folder)] == ["steady", "fast"]
