@@ -62,7 +62,7 @@ def load(
         except KeyboardInterrupt:
             interrupted = True
     if records:
-        output = Path(request.plan.output) / safe_name(records[0].case.model) / FOLDER
+        output = Path(request.plan.output) / safe_name(records[0].model.name) / FOLDER
         saved = "" if model.startswith("http://") else str(output)
         screen.document(load_document(records, request.price, folder=saved), format, file=file)
     if interrupted:

@@ -140,7 +140,7 @@ class HttpInstances(Instances):
             connection = HTTPConnection(self._address, timeout=REQUEST_SECONDS)
             connection.request("GET", "/model")
             self.settings: dict[str, Any] = json.loads(connection.getresponse().read())
-            specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
+            self.specs = specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             message = f"No server of 'inferlens export --best' answers at {url}: {error}."
             raise InferlensError(message, hint="python serve.py in its folder") from error
@@ -358,9 +358,11 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
-    record = request.record(Case(model=settings["model"], backend=url), deployment, environment=environment.collect())
+    facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
+    case, here = Case(model=settings["model"], backend=url), environment.collect()
+    record = request.record(case, deployment, environment=here, model=facts)
     record = structs.replace(record, **{**structs.asdict(result), "deployment": deployment})
-    folder = Path(request.plan.output) / safe_name(settings.get("name", settings["model"])) / FOLDER
+    folder = Path(request.plan.output) / safe_name(facts.name) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     save(record, folder)
     return [record]
@@ -407,7 +409,8 @@ class Measurer:
         case, request = way.case, self.request
         own = self.scheduler.environments.of(case)
         choose = request.batching is None and not number
-        record = request.record(case, deployment, round=number, environment=own, search=choose)
+        facts = ModelFacts(name=way.groups[0].model.name)
+        record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
         saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
         if saved is None:
             if refusal := way.refusal:
@@ -438,9 +441,8 @@ class Measurer:
             clients=request.clients, seconds=request.seconds, draw=record.round, scenario=request.scenario,
             logs=str(logs), patience=PATIENCE,
         )  # fmt: skip
-        groups = [
-            ServedGroup(one.case.inputs, reference.path) for one, reference in zip(way.groups, references, strict=True)
-        ]
+        pairs = zip(way.groups, references, strict=True)
+        groups = tuple(ServedGroup(one.case.inputs, reference.path) for one, reference in pairs)
         serves = [
             ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
@@ -558,13 +560,14 @@ def _with_results(
     agreements = [one.agreement for one in results if one.agreement]
     agreement = min(agreements, key=lambda one: one.agrees is not False, default=None)
     memories = [one.result.memory for one in served]
+    facts = next((one.result.model for one in served if one.result.model), record.model)
     return structs.replace(
         record,
         **(structs.asdict(value) if value else {}),
         status=bad.status if bad else "ok",
         reason=bad.reason if bad else "",
         hint=bad.hint if bad else "",
-        model=next((one.result.model for one in served if one.result.model), ModelFacts(name="")),
+        model=structs.replace(facts, name=record.model.name),
         agreement=agreement,
         checked=sum(one.checked for one in results),
         mixed_up=sum(one.mixed_up for one in results),
