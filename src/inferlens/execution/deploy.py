@@ -229,6 +229,10 @@ class LoadPlan:
     exported: Path | None = None  # the record's folder, if the model's ONNX graph is in it, or what was quantized
     live: Path | None = None  # the file of the model, if it is a live one
 
+    def job_fields(self, **fields: Any) -> dict[str, Any]:
+        """Return fields of a job on the case, with those by which it finds what the record's folder has."""
+        return {"known": self.model_facts, "exported": str(self.exported or ""), **fields}
+
     @property
     def model_facts(self) -> ModelFacts | None:
         """The facts of the model, if they suffice to load it."""
@@ -405,13 +409,7 @@ def export_best(
     path = output / f"model{way.backend.deploy_suffix(way.case)}"
     try:
         words["cache"] = way.cache or CACHE
-        fields = {
-            "known": way.model_facts,
-            "exported": str(way.exported or ""),
-            "trust": trust,
-            "rebuild": rebuild,
-            **words,
-        }
+        fields = way.job_fields(trust=trust, rebuild=rebuild, **words)
         result = write_with(path, "deploy", FileJob, type(None), Deployer, way.case, **fields)
         if not (rebuild or way.model_facts):
             way.check_weights(result.model.weights_sha256 if result.model else "")
@@ -438,19 +436,12 @@ def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **
     case = (None if is_own else PlannedCase(way.case, way.info, None).reference) or own
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         arrays = str(Path(folder) / "arrays.npz")
-        fields = {
-            **words,
-            "known": way.model_facts,
-            "exported": str(way.exported or ""),
-            "trust": trust,
-            "rebuild": rebuild,
-        }
-        fields |= {"path": arrays, "inputs_seed": case.seed}
+        fields = way.job_fields(trust=trust, rebuild=rebuild, path=arrays, inputs_seed=case.seed, **words)
         run_task("measured outputs", ReferenceJob, ReferenceRun, Deployer, case, **fields)
-        fields = {**words, "script": str(script.resolve()), "arrays": arrays}
         agreement = way.record.agreement
         tolerance = way.backend.tolerance(way.case) if agreement is None or agreement.repeatable else math.inf
-        run_task("script", ScriptJob, type(None), Deployer, way.case, tolerance=tolerance, **fields)
+        fields = {**words, "script": str(script.resolve()), "arrays": arrays, "tolerance": tolerance}
+        run_task("script", ScriptJob, type(None), Deployer, way.case, **fields)
 
 
 FLOATS = {"float64", "float32", "float16", "bfloat16"}  # one is cast to the other

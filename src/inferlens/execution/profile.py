@@ -33,10 +33,9 @@ from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.cases import ModelHandle, cases_of
 from inferlens.execution.protocol import CaseJob, Job, Observer, PlannedCase, ResultCollector, TaskResult, refused
-from inferlens.execution.resume import RunState, find_earlier, requests_of
-from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
+from inferlens.execution.scheduler import Scheduler, continue_run
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.monitor import default_threads
 from inferlens.models.model import Format
@@ -121,10 +120,9 @@ def run(
     results.doing("looking at models and backends")
     cases = cases_of(plan, model)
     results.planned(cases)
-    state = RunState(requests=requests_of("profile", plan, cases, model, levels, runs))
-    environments = Environments()
-    state = find_earlier(state, plan, cases, environments.of, results, lambda folder: has_profiles(folder, levels))
-    with open_scheduler(plan, results, cases, live_files(model), state, environments=environments) as scheduler:
+    with continue_run(
+        "profile", plan, cases, results, model, levels, runs, complete=lambda folder: has_profiles(folder, levels)
+    ) as scheduler:
         profile_cases(scheduler, cases, levels, runs)
     return profiles_of(results, levels)
 

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,9 +104,14 @@ class ListJob(RemoteJob, frozen=True, kw_only=True):
 
 
 class CasesJob(RemoteJob, frozen=True, kw_only=True):
-    """Measure cases, and hold their rounds; ``given_up``: why cases without a record do not run, if they do not."""
+    """Measure cases, and hold their rounds; with ``levels`` profile them in ``runs`` calls instead of rounds.
+
+    ``given_up``: why cases without a record do not run, if they do not.
+    """
 
     cases: tuple[PlannedCase, ...]
+    levels: tuple[Level, ...] = ()
+    runs: int = 0
     given_up: str = ""
 
     @property
@@ -121,6 +126,10 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
         """Return the records of the cases on this kind of worker."""
         digests = {planned.case.digest for planned in self.cases}
         return [record for record in records if record.case.digest in digests and record.facts.get(ON, "") == self.kind]
+
+    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
+        files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
+        return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
 
     def updated(self, records: Sequence[Record]) -> CasesJob:
         return replace(self, state=replace(self.state, records=tuple(self.own(records))))
@@ -137,17 +146,6 @@ class AloneJob(RemoteJob, frozen=True, kw_only=True):
     """Measure a case while nothing else runs; its record is not kept."""
 
     planned: PlannedCase
-
-
-class ProfileCasesJob(CasesJob, frozen=True, kw_only=True):
-    """Measure and profile cases."""
-
-    levels: tuple[Level, ...]
-    runs: int
-
-    def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
-        files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
-        return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
 
 
 class ExploreJob(RemoteJob, frozen=True, kw_only=True):
@@ -192,9 +190,10 @@ class PartContext:
 Context = PartContext | TaskContext
 
 
-@contextmanager
-def part_scheduler(job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]) -> Iterator[Scheduler]:
-    """Yield a scheduler for cases of a part; records of another device or other versions do not count."""
+def part_scheduler(
+    job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]
+) -> AbstractContextManager[Scheduler]:
+    """Return a scheduler for cases of a part; records of another device or other versions do not count."""
     environments, records = Environments(), job.state.records
     if not (isinstance(job, CasesJob) and job.given_up):
         records = tuple(record for record in records if same_place(record, environments.of(record.case)))
@@ -204,8 +203,7 @@ def part_scheduler(job: RemoteJob, observer: Observer, cases: Sequence[PlannedCa
         if others := [record for record in stale if record.run != job.state.run]:
             observer.unused(others)
     state = replace(job.state, records=records)
-    with open_scheduler(job.plan, observer, cases, job.live, state, environments=environments) as scheduler:
-        yield scheduler
+    return open_scheduler(job.plan, observer, cases, job.live, state, environments=environments)
 
 
 def list_cases(job: ListJob, context: Context) -> list[PlannedCase]:  # noqa: ARG001 - nothing happens
@@ -214,18 +212,14 @@ def list_cases(job: ListJob, context: Context) -> list[PlannedCase]:  # noqa: AR
 
 
 def bench_part(job: CasesJob, context: Context) -> None:
-    """Measure cases, and hold their rounds."""
+    """Measure cases, and hold their rounds or profile them."""
     with part_scheduler(job, context.observer, job.cases) as scheduler:
-        if job.given_up:
+        if job.levels:
+            profile_cases(scheduler, job.planned(), job.levels, job.runs)
+        elif job.given_up:
             CaseResults(scheduler).measure([(planned, 0) for planned in job.planned()])
         else:
             measure_cases(scheduler, job.cases)
-
-
-def profile_part(job: ProfileCasesJob, context: Context) -> None:
-    """Measure and profile cases."""
-    with part_scheduler(job, context.observer, job.cases) as scheduler:
-        profile_cases(scheduler, job.planned(), job.levels, job.runs)
 
 
 def measure_alone(job: AloneJob, context: Context) -> Record:  # noqa: ARG001 - nobody is to hear of it
@@ -264,7 +258,6 @@ TASKS: dict[str, worker.Task] = {
     "list cases": list_cases,
     "bench": bench_part,
     "measure alone": measure_alone,
-    "profile": profile_part,
     "explore": explore_space,
     "tune": tune_part,
 }
@@ -511,7 +504,7 @@ class RemoteRun:
 
     def job(self, form: type[J], kind: str = "", **fields: Any) -> J:
         """Return the job of a part for a kind of worker."""
-        state = RunState(run=self.run, facts={ON: kind} if kind else {})
+        state = RunState(run=self.run, facts=self.facts(kind))
         return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
 
     def values_by_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
@@ -566,23 +559,29 @@ class RemoteRun:
 
     def race_jobs(
         self,
-        form: type[J],
+        command: str,
         cases: Mapping[str, Sequence[PlannedCase]],
-        request: Callable[[Sequence[PlannedCase]], dict[str, str]],
-        complete: Callable[[Path], bool] = lambda _: True,
-        **fields: Any,
-    ) -> list[J]:
-        """Return the jobs of the parts, with the records of earlier runs; ``request`` returns hashes."""
-        states = {}
+        levels: Sequence[Level] = (),
+        runs: int = 0,
+    ) -> list[CasesJob]:
+        """Return the jobs of the parts of a command, with the records of earlier runs."""
+        more, states = (levels, runs) if levels else (), {}
         for kind, planned in cases.items():
-            facts = {ON: kind} if kind else {}
-            state = RunState(run=self.run, facts=facts, requests=request(planned))
-            states[kind] = find_earlier(state, self.plan, planned, None, self.results, complete)
+            facts, requests = self.facts(kind), requests_of(command, self.plan, planned, self.model, *more)
+            state = RunState(run=self.run, facts=facts, requests=requests)
+            states[kind] = find_earlier(
+                state, self.plan, planned, None, self.results, lambda folder: has_profiles(folder, levels)
+            )
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)
-            jobs.append(self.now(self.job(form, kind, plan=plan, cases=part, state=states[kind], **fields)))
+            fields = {"cases": part, "state": states[kind], "levels": tuple(levels), "runs": runs}
+            jobs.append(self.now(self.job(CasesJob, kind, plan=plan, **fields)))
         return jobs
+
+    def facts(self, kind: str) -> dict[str, str]:
+        """Return the facts of records on a kind of worker."""
+        return {ON: kind} if kind else {}
 
     def now(self, job: J) -> J:
         """Return a job with the records so far; records without all that belongs to them are discarded."""
@@ -658,7 +657,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         results.planned([planned for order in orders for planned, _ in order])
         every = [planned for own in cases.values() for planned in own]
         with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
-            jobs = remote.race_jobs(CasesJob, cases, lambda own: requests_of("bench", plan, own, model))
+            jobs = remote.race_jobs("bench", cases)
             remote.do("bench", jobs, type(None))
             if plan.repeats != 1:  # what is measured once is short
                 compare_alone(remote, jobs)
@@ -674,15 +673,7 @@ def profile(
     with remote_run(plan, observer, model) as remote:
         cases = remote.cases()
         remote.results.planned([planned for own in cases.values() for planned in own])
-        jobs = remote.race_jobs(
-            ProfileCasesJob,
-            cases,
-            lambda own: requests_of("profile", remote.plan, own, model, levels, runs),
-            lambda folder: has_profiles(folder, levels),
-            levels=tuple(levels),
-            runs=runs,
-        )
-        remote.do("profile", jobs, type(None))
+        remote.do("bench", remote.race_jobs("profile", cases, levels, runs), type(None))
         return profiles_of(remote.results, levels)
 
 

@@ -292,9 +292,7 @@ class TrialRounds:
 
 def folders_of(path: Path) -> dict[str, Path]:
     """Return the folders of the records under a path by record id; none if there is no record."""
-    with suppress(InferlensError):
-        return load_records(path).folders
-    return {}
+    return _loaded(path).folders
 
 
 def clear(work: Path, log: TrialLog) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.cases import ModelHandle, cases_of
 from inferlens.execution.protocol import Observer, PlannedCase, ResultCollector
 from inferlens.execution.race import first_rounds, hold_rounds, measure_rounds, screening_budget
-from inferlens.execution.resume import RunState, find_earlier, requests_of
-from inferlens.execution.scheduler import Environments, MeasureOptions, Process, Scheduler, open_scheduler
+from inferlens.execution.scheduler import MeasureOptions, Process, Scheduler, continue_run
 from inferlens.record.record import CUT_SHORT, Record
 from inferlens.record.store import Store, lock_folder, safe_name
 from inferlens.spec.plan import Plan
@@ -33,12 +32,12 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
     plan = replace(plan, recommended=True)
     cases = cases_of(plan, model)
     results.planned([planned for planned, _ in measuring_order(cases, plan.repeats, plan.seed)])
-    with alone_in_folders(plan, cases), marked_if_cut_short(plan, results):
-        environments = Environments()
-        state = RunState(requests=requests_of("bench", plan, cases, model))
-        state = find_earlier(state, plan, cases, environments.of, results)
-        with open_scheduler(plan, results, cases, live_files(model), state, environments=environments) as scheduler:
-            measure_cases(scheduler, cases)
+    with (
+        alone_in_folders(plan, cases),
+        marked_if_cut_short(plan, results),
+        continue_run("bench", plan, cases, results, model) as scheduler,
+    ):
+        measure_cases(scheduler, cases)
     return results.records
 
 

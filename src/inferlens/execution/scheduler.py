@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
@@ -29,10 +29,10 @@ from msgspec.structs import replace
 from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
-from inferlens.execution.cases import environment_by
+from inferlens.execution.cases import ModelHandle, environment_by, live_files
 from inferlens.execution.child import Interleaver, Outcome, Slot
 from inferlens.execution.protocol import Event, Job, Observer, PhaseStart, PlannedCase, TaskResult, Value, refused
-from inferlens.execution.resume import RunState
+from inferlens.execution.resume import RunState, find_earlier, requests_of
 from inferlens.execution.tasks import (
     BenchmarkJob,
     BenchmarkResult,
@@ -527,6 +527,25 @@ def open_scheduler(
         yield Scheduler(
             plan, observer, Path(scratch), live or {}, environments, state, {**earlier, **(accuracies or {})}
         )
+
+
+def continue_run(
+    command: str,
+    plan: Plan,
+    cases: Sequence[PlannedCase],
+    observer: Observer,
+    model: ModelHandle | None,
+    *more: object,
+    complete: Callable[[Path], bool] = lambda _: True,
+) -> AbstractContextManager[Scheduler]:
+    """Return a scheduler that uses what an earlier run of the same command has measured alike.
+
+    ``more`` is the rest of the request; ``complete`` is as of :func:`~inferlens.execution.resume.find_earlier`.
+    """
+    environments = Environments()
+    state = RunState(requests=requests_of(command, plan, cases, model, *more))
+    state = find_earlier(state, plan, cases, environments.of, observer, complete)
+    return open_scheduler(plan, observer, cases, live_files(model), state, environments=environments)
 
 
 # The interference of the machine: the monitor's log, compared with the samples.
