@@ -1,4 +1,4 @@
-"""Whether a tuning that is killed goes on where it was: the long version of ``tests/execution/tuning/test_killed.py``.
+"""Whether a tuning that is killed goes on where it was: the long version of ``tuning/test_troubles.py``.
 
     python -m benchmarks.killed [--tunings 5] [--kills 10]
 

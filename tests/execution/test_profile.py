@@ -1,7 +1,13 @@
-"""Cases timed unprofiled, then profiled in a process of their own: what is kept, and what a failure leaves."""
+"""Profiles of cases in processes of their own, and traces by torch.profiler."""
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +19,19 @@ from inferlens.errors import InferlensError
 from inferlens.execution import child as processes
 from inferlens.execution import profile as profiling
 from inferlens.execution.child import Outcome
+from inferlens.execution.profile import CaseTrace, content_of, run_name
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor import default_threads
 from inferlens.record.profile import Ceilings, Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.record.store import load_profiles
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
+from inferlens.trace.model import Category
+from inferlens.trace.read import read_trace
 from tests import commands
+from tests.trace.samples import event, text
 
 
 def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
@@ -191,3 +201,189 @@ def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path: Path)
     (made,) = inferlens.profile(Halves(), torch.ones(1, 3), backend="pytorch", iterations=5, output=tmp_path)
     (message,) = [warning.message for warning in made.warnings if warning.code == "inputs-not-renewed"]
     assert message.startswith("The model writes into its input 'x'. Each profiled call goes on with")
+
+
+# Traces: what is in the files, where they lie, and what is said of cases that have none.
+
+
+Taken = Callable[..., list[CaseTrace]]
+MODEL = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
+    return torch.nn.Sequential(convolution, torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2048, 10)).eval(), (
+        torch.zeros(1, 3, 16, 16),
+    )
+"""
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Taken:
+    """Takes traces without another process."""
+    commands.stay(monkeypatch)
+    (tmp_path / "traced_model.py").write_text(MODEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    return partial(commands.traced, model="traced_model:build", backend="pytorch", device="cpu")
+
+
+def names(file: Path) -> list[str]:
+    trace = read_trace(file)
+    return trace.names_of(trace.rows(Category.ANNOTATION))
+
+
+def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken: Taken, tmp_path: Path) -> None:
+    (made,) = taken(tmp_path / "results", batch=2)
+    assert (made.status, made.reason, made.unseen) == ("ok", "", "")
+    (file,) = made.files
+    assert file == tmp_path / "results" / "traced_model.build" / "pytorch-fp32-b2-cpu" / "trace.json.gz"
+    assert [path.name for path in file.parent.iterdir()] == ["trace.json.gz"]
+    assert set(names(file)) == {f"{span}{n}" for span in ("inferlens step ", "ProfilerStep#") for n in (2, 3, 4)}
+    content = json.loads(gzip.decompress(file.read_bytes()))
+    assert content["inferlens"]["case"] == "pytorch fp32 batch 2 cpu"
+    assert content["inferlens"]["inputs"] == ["input=2x3x16x16:float32"]
+    plain = inferlens.load_trace(file)
+    (all_of_it,) = taken(tmp_path / "full", stacks=True, memory=True, shapes=True)
+    full = inferlens.load_trace(all_of_it.files[0])
+    calls = {row["name"]: row["calls"] for row in full.operators().to_dicts()}
+    assert calls["aten::linear"] == calls["aten::conv2d"] == 3
+    assert full.steps()["step"].to_list() == ["2", "3", "4"]
+    assert any("[1,3,16,16]" in shapes for shapes in full.operators("shapes")["shapes"].to_list())
+    has = [(len(each.memory()) > 0, any("Linear" in path for path in each.modules()["path"])) for each in (plain, full)]
+    assert has == [(False, False), (True, True)]
+
+
+def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken: Taken, tmp_path: Path) -> None:
+    (made,) = taken(tmp_path / "results", wait=2, warmup=1, active=2, repeat=2)
+    assert [file.name for file in made.files] == ["trace.json.gz", "trace-2.json.gz"]
+    spans = [sorted(name for name in names(file) if name.startswith("inferlens")) for file in made.files]
+    assert spans == [["inferlens step 3", "inferlens step 4"], ["inferlens step 8", "inferlens step 9"]]
+    assert [len(shown.steps) for shown in made.contents] == [2, 2]
+    assert made.step
+    assert made.untraced
+    assert made.cost == pytest.approx(made.step / made.untraced)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboards_own_loader_reads_log_folders(taken: Taken, tmp_path: Path) -> None:
+    """The loader of torch-tb-profiler 0.4.3."""
+    from torch_tb_profiler.consts import WORKER_PATTERN
+    from torch_tb_profiler.profiler.data import RunProfileData
+    from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+    words = {"tensorboard": tmp_path / "runs", "stacks": True, "memory": True, "shapes": True}
+    made = taken(tmp_path / "out", batch=[1, 8], repeat=2, **words) + taken(tmp_path / "out", batch=1, **words)
+    folders = ["pytorch_bs1_cpu", "pytorch_bs8_cpu", "pytorch_bs1_cpu@2"]
+    assert [each.files[0].parent.name for each in made] == folders
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == sorted(folders)
+    for each in made:
+        pairs = [WORKER_PATTERN.match(file.name).groups() for file in each.files]
+        assert len({worker for worker, _ in pairs}) == 1
+        assert sorted({span for _, span in pairs}) == [span for _, span in pairs]
+        assert sorted(each.files[0].parent.iterdir()) == sorted(each.files)
+    worker, span = pairs[-1]
+    profile = RunProfileData.parse(worker, span, str(made[-1].files[0]), str(tmp_path))
+    run = RunGenerator(worker, span, profile).generate_run_profile()
+    assert [view.name for view in run.views] == ["overall", "operator", "trace", "memory", "module"]
+    assert profile.steps_names == ["2", "3", "4"]
+    assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
+
+
+def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path: Path) -> None:
+    parts = [(0, 100, 80), (200, 9000, 80), (9300, 110, 66)]  # begin and duration of a step, and of its operator
+    events = [event(f"inferlens step {n}", begin, long, "user_annotation") for n, (begin, long, _) in enumerate(parts)]
+    events += [event("aten::linear", begin + 1, busy) for begin, _, busy in parts]
+    (tmp_path / "trace.json").write_bytes(text(*events))
+    shown = content_of("trace.json", read_trace(tmp_path / "trace.json"))
+    assert (shown.operators, shown.gpu, len(shown.steps)) == (pytest.approx(0.8), 0, 3)
+
+
+@pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])
+def test_other_backends_of_this_process_are_traced(backend: str, taken: Taken, tmp_path: Path) -> None:
+    pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
+    (made,) = taken(tmp_path / "results", backend=backend)
+    assert made.status == "ok", made.reason
+    assert len(made.contents[0].steps) == 3
+    assert bool(made.unseen) == (made.contents[0].operators == 0) == (backend != "torchscript:trace")
+    assert not made.unseen or f"{made.case.backend_label} have 0 % of a step" in made.unseen
+
+
+def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
+    taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"option": ["fake.trouble=none,raise"], "model": ["fake:demo", "fake:other"], "backend": "fake:steady"}
+    fine, failed, other, _ = taken(tmp_path / "out", tensorboard=tmp_path / "runs", **options)
+    assert (fine.status, failed.status, other.status) == ("ok", "failed", "ok")
+    assert "told to fail" in failed.reason
+    assert not failed.files
+    assert failed.log
+    assert "told to fail" in failed.log.read_text()
+    assert sorted((tmp_path / "runs" / "demo").iterdir()) == sorted([fine.files[0].parent, failed.log])
+    assert other.files[0].parent.parent.name == "other"  # several models have folders of their own
+    _, refused = taken(tmp_path / "out", backend="pytorch,tensorrt")
+    assert (refused.status, refused.files) == ("unsupported", ())
+    assert refused.reason
+
+    def crashes(task: Any, *more: Any, **words: Any) -> Any:
+        if task == "trace":
+            return commands.ended("crashed", "killed by SIGSEGV")
+        return commands.launch(task, *more, **words)
+
+    monkeypatch.setattr(processes, "launch", crashes)
+    (made,) = taken(tmp_path / "crash")
+    assert (made.status, made.reason) == ("crashed", "killed by SIGSEGV")
+    assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
+
+
+def test_a_trace_has_a_process_of_its_own(tmp_path: Path) -> None:
+    words = {"model": "fake:demo", "backend": "fake:steady", "device": "cpu"}
+    (made,) = commands.traced(tmp_path, **words)
+    assert made.status == "ok", made.reason
+    with pytest.raises(InferlensError, match="one process"):
+        commands.traced(tmp_path, **words, repeats=3)
+
+
+def test_names_of_log_folders_differ_where_cases_differ() -> None:
+    ways = [("pytorch", ""), ("torch_tensorrt", "dynamo"), ("torch_tensorrt", "compile"), ("torch_compile", "default"),
+            ("torch_compile", "max-autotune"), ("onnxruntime", "cpu"), ("onnxruntime", "cuda")]  # fmt: skip
+    more: list[dict[str, Any]] = [
+        {}, {"threads": 2}, {"options": {"tf32": True}}, {"options": {"tf32": False}}, {"seed": 1}, {"weights": "best"},
+        {"inputs": (TensorSpec("x", (1, 3, 64, 64)),)}, {"io": "host"}, {"cold": True}, {"options": {"x": "a/b " * 40}},
+    ]  # fmt: skip
+    cases = [
+        Case(model="m", backend=backend, variant=variant, precision=precision, batch=batch, device=device, **extra)
+        for (backend, variant), precision, batch, device, extra in itertools.product(
+            ways, ("fp32", "fp16"), (None, 1, 8), ("cpu", "cuda"), more
+        )
+    ]
+    found = [run_name(case, "module") for case in cases]
+    assert {"pytorch_bs8", "ttrt_fp32_bs8", "ttrt_fp16_bs8"} <= set(found)
+    assert len(set(found)) == len(cases)
+    assert all(re.fullmatch(r"[\w.=-]{1,150}", name) for name in found)
+
+
+def test_the_command_says_where_traces_are_and_how_to_look_at_them(tmp_path: Path) -> None:
+    for line, what in (
+        ("--active 3", "no effect without --torch"),
+        ("--torch-profiler --level kernel", "with --torch"),
+    ):
+        done = commands.inferlens("profile", "fake:demo", *line.split(), cwd=tmp_path)
+        assert (done.returncode, what in done.stderr, list(tmp_path.iterdir())) == (2, True, [])
+    options = ("-b", "fake:steady,fake:fast", "--option", "fake.trouble=none,raise", "--tensorboard", "runs")
+    done = commands.inferlens("profile", "fake:demo", *options, "--torch-profiler", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folders = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
+    assert len(folders) == 2
+    assert all(f"runs/{folder}" in "".join(done.stdout.split()) for folder in folders), "on several lines, if long"
+    assert done.stdout.count("told to fail") == 2
+    assert "tensorboard --logdir runs" in done.stderr
+    command = re.search(r"inferlens trace (\S+) --against", done.stderr)
+    assert command
+    (file,) = tmp_path.glob(command[1])
+    assert commands.inferlens("trace", str(file), cwd=tmp_path).returncode == 0
+    options = ("-b", "fake", "--option", "fake.trouble=raise", "--torch-profiler")
+    done = commands.inferlens("profile", "fake:demo", *options, cwd=tmp_path)
+    assert done.returncode == 1  # no trace at all
+    assert "told to fail" in done.stdout
+    assert "inferlens trace" not in done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from inferlens.measure.environment import collect
 from inferlens.record.record import Gpu
-from tests.measure.monitor.fake_nvml import NOT_SUPPORTED, Device, FakeNvml, NVMLError
+from tests.measure.fake_nvml import NOT_SUPPORTED, Device, FakeNvml, NVMLError
 
 
 @pytest.mark.parametrize(("milliwatts", "watts"), [(699_500, 699.5), (None, None)])

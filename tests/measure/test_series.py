@@ -1,22 +1,38 @@
-"""Series of samples on a fake clock: exact counts, exact times, nothing lost between chunks."""
+"""Series of samples: exact counts and times, when there are enough samples, and the inputs of calls."""
 
 from __future__ import annotations
 
 import gc
 import itertools
+import random
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inferlens.backends.base import Preparation, Runner
-from inferlens.backends.clocks import threaded_window
-from inferlens.backends.fake import Fake
+from inferlens.backends.base import Inputs, Preparation, Runner
+from inferlens.backends.clocks import HostClock, threaded_window
+from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.measure import series
-from inferlens.measure.series import FixedCount, FixedTime, HalfWidth, StoppingRule
+from inferlens.measure.series import (
+    LEAST_SAMPLES,
+    LEAST_SECONDS,
+    MOST_SAMPLES,
+    Feeding,
+    FixedCount,
+    FixedTime,
+    HalfWidth,
+    SteadyState,
+    StoppingRule,
+    cache_bytes,
+    sampling_rule,
+    warmup_rule,
+)
+from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import Budget, Case, TensorSpec
+from inferlens.stats.intervals import half_width
 
 
 def runner(tmp_path: Path, variant: str = "steady", **options: Any) -> Runner:
@@ -120,3 +136,191 @@ def test_a_call_that_fails_in_a_thread_fails_the_window() -> None:
 
     with pytest.raises(MemoryError, match="no room"):
         threaded_window([(infer, None), (infer, None)], 4)
+
+
+# The end of a series: on scripted samples, so to the sample.
+
+
+def fed(rule: StoppingRule, samples: list[float], chunk: int = 25, pause: float = 0.0) -> int:
+    """How many of the samples the rule takes, given to it in chunks, with a pause after each sample."""
+    begin = 100.0
+    source = iter(samples)
+    while not rule.finished:
+        some = list(itertools.islice(source, min(chunk, rule.most)))
+        assert some, "the rule wants more than there are"
+        begins = [begin + place * pause + sum(some[:place]) for place in range(len(some))]
+        rule.add(begins, some)
+        begin = begins[-1] + some[-1] + pause
+    return len(rule.samples)
+
+
+def noisy(count: int, spread: float, seed: int = 0, middle: float = 0.01) -> list[float]:
+    draw = random.Random(seed)
+    return [middle * (1 + spread * draw.gauss(0, 1)) for _ in range(count)]
+
+
+def test_time_is_from_the_first_begin_to_the_last_end() -> None:
+    assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1) == pytest.approx(100, abs=1)
+    assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1, pause=0.01) == pytest.approx(51, abs=1)
+    assert fed(FixedTime(1.0, 10, 5000), [0.3] * 5000, chunk=1) == 10
+    assert fed(FixedTime(1.0, 10, 50), [0.001] * 5000, chunk=1) == 50
+
+
+@pytest.mark.parametrize(
+    ("rule", "missed"),
+    [
+        (FixedCount(100), None),
+        (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
+        (FixedTime(1.0, 10, 5000), None),
+        (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
+        (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
+        (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
+        (HalfWidth(1e-9, 0.5), ""),  # the samples tell
+    ],
+)
+def test_what_was_not_reached_is_told(rule: StoppingRule, missed: str | None) -> None:
+    fed(rule, noisy(5000, 0.0), chunk=1)
+    assert (rule.missed, rule.reached) == (missed or "", missed is None)
+
+
+@pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
+def test_the_half_width_is_reached_and_not_much_exceeded(spread: float) -> None:
+    samples = noisy(MOST_SAMPLES, spread)
+    count = fed(HalfWidth(0.01, 1000.0), samples)
+    assert half_width(samples[:count]) <= 0.0101
+    assert count < 4 * max(LEAST_SAMPLES, LEAST_SECONDS / 0.01, (2.5 * spread / 0.01) ** 2)
+
+
+def test_a_narrow_interval_is_not_believed_before_half_a_second() -> None:
+    assert fed(HalfWidth(0.01, 10.0), [0.0001 + 1e-9 * (i % 7) for i in range(MOST_SAMPLES)]) >= LEAST_SECONDS / 0.0001
+
+
+def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths = iter([0.005, 0.02, 0.005, 0.005])
+    monkeypatch.setattr(series, "half_width", lambda *_: next(widths))
+    rule = HalfWidth(0.01, 1000.0)
+    for count, reached in ((40, False), (60, False), (90, False), (130, True)):
+        rule.add([rule.spent + 0.1 * index for index in range(count)], [0.1] * count)
+        assert rule.reached == reached, len(rule.samples)
+
+
+def test_what_is_not_reached_ends_at_the_time_and_at_the_most() -> None:
+    wild = noisy(MOST_SAMPLES + 1, 0.3)
+    rule = HalfWidth(0.0001, 3.0)
+    assert fed(rule, wild) == pytest.approx(300, abs=30)
+    assert not rule.reached
+    assert fed(HalfWidth(0.0001, 1e9), wild, chunk=1000) == MOST_SAMPLES
+    assert fed(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10), "between samples, too"
+
+
+def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up() -> None:
+    falling = [0.01 + 0.05 * 0.98**index for index in range(3000)]
+    count = fed(SteadyState(1.0, 60.0), falling)
+    assert count > 200
+    assert falling[count] < 0.0102
+    rule = SteadyState(1.0, 10.0)
+    fed(rule, [0.01 * 1.01**index for index in range(2000)], chunk=5)
+    assert not rule.reached
+    assert 10.0 <= rule.spent < 15.0
+
+
+def test_warmup_that_is_steady_takes_a_second_and_ten_calls() -> None:
+    assert fed(SteadyState(1.0, 60.0), noisy(500, 0.01), chunk=10) == pytest.approx(100, abs=15)
+    assert fed(SteadyState(1.0, 60.0), [5.0] * 50, chunk=1) == 10
+    assert fed(SteadyState(1.0, 60.0), noisy(50, 0.01, middle=0.2), chunk=1) == pytest.approx(15, abs=1)
+
+
+def test_budgets_choose_their_rules() -> None:
+    assert isinstance(warmup_rule(Budget(warmup=3)), FixedCount)
+    assert isinstance(warmup_rule(Budget()), SteadyState)
+    kinds = [type(sampling_rule(budget)) for budget in (Budget(), Budget(iterations=5), Budget(seconds=1.0))]
+    assert kinds == [HalfWidth, FixedCount, FixedTime]
+
+
+# The inputs of calls, and what happens between two of them: seen from the runner.
+
+
+CACHE = 1 << 20
+MODEL = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3, 64, 64)),))
+
+
+class Watched(FakeRunner):
+    """Notes which inputs it is called with and made ready for."""
+
+    seen: list[str]
+    feeds: list[Any]
+
+    def infer(self, feed: Inputs) -> Inputs:
+        self.seen.append("infer")
+        self.feeds.append(feed["x"])
+        return feed
+
+    def bind(self, feed: Inputs) -> None:
+        self.seen.append("bind")
+
+
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "cache_bytes", lambda _: CACHE)
+
+
+def feeding(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
+    case = Case(model="fake:demo", backend="fake", variant="steady", **how)  # type: ignore[arg-type]
+    preparation = Preparation(folder, folder)
+    runner = Watched(Fake.options(), case, preparation, 1)
+    runner.seen, runner.feeds = [], []
+    return runner, Feeding(runner, MODEL, case, make_inputs(MODEL, case.seed), preparation), preparation
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path: Path) -> None:
+    runner, feeds, preparation = feeding(tmp_path, rotate=True)
+    facts = preparation.facts["rotating inputs"]
+    assert facts["bytes"] >= series.TIMES_CACHE * CACHE
+    HostClock().time(runner.infer, feeds.latency, facts["feeds"] + 1)
+    assert runner.seen[:4] == ["bind", "infer", "bind", "infer"]
+    assert runner.feeds[0] is runner.feeds[-1]
+    addresses = {feed.ctypes.data for feed in runner.feeds}
+    assert len(addresses) == facts["feeds"]
+    assert not any((one == item).all() for one, item in zip(runner.feeds, runner.feeds[1:], strict=False))
+
+
+@pytest.mark.usefixtures("small_cache")
+def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(series, "flusher", lambda *_: lambda: order.append("flush"))
+    runner, feeds, preparation = feeding(tmp_path, cold=True)
+    runner.seen = order
+    HostClock().time(runner.infer, feeds.latency, 3)
+    assert order == ["flush", "infer"] * 3
+    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * CACHE
+    HostClock().window(runner.infer, feeds.throughput, 2)
+    assert order[6:] == ["infer"] * 2
+
+
+def cpu_cache(root: Path, cpu: int, index: int, **files: str) -> None:
+    folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text + "\n")
+
+
+def test_the_last_level_caches_are_counted_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu in range(4):
+        cpu_cache(tmp_path, cpu, 0, level="1", size="48K", shared_cpu_list=str(cpu))
+        cpu_cache(tmp_path, cpu, 3, level="3", size="32768K", shared_cpu_list="0-1" if cpu < 2 else "2-3")
+    monkeypatch.setattr(series, "CPUS", tmp_path)
+    assert cache_bytes("cpu") == 2 * 32 << 20
+
+
+@pytest.mark.parametrize("size", ["", "many", "-1K"])
+def test_a_system_that_does_not_say_has_an_assumed_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    cpu_cache(tmp_path, 0, 3, level="3", size=size, shared_cpu_list="0")
+    monkeypatch.setattr(series, "CPUS", tmp_path)
+    assert cache_bytes("cpu") == 0
+    _, _, preparation = feeding(tmp_path, cold=True)
+    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * series.ASSUMED_CACHE

@@ -1,4 +1,4 @@
-"""Runs a command again and again, killed at one moment after the other: the program of ``test_killed.py``.
+"""Runs a command again and again, killed at one moment after the other: the program of ``test_troubles.py``.
 
     python -m tests.execution.tuning.killed {here|apart} MOMENTS COMMAND...
 

@@ -1,10 +1,13 @@
-"""A watch whose time passes by hand: each wait is one step of a script, and nobody sleeps."""
+"""The monitor of the machine: GPUs and CPUs by a made-up driver and files, on a clock that is moved by hand."""
 
 from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,23 @@ import pytest
 
 from inferlens.analysis.interference import all_spans, energy_per_item
 from inferlens.measure import monitor
-from inferlens.measure.monitor import Cpus, Monitor, SampledColumns, Value, gpu_before, visible
+from inferlens.measure.monitor import (
+    THREAD_VARIABLES,
+    TICK,
+    Cpus,
+    Monitor,
+    Packages,
+    SampledColumns,
+    Tree,
+    Value,
+    default_threads,
+    gpu_before,
+    other_programs,
+    visible,
+    wait_for_quiet,
+)
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
-from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
+from tests.measure.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
 
 PID = 4242
 
@@ -300,3 +317,199 @@ def test_a_reading_that_takes_long_is_asked_less_often() -> None:
         table.take()
     columns = table.as_columns()
     assert (columns["slow"], columns["quick"]) == ((1, None) * 4 + (1,), (2,) * 9)
+
+
+# Files of ``/proc`` and ``/sys``.
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def process(root: Path, pid: int, ticks: tuple[int, int, int, int], children: str = "", name: str = "a) (b c") -> None:
+    user, system, waited_user, waited_system = ticks
+    fields = f"S 1 1 1 0 -1 0 0 0 0 0 {user} {system} {waited_user} {waited_system} 20 0 1 0 100"
+    write(root, f"proc/{pid}/stat", f"{pid} ({name}) {fields}")
+    write(root, f"proc/{pid}/task/{pid}/children", children)
+
+
+def stat(root: Path, user: int, steal: int = 0) -> None:
+    write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
+
+
+def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(tmp_path: Path) -> None:
+    stat(tmp_path, user=1000)
+    process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
+    process(tmp_path, 8, (30, 20, 0, 0))
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+    assert set(cpus.load(10.0).values()) == {None}
+    stat(tmp_path, user=1150, steal=20)
+    process(tmp_path, 7, (120, 10, 50, 20))
+    load = cpus.load(11.0)
+    assert load == pytest.approx({"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK})
+
+
+def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path: Path) -> None:
+    stat(tmp_path, user=1000)
+    process(tmp_path, 7, (0, 0, 0, 0))
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+    cpus.load(10.0)
+    stat(tmp_path, user=1010)
+    assert set(cpus.load(10.05).values()) == {None}
+    stat(tmp_path, user=1100)
+    (tmp_path / "proc/7/stat").unlink()
+    load = cpus.load(11.0)
+    assert (load["busy"], load["others"]) == (pytest.approx(100 * TICK), None)
+
+
+def test_energy_counters_that_begin_again(tmp_path: Path) -> None:
+    for zone, used in (("intel-rapl:0", 900_000), ("intel-rapl:1", 0), ("intel-rapl:0:0", 5)):
+        write(tmp_path, f"{zone}/energy_uj", f"{used}\n")
+        write(tmp_path, f"{zone}/max_energy_range_uj", "1000000\n")
+    packages = Packages(tmp_path)
+    assert packages.read() == 0.0
+    write(tmp_path, "intel-rapl:0/energy_uj", "100000\n")
+    write(tmp_path, "intel-rapl:1/energy_uj", "300000\n")
+    assert packages.read() == pytest.approx(0.2 + 0.3)
+
+
+def test_throttling_and_quota(tmp_path: Path) -> None:
+    for cpu in (0, 1, 2):
+        folder = f"sys/devices/system/cpu/cpu{cpu}"
+        write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
+        write(tmp_path, f"{folder}/thermal_throttle/package_throttle_count", "1\n")
+    write(tmp_path, "proc/self/cgroup", "0::/mine\n")
+    write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
+    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+    answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
+    assert answers == {
+        "throttle_events": 8,
+        "quota_wait": 2.5,
+    }
+
+
+def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> None:
+    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/mine\n")
+    write(tmp_path, "sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 2\nthrottled_time 2500000000\n")
+    assert Cpus(lambda: [7], usable=(0, 1), root=tmp_path).readings()["quota_wait"](0.0) == {"quota_wait": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("variables", "quota", "threads"),
+    [
+        ({}, "", (2, "")),  # four CPUs of two cores
+        ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1"}, "", (1, "MKL_NUM_THREADS=1 is set")),
+        ({"OMP_NUM_THREADS": "8,2"}, "50000", (8, "OMP_NUM_THREADS=8 is set")),
+        ({"OMP_NUM_THREADS": "2"}, "", (2, "")),
+        ({"OMP_NUM_THREADS": "many"}, "", (2, "")),
+        ({}, "150000", (1, "The CPU quota is 1.5 CPUs")),
+        ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
+        ({}, "200000", (2, "")),
+    ],
+)
+def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core(
+    variables: dict[str, str], quota: str, threads: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2, 3})
+    for name in THREAD_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, text in variables.items():
+        monkeypatch.setenv(name, text)
+    for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{siblings}\n")
+    write(tmp_path, "proc/self/cgroup", "0::/mine\n")
+    write(tmp_path, "sys/fs/cgroup/mine/cpu.max", f"{quota or 'max'} 100000\n")
+    assert default_threads(tmp_path) == threads
+
+
+def test_without_topology_each_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2})
+    assert monitor.usable_cores(tmp_path) == 3
+
+
+def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:
+    cpus = Cpus(lambda: [7], usable=(0,), root=tmp_path)
+    table = SampledColumns(cpus.readings(), lambda: 1.0)
+    table.take()
+    assert table.as_columns() == {"times": (1.0,)}
+    assert set(table.absent) == set(cpus.readings())
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("mine", [True, False], ids=["its own", "another's"])
+def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine: bool) -> None:
+    """Real time and real processes: ours works or does nothing; some process works for half a second of CPU time."""
+    busy = subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    idle = subprocess.Popen(["sleep", "60"])
+    try:
+        assert busy.stdout
+        busy.stdout.readline()
+        cpus, work = Cpus(lambda: [busy.pid if mine else idle.pid]), Tree(lambda: [busy.pid])
+        begin = time.perf_counter()
+        cpus.load(begin)
+        used = work.seconds()
+        while work.seconds() - used < 0.5 or time.perf_counter() - begin < 0.5:
+            time.sleep(0.01)
+        seconds = time.perf_counter() - begin
+        load = cpus.load(begin + seconds)
+    finally:
+        for item in (idle, busy):
+            item.kill()
+            item.communicate()
+    assert load["case"] * seconds >= 0.4 if mine else load["others"] * seconds >= 0.4
+    assert mine or load["case"] * seconds <= 0.2
+    assert load["others"] <= load["busy"] - load["case"] + 0.01
+
+
+# Waiting for a quiet machine.
+
+
+BUSY = "python uses 0.9 of 2 CPUs"
+
+
+def said(looks: list[str], limit: float) -> tuple[list[str], list[str]]:
+    """The remarks, and what was shown as under way; a look takes two seconds."""
+    remarks: list[str] = []
+    doing: list[str] = []
+    ticks = itertools.count(0, 2)
+    left = iter(looks)
+    wait_for_quiet(limit, remarks.append, doing.append, look=lambda: next(left), clock=lambda: float(next(ticks)))
+    return remarks, doing
+
+
+def test_a_quiet_machine_is_not_waited_for() -> None:
+    assert said([""], 600) == ([], [])
+
+
+def test_it_says_what_it_waits_for_and_that_the_machine_is_quiet() -> None:
+    remarks, doing = said([BUSY, BUSY, ""], 600)
+    assert remarks == [f"Waiting up to 10 min 00 s for a quiet machine: {BUSY}.", "The machine is quiet after 6.00 s."]
+    assert doing == [f"waiting for a quiet machine: {BUSY}"] * 2
+
+
+def test_when_the_time_is_over_it_is_measured_all_the_same() -> None:
+    remarks, _ = said([BUSY] * 9, 4)
+    assert remarks[1:] == [f"Still busy after 4.00 s, measured as it is: {BUSY}."]
+
+
+@pytest.mark.parametrize(
+    ("others", "python", "expected"),
+    [
+        (0.2, 0.2, ""),
+        (0.9, 0.9, "python uses 0.9 of 2 CPUs"),
+        (1.5, 0.8, "python uses 0.8 of 2 CPUs"),
+        (1.5, 0.1, "other programs use 1.5 of 2 CPUs"),
+    ],
+)
+def test_the_program_that_uses_most_is_named(
+    monkeypatch: pytest.MonkeyPatch, others: float, python: float, expected: str
+) -> None:
+    loads: Any = iter([{"others": None}, {"others": others}])
+    seconds: Any = iter([{7: (1.0, "python")}, {7: (1.0 + 2 * python, "python")}])
+    monkeypatch.setattr(monitor.Cpus, "load", lambda *_: next(loads))
+    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: next(seconds))
+    monkeypatch.setattr(monitor.time, "sleep", lambda _: None)
+    monkeypatch.setattr("inferlens.measure.monitor.usable_cpus", lambda: (0, 1))
+    assert other_programs(2.0) == expected
