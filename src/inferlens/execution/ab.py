@@ -229,7 +229,6 @@ class ABRun(BasePolicy):
         return "time" if self._over else ""
 
     def so_far(self) -> ABResult:
-        """Return the result so far."""
         base, candidate = map(self._side, self._records)
         comparison, odds = self._comparison()
         sure = comparison if self._shared >= LEAST_VERDICT_ROUNDS else None
@@ -292,7 +291,6 @@ class SideSpec:
 
     @property
     def python(self) -> str:
-        """The interpreter of the side."""
         return str(self.words.get("python", ""))
 
 

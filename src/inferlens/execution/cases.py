@@ -459,11 +459,8 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
 
 def _with_hints(can: Capabilities, python: str) -> Capabilities:
     """Return capabilities with hints for the environment of an interpreter."""
-    hints = [environment.in_environment(python, absence.hint) for absence in can.absent]
-    pairs = zip(can.absent, hints, strict=True)
-    return msgspec.structs.replace(
-        can, absent=tuple(msgspec.structs.replace(absence, hint=hint) for absence, hint in pairs)
-    )
+    replace, hint = msgspec.structs.replace, environment.in_environment
+    return replace(can, absent=tuple(replace(one, hint=hint(python, one.hint)) for one in can.absent))
 
 
 def environment_by(python: str) -> Environment:

@@ -160,7 +160,6 @@ class Fleet:
             raise InferlensError(what, expected=error.expected, hint=error.hint) from error
 
     def folder(self, objective: str) -> Path:
-        """Return the folder of the records of an objective."""
         return self.output / objective
 
     def left(self) -> list[FleetPart]:

@@ -74,7 +74,6 @@ def save_model(job: FileJob, context: TaskContext) -> None:
 
 
 def build_engines(job: FileJob, context: TaskContext) -> BuildReport:
-    """Build engines and write one."""
     return cast("Builder", context.backend).build(
         context.load(), job.case, context.preparation, Path(job.path), job.builds
     )

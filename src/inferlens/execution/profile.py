@@ -34,6 +34,7 @@ from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import CaseJob, Job, Observer, PlannedCase, ResultCollector, TaskResult, refused
 from inferlens.execution.scheduler import Scheduler, continue_run
 from inferlens.execution.tasks import TaskContext
@@ -142,7 +143,6 @@ def profiles_of(results: ResultCollector, levels: Sequence[Level]) -> list[tuple
 
 
 def profile_file(folder: Path, level: Level) -> Path:
-    """Return the file of the profile of a case."""
     return folder / f"profile-{level}.json"
 
 
@@ -172,37 +172,32 @@ def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Se
 
 def _profile(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:
     """Return the profile of a case that was measured; if that failed, with its reason."""
-    profile = Profile(
+    ended: Outcome[ProfileResult] = Outcome(
+        TaskResult(status=record.status, reason=record.reason, hint=record.hint, model=record.model)
+    )
+    if record.status == "ok":
+        # Not rebuilt: what was built for measuring is what is profiled.
+        fields = {**scheduler.job_fields(record.case, folder), "rebuild": False}
+        job = ProfileJob(**fields, level=level, runs=runs)
+        ended = scheduler.launch("profile", job, ProfileResult, log=folder / f"profile-{level}.log")
+    result = ended.result
+    facts = result.model or ModelFacts(name="") if ended.answered else record.model
+    return Profile(
         id=uuid.uuid4().hex,
         record=record.id,
         created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         case=record.case,
         level=level,
         runs=runs,
-        status=record.status,
-        reason=record.reason,
-        hint=record.hint,
-        model=record.model,
-        environment=record.environment,
-    )
-    if record.status != "ok":
-        return profile
-    # Not rebuilt: what was built for measuring is what is profiled.
-    fields = {**scheduler.job_fields(record.case, folder), "rebuild": False}
-    job = ProfileJob(**fields, level=level, runs=runs)
-    outcome = scheduler.launch("profile", job, ProfileResult, log=folder / f"profile-{level}.log")
-    result = outcome.result
-    facts = result.model or ModelFacts(name="") if outcome.answered else record.model
-    return replace(
-        profile,
         status=result.status,
         reason=result.reason,
         hint=result.hint,
-        output_tail=outcome.tail,
+        output_tail=ended.tail,
         model=replace(facts, name=record.model.name),
+        environment=record.environment,
         phases=result.phases,
         facts=result.facts,
-        warnings=(*result.warnings, *_input_warnings(record)),
+        warnings=(*result.warnings, *(_input_warnings(record) if record.status == "ok" else ())),
         **msgspec.structs.asdict(result.value or ProfileResult()),
     )
 
@@ -224,7 +219,6 @@ class CeilingsJob(Job, frozen=True, kw_only=True):
 
 
 def measure_ceilings(job: CeilingsJob, context: TaskContext) -> Ceilings:  # noqa: ARG001 - there is no case
-    """Measure the ceilings of the device."""
     from inferlens.measure import ceilings
 
     return ceilings.measure(job.device, job.name, job.threads)

@@ -207,7 +207,6 @@ class RemoteEvent(Struct, frozen=True, tag="told"):
     arguments: tuple[msgspec.Raw, ...]
 
     def decoded(self) -> list[Any]:
-        """Return the arguments."""
         types = get_type_hints(getattr(Observer, self.method)).values()
         pairs = zip(self.arguments, types, strict=False)  # the last type is that of the return value
         return [from_json(data, type) for data, type in pairs]

@@ -187,20 +187,15 @@ class QuantizationSearch:
             own = [f"{precision}:{name}" for name, precision in kept_layers(self.job.case).items()]
             return self.attempt(keep_of([*own, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
 
-        failed, number, good = 0, 1, None
-        while good is None and failed < len(names) - 1:
-            number = min(number, len(names) - 1)
-            quantized_file = first(number)
-            good, failed, number = (
-                (quantized_file, failed, number) if self.keeps(quantized_file) else (None, number, number * 2)
-            )
-        while good is not None and number - failed > 1:
-            middle = (failed + number) // 2
-            quantized_file = first(middle)
-            good, failed, number = (
-                (quantized_file, failed, middle) if self.keeps(quantized_file) else (good, middle, number)
-            )
-        return good or min(self.attempts, key=self._beyond)
+        failed, enough, best = 0, 0, None  # the most layers that were too few, and the fewest that were enough
+        while (enough or len(names)) - failed > 1:
+            number = (failed + enough) // 2 if enough else min(max(1, 2 * failed), len(names) - 1)
+            attempt = first(number)
+            if self.keeps(attempt):
+                best, enough = attempt, number
+            else:
+                failed = number
+        return best or min(self.attempts, key=self._beyond)
 
     def _beyond(self, attempt: QuantizedFile) -> float:
         assert self.job.limit

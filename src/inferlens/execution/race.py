@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.samples import CaseRuns
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.resume import TrialRounds
+from inferlens.execution.resume import TrialRounds, grouped
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import gpu_before, usable_cpus
@@ -59,7 +59,6 @@ class Entrant:
 
     @property
     def runs(self) -> CaseRuns:
-        """The records as one run of the case."""
         return CaseRuns(tuple(self.records))
 
     @property
@@ -240,7 +239,6 @@ class RaceEngine:
 
     @property
     def race(self) -> Race:
-        """The state of the race."""
         runs = {name: entrant.runs for name, entrant in self.able.items() if entrant.records}
         return race(runs, metric=self.policy.metric, aim=self.policy.aim)
 
@@ -350,10 +348,7 @@ def may_meet(cases: Iterable[PlannedCase]) -> bool:
 
 def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
     """Return the races: groups of cases that do the same work."""
-    groups: dict[Hashable, list[PlannedCase]] = {}
-    for planned in cases:
-        groups.setdefault(planned.case.work, []).append(planned)
-    return list(groups.values())
+    return grouped(cases, lambda planned: planned.case.work)
 
 
 def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:

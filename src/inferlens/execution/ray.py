@@ -65,12 +65,6 @@ class Needs(Struct, frozen=True):
     most: int = 0
 
 
-class TaskStatus(Struct, frozen=True):
-    """The status of the result of a task."""
-
-    status: str = "ok"
-
-
 class RayLauncher(Launcher):
     """A launcher of tasks on a cluster: an existing one, or one on this machine for as long as the plan runs."""
 
@@ -320,7 +314,7 @@ def serve(
         thread.start()
         sent: set[str] = set()
         while (event := events.get()) is not None:
-            if isinstance(event, TaskAnswer) and msgspec.json.decode(event.result, type=TaskStatus).status != "ok":
+            if isinstance(event, TaskAnswer) and result_from_json(event.result, Any).status != "ok":
                 _check_room(output)
             if isinstance(event, (RemoteEvent, TaskAnswer)):
                 yield _packed(event, output, sent)

@@ -168,7 +168,6 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
 
     @property
     def folder(self) -> Path:
-        """The folder of the model."""
         return Path(self.plan.output) / self.home
 
     @property
@@ -231,7 +230,6 @@ def measure_alone(job: AloneJob, context: Context) -> Record:  # noqa: ARG001 - 
 
 
 def explore_space(job: ExploreJob, context: Context) -> SearchSpace:  # noqa: ARG001 - nothing happens
-    """Return the search space on this machine."""
     return explore(job.plan, job.selection, job.model)
 
 

@@ -11,10 +11,11 @@ case ran. Everything else is measured. With ``--rerun`` nothing is used.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -36,6 +37,7 @@ from inferlens.spec.plan import Plan
 
 WORK = "work"  # in the folder of rounds, what their processes build
 REQUEST = "request"  # the fact of a record: a hash of the request without the case
+T = TypeVar("T")
 ON = "on"  # the fact that names the kind of machine, where a run uses several kinds
 
 
@@ -65,7 +67,6 @@ class RunState(Struct, frozen=True, kw_only=True):
         return races.get(case.work) or self.continued or self.run
 
     def candidate_facts(self, case: Case) -> dict[str, str]:
-        """Return the facts that all records of a case have."""
         request = self.requests.get(case.model)
         return {**self.facts, **({REQUEST: request} if request else {})}
 
@@ -83,7 +84,6 @@ def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | Non
 def requests_of(
     command: str, plan: Plan, cases: Sequence[PlannedCase], model: ModelHandle | None, *more: object
 ) -> dict[str, str]:
-    """Return the hash of the request by model."""
     names = {planned.case.model for planned in cases}
     return {name: request_hash(command, plan, name, model, *more) for name in names}
 
@@ -124,8 +124,9 @@ def find_earlier(
         loaded = _loaded(Path(plan.output) / name)
         same = [record for record in loaded.records if _is_same_request(record, planned, state)]
         same = [one for one in same if not environment_of or same_place(one, environment_of(one.case))]
-        for race in by_work(same):
-            run = _largest_run(race)
+        for race in grouped(same, lambda record: record.case.work):
+            runs = grouped(race, lambda record: record.run)
+            run = max(runs, key=lambda run: (len({record.case.digest for record in run}), run[-1].created))
             good = [one for one in run if _ended_well(one, planned) and complete(loaded.folders[one.id])]
             for record in run:
                 if record not in good:
@@ -165,20 +166,12 @@ def _ended_well(record: Record, planned: dict[str, PlannedCase]) -> bool:
     return record.status == "ok" or (record.status == "unsupported" and bool(planned[record.case.digest].refusal))
 
 
-def by_work(records: Iterable[Record]) -> list[list[Record]]:
-    """Return the records by race: groups of cases that do the same work."""
-    groups: dict[object, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.case.work, []).append(record)
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    """Return items in groups of the same key, in the order of their first ones."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return list(groups.values())
-
-
-def _largest_run(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the run with the most cases; of several such runs the latest."""
-    runs: dict[str, list[Record]] = {}
-    for record in records:
-        runs.setdefault(record.run, []).append(record)
-    return max(runs.values(), key=lambda run: (len({record.case.digest for record in run}), run[-1].created))
 
 
 def same_place(record: Record, environment: Environment) -> bool:

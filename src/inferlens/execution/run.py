@@ -73,7 +73,6 @@ class CaseResults:
         self.add(scheduler.state.records)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Add records."""
         self.records |= {(record.case.digest, record.repeat): record for record in records}
 
     def measure(self, order: Sequence[Process]) -> None:

@@ -164,7 +164,6 @@ class Environments:
 
     @cached_property
     def here(self) -> Environment:
-        """The environment of this interpreter."""
         return self._collected.result() if self._collected else environment.collect()
 
     def of(self, case: Case) -> Environment:

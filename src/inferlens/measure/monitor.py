@@ -222,7 +222,6 @@ class Cpus:
         self._joules = Packages(self._sys / "class/powercap")
 
     def readings(self) -> dict[str, Reading]:
-        """Return the readings by name."""
         return {
             "cpu_load": self.load,
             "cpu_energy": lambda _: {"energy": self._joules.read()},
@@ -370,17 +369,10 @@ def default_threads(root: Path = Path("/")) -> tuple[int, str]:
 
 def _throttled(stat: Path) -> float:
     """Return the seconds that a control group had to wait for its quota: version 1 counts nanoseconds."""
-    with suppress(Untold):
-        return _seconds(stat, r"^throttled_usec (\d+)$")
-    return _seconds(stat, r"^throttled_time (\d+)$") / 1e3
-
-
-def _seconds(path: Path, pattern: str) -> float:
-    """Return the microseconds in a file as seconds."""
-    match = re.search(pattern, path.read_text("utf-8"), re.MULTILINE)
+    match = re.search(r"^throttled_(usec|time) (\d+)$", stat.read_text("utf-8"), re.MULTILINE)
     if not match:
-        raise Untold(f"{path} does not report it")
-    return int(match[1]) / 1e6
+        raise Untold(f"{stat} does not report it")
+    return int(match[2]) / (1e6 if match[1] == "usec" else 1e9)
 
 
 def text_of(path: Path) -> str:
@@ -486,7 +478,6 @@ class Neighbours:
         return {} if self._first else {"foreign": HIDDEN}
 
     def readings(self) -> dict[str, Reading]:
-        """Return the readings by name."""
         return {"processes": self.read_memory, "process utilisation": self.active}
 
     def read_memory(self, _: float) -> Mapping[str, Value]:

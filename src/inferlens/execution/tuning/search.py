@@ -58,14 +58,12 @@ class Candidates:
     _near: dict[Point, list[Point]] = field(default_factory=dict)
 
     def point(self, case: Case) -> Point:
-        """Return the point of a case."""
         settings = frozenset(f"{name}={value}" for name, value in self.space.settings(case).items())
         point = Point(self.space.family(case).label, settings)
         self.cases.setdefault(point, case)
         return point
 
     def neighbours(self, point: Point) -> list[Point]:
-        """Return the neighbours of a point in the space."""
         if point not in self._near:
             self._near[point] = [self.point(case) for case in neighbours(self.cases[point], self.space)]
         return self._near[point]

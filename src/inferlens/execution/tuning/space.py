@@ -102,7 +102,6 @@ class SearchSpace:
         return {knob.name: value for knob in knobs if (value := knob.value_in(case)) is not None}
 
     def family(self, case: Case) -> Case:
-        """Return the family of a candidate."""
         return combined(case, dict.fromkeys(self.settings(case)))
 
     def planned(self, case: Case) -> PlannedCase:
@@ -341,7 +340,6 @@ def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
 
 
 def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict[Kind, frozenset[str]]:
-    """Return the meaning of words, by kind."""
     choices = [name for name, (kind, _) in names.items() if kind in kinds]
     meanings: dict[Kind, frozenset[str]] = {}
     for word in words:

@@ -258,9 +258,10 @@ class Tuner:
     def _searched(self) -> bool:
         """Hold rounds of the search until it is over, or the time for another candidate; return whether it was over."""
         while points := self.search.propose():
-            room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *self._peaks()]))
+            peaks = (record.memory.host_peak or 0 for record in self.first.values())
+            room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))
             planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
-            while self.search.rounds and not self._in_time([one.case for one in planned]):
+            while self.search.rounds and self._seconds_of([one.case for one in planned]) > self._left_to_search:
                 if len(planned) <= 2:  # the best, and the most promising one
                     return False
                 planned.pop()
@@ -293,10 +294,6 @@ class Tuner:
     def _left(self) -> float:
         """The seconds of its share that are left."""
         return self.begin + self.share - time.monotonic()
-
-    def _in_time(self, cases: Sequence[Case]) -> bool:
-        """Return whether a round of these cases leaves time for the finals."""
-        return self._seconds_of(cases) <= self._left_to_search
 
     @property
     def _left_to_search(self) -> float:
@@ -370,9 +367,6 @@ class Tuner:
             best = search.mean(search.best)
             cases = advised(right, lambda case: search.mean(point(case)) - best, self.space)
             search.advised = list(map(point, cases))
-
-    def _peaks(self) -> Iterable[float]:
-        return (record.memory.host_peak or 0 for record in self.first.values())
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
         """Return the best, a rival, the best of ``inferlens bench``, and the reference; or those of earlier finals."""
