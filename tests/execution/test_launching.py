@@ -68,10 +68,9 @@ class Mortal(Worker):
         self.lives, self.kind = lives, kind
         self.did: list[Any] = []
 
-    def do(self, task: str, job: Any, returns: Any, observer: Observer) -> Any:
+    def do(self, job: Any, returns: Any, observer: Observer) -> Any:
         self.did.append(job)
-        function = remote.TASKS[task]
-        job = from_json(Order.of(task, job).job, type(job))
+        job = from_json(Order.of("part", job).job, remote.Part)
 
         def hear(event: Any) -> None:
             event.repeat_for(observer)
@@ -81,7 +80,7 @@ class Mortal(Worker):
                     self.lives = 1000
                     raise WorkerLost("it fell")
 
-        return function(job, remote.PartContext(RemoteObserver(hear)))
+        return job.run(RemoteObserver(hear))
 
 
 class Some(Launcher):
@@ -179,10 +178,10 @@ def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(
 
 def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, some: type[Some]) -> None:
     class Doomed(Mortal):
-        def do(self, task: str, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
             if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
                 raise WorkerLost("it fell")
-            return super().do(task, job, returns, observer)
+            return super().do(job, returns, observer)
 
     some.those = [Doomed(), Doomed()]
     records = bench(tmp_path, quick=True)
@@ -271,7 +270,7 @@ def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
     did: dict[str, str] = {}
 
     class OfGpu(Mortal):
-        def do(self, task: str, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
             did[self.gpu] = job.gpu
             barrier.wait(60)
 
@@ -282,7 +281,7 @@ def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
     seen = [Environment(variables={"CUDA_VISIBLE_DEVICES": gpu}) for gpu in ("GPU-a", "GPU-b")]
     states = [remote.RunState(records=(sample(environment=each),)) for each in seen]
     jobs = [remote.CasesJob(plan=plan, cases=(), state=state) for state in states]
-    remote.RemoteRun(plan, some(plan), Observer(), None).do("bench", jobs, type(None))
+    remote.RemoteRun(plan, some(plan), Observer(), None).do(jobs, type(None))
     assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}
 
 
@@ -290,13 +289,13 @@ def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path: Path,
     attempts: list[Any] = []
 
     class Doomed(Mortal):
-        def do(self, task: str, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
             if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
                 attempts.append(job)
                 assert len(attempts) < 10
                 observer.done(sample(id=str(len(attempts))), tmp_path)
                 raise WorkerLost("it fell")
-            return super().do(task, job, returns, observer)
+            return super().do(job, returns, observer)
 
     some.those = [Doomed(), Doomed()]
     bench(tmp_path, quick=True)
@@ -307,10 +306,10 @@ def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_
     class Alone(Mortal):
         neighbours = 1
 
-        def do(self, task: str, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
             if isinstance(job, AloneJob):
                 raise WorkerLost("it fell")
-            return super().do(task, job, returns, observer)
+            return super().do(job, returns, observer)
 
     some.those = [Alone(), Alone()]
     assert len(bench(tmp_path, quick=True, mode="latency")) == 6
@@ -460,7 +459,7 @@ def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
-    order = msgspec.json.encode(Order.of("list cases", remote.ListJob(plan=plan)))
+    order = msgspec.json.encode(Order.of("part", remote.ListJob(plan=plan)))
     ((answer, _, _),) = serve(order, {}, "", {"OMP_NUM_THREADS": "1"}, code())
     assert b"failed" in answer
     with pytest.raises(InferlensError, match="has another Inferlens"):

@@ -114,12 +114,11 @@ def launch(
     slot: Slot | None = None,
     variables: Mapping[str, str] | None = None,
     started: Callable[[int], None] = lambda _: None,
-    program: str = "worker",
 ) -> Outcome[Value]:
     """Run a task in a fresh process and wait for it.
 
     Args:
-        task: a name in ``worker.task_named``, or a task of another ``program``.
+        task: a name in ``worker.task_named``.
         returns: the type of the task's value.
         timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: file for what the process prints; none is written if it prints nothing.
@@ -127,7 +126,6 @@ def launch(
         slot: the place of the process among those that take turns.
         variables: environment variables in addition to those of this process.
         started: called with the number of the process.
-        program: the module of this room whose ``main`` the process runs.
     """
     kills = oom_kills()
     process: _Process | None = None
@@ -137,7 +135,7 @@ def launch(
             gone = f"{job.interpreter} could not be started: it is not there"
             return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
         with _unbroken():
-            process = _Process(Order.of(task, job), slot, job.interpreter, variables or {}, program)
+            process = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
         started(process.process.pid)
         with _watched(monitor and monitor(process.process.pid), slot) as watching:
             in_time = process.listen(time.monotonic() + timeout, on_event)
@@ -207,9 +205,7 @@ def _unbroken() -> Iterator[None]:
 class _Process:
     """A child process, its events and its output."""
 
-    def __init__(
-        self, order: Order, slot: Slot | None, interpreter: str, variables: Mapping[str, str], program: str
-    ) -> None:
+    def __init__(self, order: Order, slot: Slot | None, interpreter: str, variables: Mapping[str, str]) -> None:
         self.slot = slot
         self.answer = self._last = self._line = b""
         self.phase: PhaseName | None = None
@@ -223,7 +219,7 @@ class _Process:
         python = os.path.abspath(interpreter) if interpreter else sys.executable
         try:
             self.process = subprocess.Popen(
-                [python, "-X", "faulthandler", "-c", START.format(program), *words],
+                [python, "-X", "faulthandler", "-c", START.format("worker"), *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -60,7 +60,7 @@ def spaces_by_kind(plan: Plan, selection: SearchSelection) -> dict[str, SearchSp
     if plan.where == Where():
         return {"": explore(plan, selection)}
     with remote.remote_run(plan, Observer(), None) as workers:
-        return workers.values_by_kind("explore", remote.ExploreJob, SearchSpace, selection=selection)
+        return workers.values_by_kind(remote.ExploreJob, SearchSpace, selection=selection)
 
 
 def bench_model(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None) -> list[Record]:

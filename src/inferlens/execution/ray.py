@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -153,10 +153,10 @@ class RayWorker(Worker):
     def __init__(self, launcher: RayLauncher, needs: Needs) -> None:
         self.launcher, self.needs, self.kind = launcher, needs, needs.kind
 
-    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
+    def do(self, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
         ray, output = self.launcher.ray, Path(job.plan.output)
         carried = {file: Path(file).read_bytes() for file in job.live.values()}
-        stream = self.launcher.start(msgspec.json.encode(Order.of(task, job)), carried, self.needs)
+        stream = self.launcher.start(msgspec.json.encode(Order.of("part", job)), carried, self.needs)
         places: dict[str, Path] = {}
         try:
             for reference in stream:
@@ -301,12 +301,12 @@ def serve(
         kept.mkdir(parents=True, exist_ok=True)
         (output / ".cache").symlink_to(kept)
         part = msgspec.json.decode(order, type=Order)
-        job = from_json(part.job, get_type_hints(remote.TASKS[part.task])["job"])
+        job = from_json(part.job, remote.Part)
         moved = Order.of(part.task, replace(job, plan=replace(job.plan, output=str(output))))
 
         def work() -> None:
             try:
-                worker.perform(moved, events.put, task_of=remote.TASKS.__getitem__)
+                worker.perform(moved, events.put)
             finally:
                 events.put(None)
 

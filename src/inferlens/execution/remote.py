@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
@@ -33,7 +32,7 @@ from inferlens.analysis.samples import latencies
 from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution import child, worker
+from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Event, Job, Observer, PlannedCase, RemoteEvent, ResultCollector, Value
@@ -59,10 +58,10 @@ NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measure
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
-# Jobs and the tasks on them, which run on workers.
+# The jobs of workers.
 
 
-class RemoteJob(Job, frozen=True, kw_only=True):
+class RemoteJob(Job, frozen=True, kw_only=True, tag=True):
     """A part of a plan; ``live`` has the files of live modules, by their full names."""
 
     plan: Plan
@@ -84,6 +83,10 @@ class RemoteJob(Job, frozen=True, kw_only=True):
         """A measure of what is done. A part that loses workers again and again without progress is given up."""
         return 0
 
+    def run(self, observer: Observer) -> Any:
+        """Do the part on this machine, and return its value."""
+        raise NotImplementedError
+
     def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:  # noqa: ARG002
         """Return the records of the part that lack something; ``folders`` are by record id."""
         return []
@@ -101,6 +104,9 @@ class ListJob(RemoteJob, frozen=True, kw_only=True):
 
     model: ModelHandle | None = None
     listed: bool = False
+
+    def run(self, observer: Observer) -> list[PlannedCase]:  # noqa: ARG002 - nothing happens
+        return cases_of(self.plan, self.model, listed=self.listed)
 
 
 class CasesJob(RemoteJob, frozen=True, kw_only=True):
@@ -141,11 +147,26 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
         refusal = Unsupported(self.given_up)
         return tuple(dataclasses.replace(planned, refusal=planned.refusal or refusal) for planned in self.cases)
 
+    def run(self, observer: Observer) -> None:
+        with part_scheduler(self, observer, self.cases) as scheduler:
+            if self.levels:
+                profile_cases(scheduler, self.planned(), self.levels, self.runs)
+            elif self.given_up:
+                CaseResults(scheduler).measure([(planned, 0) for planned in self.planned()])
+            else:
+                measure_cases(scheduler, self.cases)
+
 
 class AloneJob(RemoteJob, frozen=True, kw_only=True):
     """Measure a case while nothing else runs; its record is not kept."""
 
     planned: PlannedCase
+
+    def run(self, observer: Observer) -> Record:  # noqa: ARG002 - nobody is to hear of it
+        with part_scheduler(self, Observer(), [self.planned]) as scheduler:
+            record, folder = scheduler.measure(self.planned)
+        shutil.rmtree(folder, ignore_errors=True)
+        return record
 
 
 class ExploreJob(RemoteJob, frozen=True, kw_only=True):
@@ -153,6 +174,9 @@ class ExploreJob(RemoteJob, frozen=True, kw_only=True):
 
     selection: SearchSelection
     model: ModelHandle | None = None
+
+    def run(self, observer: Observer) -> SearchSpace:  # noqa: ARG002 - nothing happens
+        return explore(self.plan, self.selection, self.model)
 
 
 class TuneJob(RemoteJob, frozen=True, kw_only=True):
@@ -178,15 +202,13 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
         file = self.folder / TUNING / TRIALS
         return replace(self, log=file.read_bytes() if file.exists() else b"")
 
-
-@dataclass
-class PartContext:
-    """The context of a part that runs in this process."""
-
-    observer: Observer
-
-
-Context = PartContext | TaskContext
+    def run(self, observer: Observer) -> TuningReport:
+        file = self.folder / TUNING / TRIALS
+        if self.log and not file.exists():
+            file.parent.mkdir(parents=True)
+            file.write_bytes(self.log)
+        request, heard = replace(self.request, plan=self.plan), WithoutRecords(observer)  # kept with the rounds alone
+        return tune_one(request, self.selection, self.space, self.folder, heard, self.model, self.seconds)
 
 
 def part_scheduler(
@@ -205,45 +227,6 @@ def part_scheduler(
     return open_scheduler(job.plan, observer, cases, job.live, state, environments=environments)
 
 
-def list_cases(job: ListJob, context: Context) -> list[PlannedCase]:  # noqa: ARG001 - nothing happens
-    """Return the cases of the plan on this machine."""
-    return cases_of(job.plan, job.model, listed=job.listed)
-
-
-def bench_part(job: CasesJob, context: Context) -> None:
-    """Measure cases, and hold their rounds or profile them."""
-    with part_scheduler(job, context.observer, job.cases) as scheduler:
-        if job.levels:
-            profile_cases(scheduler, job.planned(), job.levels, job.runs)
-        elif job.given_up:
-            CaseResults(scheduler).measure([(planned, 0) for planned in job.planned()])
-        else:
-            measure_cases(scheduler, job.cases)
-
-
-def measure_alone(job: AloneJob, context: Context) -> Record:  # noqa: ARG001 - nobody is to hear of it
-    """Return the record of a case; nothing else of it is kept."""
-    with part_scheduler(job, Observer(), [job.planned]) as scheduler:
-        record, folder = scheduler.measure(job.planned)
-    shutil.rmtree(folder, ignore_errors=True)
-    return record
-
-
-def explore_space(job: ExploreJob, context: Context) -> SearchSpace:  # noqa: ARG001 - nothing happens
-    return explore(job.plan, job.selection, job.model)
-
-
-def tune_part(job: TuneJob, context: Context) -> TuningReport:
-    """Tune one model at one batch size; the records of the search are kept with its rounds alone."""
-    file = job.folder / TUNING / TRIALS
-    if job.log and not file.exists():
-        file.parent.mkdir(parents=True)
-        file.write_bytes(job.log)
-    request = replace(job.request, plan=job.plan)
-    observer = WithoutRecords(context.observer)
-    return tune_one(request, job.selection, job.space, job.folder, observer, job.model, job.seconds)
-
-
 class WithoutRecords(ResultCollector):
     """An observer that forwards all calls but those about records."""
 
@@ -252,18 +235,12 @@ class WithoutRecords(ResultCollector):
             super().forward(method, *arguments)
 
 
-TASKS: dict[str, worker.Task] = {
-    "list cases": list_cases,
-    "bench": bench_part,
-    "measure alone": measure_alone,
-    "explore": explore_space,
-    "tune": tune_part,
-}
+Part = ListJob | CasesJob | AloneJob | ExploreJob | TuneJob
 
 
-def main() -> None:
-    """Run the order on standard input, in the process of a worker on this machine."""
-    worker.main(TASKS.__getitem__)
+def run_part(job: Part, context: TaskContext) -> Any:
+    """Do a part of a plan in the process of a worker on this machine."""
+    return job.run(context.observer)
 
 
 # Launchers and workers.
@@ -287,8 +264,8 @@ class Worker(ABC):
     neighbours = 0
 
     @abstractmethod
-    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
-        """Return the value of a task of :data:`TASKS`. Raises WorkerLost if the worker came to an end.
+    def do(self, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
+        """Return the value of ``job.run(observer)``. Raises WorkerLost if the worker came to an end.
 
         Results that it reported until then count; another worker does the rest.
         """
@@ -401,8 +378,7 @@ class GpuWorker(Worker):
         self.card, self.cpus, self.kind, self._launcher = card, cpus, kind, launcher
         self.gpu = card.uuid
 
-    def do(self, task: str, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
-
+    def do(self, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
         def hear(event: Event) -> None:
             if isinstance(event, RemoteEvent):
                 event.repeat_for(observer)
@@ -410,10 +386,10 @@ class GpuWorker(Worker):
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cpus)  # of this thread, and so of all that it starts
         with self._launcher.running([]) as started:
+            variables = {VISIBLE: self.gpu}
             outcome = child.launch(
-                task, job, returns, timeout=math.inf, on_event=hear, variables={VISIBLE: self.gpu}, started=started,
-                program="remote",
-            )  # fmt: skip
+                "part", job, returns, timeout=math.inf, on_event=hear, variables=variables, started=started
+            )
         if not outcome.answered:
             raise WorkerLost(" ".join([outcome.result.reason, *outcome.tail[-1:]]))
         return outcome.value(f"What runs on {self.card.name} failed")
@@ -505,19 +481,19 @@ class RemoteRun:
         state = RunState(run=self.run, facts=self.facts(kind))
         return form(**{"plan": self.plan, "state": state, "live": live_files(self.model), **fields})
 
-    def values_by_kind(self, task: str, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
-        """Return the values of a task by kind of worker."""
+    def values_by_kind(self, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
+        """Return the values of a job by kind of worker."""
         kinds = [one.kind for one in self.launcher.workers(1)]
-        values = self.do(task, [self.job(form, kind, **fields) for kind in kinds], returns)
+        values = self.do([self.job(form, kind, **fields) for kind in kinds], returns)
         return dict(zip(kinds, values, strict=True))
 
     def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
         """Return the cases by kind of worker, as of ``cases_of``."""
-        return self.values_by_kind("list cases", ListJob, list[PlannedCase], model=self.model, listed=listed)
+        return self.values_by_kind(ListJob, list[PlannedCase], model=self.model, listed=listed)
 
-    def do(self, task: str, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
-        """Return the values of a task on some jobs, in their order, done by workers of their kinds."""
-        queue = _WorkQueue(self, task, jobs, returns)
+    def do(self, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
+        """Return the values of jobs, in their order, done by workers of their kinds."""
+        queue = _WorkQueue(self, jobs, returns)
         workers = self.launcher.workers(len(jobs))
         with ThreadPoolExecutor(len(workers), "inferlens-parts") as pool:
             futures = [pool.submit(queue.work, one) for one in workers]
@@ -592,8 +568,8 @@ class RemoteRun:
 class _WorkQueue(Generic[J, Value]):
     """Jobs that workers take one after the other; ``values`` has the results by place."""
 
-    def __init__(self, remote: RemoteRun, task: str, jobs: Sequence[J], returns: type[Value]) -> None:
-        self.remote, self.task, self.returns = remote, task, returns
+    def __init__(self, remote: RemoteRun, jobs: Sequence[J], returns: type[Value]) -> None:
+        self.remote, self.returns = remote, returns
         self.left = list(enumerate(jobs))
         self.values: dict[int, Value] = {}
         self.stopped = False
@@ -623,7 +599,7 @@ class _WorkQueue(Generic[J, Value]):
         results, lost, most = self.remote.results, 0, job.progress
         while True:
             try:
-                return worker.do(self.task, job, self.returns, results)
+                return worker.do(job, self.returns, results)
             except WorkerLost as error:
                 if self.stopped:
                     raise
@@ -635,8 +611,7 @@ class _WorkQueue(Generic[J, Value]):
                 reason = f"{lost} workers were lost with it, the last one like this: {error}"
                 if not isinstance(job, CasesJob):
                     raise InferlensError(f"{job.plan.model[0]} was given up: {reason}") from error
-                value: Value = TASKS[self.task](replace(job, given_up=reason), PartContext(results))
-                return value
+                return cast("Value", replace(job, given_up=reason).run(results))
 
 
 @contextmanager
@@ -656,7 +631,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         every = [planned for own in cases.values() for planned in own]
         with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
             jobs = remote.race_jobs("bench", cases)
-            remote.do("bench", jobs, type(None))
+            remote.do(jobs, type(None))
             if plan.repeats != 1:  # what is measured once is short
                 compare_alone(remote, jobs)
         return results.records
@@ -671,7 +646,7 @@ def profile(
     with remote_run(plan, observer, model) as remote:
         cases = remote.cases()
         remote.results.planned([planned for own in cases.values() for planned in own])
-        remote.do("bench", remote.race_jobs("profile", cases, levels, runs), type(None))
+        remote.do(remote.race_jobs("profile", cases, levels, runs), type(None))
         return profiles_of(remote.results, levels)
 
 
@@ -682,7 +657,7 @@ def tune(
     observer.doing("looking at models and backends")
     with remote_run(request.plan, observer, model) as remote:
         jobs: list[TuneJob] = []
-        spaces = remote.values_by_kind("explore", ExploreJob, SearchSpace, selection=selection, model=model)
+        spaces = remote.values_by_kind(ExploreJob, SearchSpace, selection=selection, model=model)
         for kind, space in spaces.items():
             parts = list(parts_of(space))
             workers = sum(one.kind == kind for one in remote.launcher.workers(len(parts)))
@@ -698,7 +673,7 @@ def tune(
                 jobs.append(remote.now(job))
         return [
             replace(tuned, folder=tuned.folder and str(job.folder / BEST))
-            for job, tuned in zip(jobs, remote.do("tune", jobs, TuningReport), strict=True)
+            for job, tuned in zip(jobs, remote.do(jobs, TuningReport), strict=True)
         ]
 
 
@@ -717,7 +692,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     planned = next(planned for planned in job.cases if planned.case == shared.case)
     fields = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
     try:
-        (record,) = remote.do("measure alone", [remote.job(AloneJob, one.kind, **fields)], Record)
+        (record,) = remote.do([remote.job(AloneJob, one.kind, **fields)], Record)
     except InferlensError:  # all is measured that the plan wants
         return
     times = latencies(shared).samples, latencies(record).samples

@@ -23,12 +23,7 @@ import msgspec
 from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.execution.cases import capabilities, interpreter_environment, look_up_models
 from inferlens.execution.child import InterleavedTurn
-from inferlens.execution.protocol import (
-    Event,
-    Order,
-    TurnRequest,
-    from_json,
-)
+from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
 from inferlens.execution.tasks import TaskContext, benchmark, reference
 from inferlens.measure.series import Turn
 from inferlens.models import factories
@@ -49,7 +44,7 @@ def task_named(name: str) -> Task:
     }
     if name in tasks:
         return tasks[name]
-    from inferlens.execution import deploy, profile, quantize
+    from inferlens.execution import deploy, profile, quantize, remote
     from inferlens.execution.load import tasks as load
 
     tasks |= {
@@ -63,17 +58,16 @@ def task_named(name: str) -> Task:
         "measured outputs": deploy.measured_outputs,
         "script": deploy.run_script,
         "quantize": quantize.quantize_model,
+        "part": remote.run_part,
         "serve": load.serve,
         "drive": load.drive,
     }
     return tasks[name]
 
 
-def perform(
-    order: Order, send: Callable[[Event], None], turn: Turn | None = None, task_of: Callable[[str], Task] = task_named
-) -> None:
+def perform(order: Order, send: Callable[[Event], None], turn: Turn | None = None) -> None:
     """Run the task of an order; an exception becomes status and reason of the result."""
-    task = task_of(order.task)
+    task = task_named(order.task)
     job = from_json(order.job, get_type_hints(task)["job"])
     context = TaskContext(job, send, turn)
     try:
@@ -84,7 +78,7 @@ def perform(
         context.fail(error)
 
 
-def main(task_of: Callable[[str], Task] = task_named) -> None:
+def main() -> None:
     """Run the order on standard input."""
     descriptor, parent, *turns = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
@@ -105,7 +99,7 @@ def main(task_of: Callable[[str], Task] = task_named) -> None:
                 data = data[os.write(descriptor, data) :]
 
     turn = InterleavedTurn(lambda enough: send(TurnRequest(enough)), *turns) if turns else None
-    perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn, task_of)
+    perform(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn)
     if not os.environ.keys() & PROFILED:
         atexit._run_exitfuncs()
         sys.stdout.flush()
