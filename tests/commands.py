@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,32 @@ from inferlens.execution import child as processes
 from inferlens.execution import profile, race, scheduler, worker
 from inferlens.execution.child import Interleaver, Outcome
 from inferlens.execution.protocol import Event, Job, Observer, Order, TaskAnswer, TaskResult, result_from_json
-from inferlens.record.record import Status
+from inferlens.record.record import Record, Status
+from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
 ONE_BY_ONE = threading.Lock()  # what is printed is redirected for all threads
+
+
+class Heard(Observer):
+    """Keeps the cases, remarks and rounds that it hears of, and interrupts after so many cases."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.after = after
+        self.cases: list[Case] = []
+        self.remarks: list[str] = []
+        self.rounds: list[tuple[int, list[str], str]] = []
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.cases.append(record.case)
+        if len(self.cases) == self.after:
+            raise KeyboardInterrupt
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
+        self.rounds.append((number, sorted(each.options_label for each in contenders), standing))
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

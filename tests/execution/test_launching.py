@@ -6,7 +6,7 @@ import itertools
 import platform
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,26 +39,13 @@ from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan, Where, where_of
+from tests.commands import Heard
 from tests.commands import inferlens as command
 from tests.views.samples import case
 from tests.views.samples import record as sample
 
 QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
 RACES = {"batch": "1,2,3", "option": "fake.latency=4,4.6"}
-
-
-class Heard(Observer):
-    """Hears of records and remarks."""
-
-    def __init__(self, done: Callable[[Record], None] = lambda _: None) -> None:
-        self.remarks: list[str] = []
-        self._done = done
-
-    def done(self, record: Record, folder: Path) -> None:
-        self._done(record)
-
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
 
 
 class Mortal(Worker):
@@ -193,16 +180,9 @@ def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, 
 
 @pytest.mark.parametrize("after", [1, 5, 9])
 def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Path, some: type[Some]) -> None:
-    count = [0]
-
-    def interrupt(_: Record) -> None:
-        count[0] += 1
-        if count[0] == after:
-            raise KeyboardInterrupt
-
     some.those = [Mortal(), Mortal()]
     with pytest.raises(KeyboardInterrupt):
-        bench(tmp_path, Heard(interrupt))
+        bench(tmp_path, Heard(after))
     left = kept(tmp_path)
     assert left
     heard = Heard()
@@ -220,15 +200,8 @@ def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Pa
 @pytest.fixture
 def cut_short(tmp_path: Path, some: type[Some]) -> list[Record]:
     """The records of a run that was interrupted."""
-    count = [0]
-
-    def interrupt(_: Record) -> None:
-        count[0] += 1
-        if count[0] == 5:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        bench(tmp_path, Heard(interrupt), quick=True)
+        bench(tmp_path, Heard(5), quick=True)
     return load_records(tmp_path).records
 
 
@@ -243,7 +216,7 @@ def test_what_failed_or_was_measured_elsewhere_is_measured_again(
 
     monkeypatch.setattr(Some, "those", [Mortal(), Mortal()])
     with pytest.raises(KeyboardInterrupt):
-        bench(tmp_path / "b", Heard(lambda _: (_ for _ in ()).throw(KeyboardInterrupt)), quick=True)
+        bench(tmp_path / "b", Heard(1), quick=True)
     monkeypatch.setattr(environment, "collect", lambda: replace(collect(), libraries={"numpy": "9"}))
     records = bench(tmp_path / "b", quick=True)
     assert {each.environment.libraries["numpy"] for each in records} == {"9"}

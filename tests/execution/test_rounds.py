@@ -18,30 +18,20 @@ from inferlens.analysis.samples import latest, steady_samples
 from inferlens.execution import child
 from inferlens.execution import race as running
 from inferlens.execution.cases import STARTING, cases_of, seconds_of
-from inferlens.execution.protocol import Observer
 from inferlens.execution.race import budget_of_rounds, fit_together
 from inferlens.execution.tasks import BenchmarkJob
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory, Record
-from inferlens.spec.case import Budget, Case
+from inferlens.spec.case import Budget
 from inferlens.spec.plan import Plan
 from inferlens.views.rows import rows
+from tests.commands import Heard
 from tests.views.samples import case, record
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
-class Told(Observer):
-    """What an observer is told of rounds."""
-
-    def __init__(self) -> None:
-        self.rounds: list[tuple[int, list[str], str]] = []
-
-    def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
-        self.rounds.append((number, sorted(each.options_label for each in contenders), standing))
-
-
-def raced(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], Told]:
-    told = Told()
+def raced(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], Heard]:
+    told = Heard()
     words = {"backend": "fake:noisy", "warmup": 2, "max_time": "0.5s", **words}
     option = [f"fake.latency={latencies}", *words.pop("option", [])]
     records = inferlens.bench("fake:demo", option=option, output=str(folder), observer=told, **words)
@@ -166,19 +156,6 @@ def test_what_a_process_of_a_round_measures() -> None:
     assert budget_of_rounds(Budget(), cases=2, at_once=2).max_time == 2.0
 
 
-class Interrupted(Told):
-    """Interrupts once so many cases were measured."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.left = after
-
-    def done(self, record: Record, folder: Path) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.parametrize("after", [1, 2])
 def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete_one(
     tmp_path: Path, after: int
@@ -186,7 +163,7 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     words = {"backend": "fake:steady", "output": str(tmp_path), "warmup": 2, "max_time": "0.5s"}
     for latencies in ("4,4.6", "4,5"):  # the second case of the second run is a new one
         with pytest.raises(KeyboardInterrupt) if latencies == "4,5" else nullcontext():
-            watch = Interrupted(after) if latencies == "4,5" else None
+            watch = Heard(after) if latencies == "4,5" else None
             inferlens.bench("fake:demo", option=[f"fake.latency={latencies}"], observer=watch, rerun=True, **words)
     runs = latest(inferlens.load_records(tmp_path).records)
     assert [len(each.records) for each in runs] == [2, 2, *[1] * (after - 1)]

@@ -32,7 +32,7 @@ from inferlens.record.store import lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests.analysis.machine_logs import cpu_log, during
-from tests.commands import ended, launch
+from tests.commands import Heard, ended, launch
 from tests.views.samples import case
 
 
@@ -361,14 +361,12 @@ def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path: Path, monkeypatc
 
 @pytest.mark.usefixtures("one_process")
 def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    ear = Observer()
-    ear.remark = said.append  # type: ignore[method-assign]
+    ear = Heard()
     looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words: dict[str, Any] = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
     assert inferlens.bench("fake:demo", wait="10m", observer=ear, **words)
-    first, last = said
+    first, last = ear.remarks
     assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
     assert last.startswith("The machine is quiet after ")
 
@@ -387,12 +385,10 @@ def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> No
 
 def fake(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], list[str]]:
     """Measure cases of the fake backend; return the records, and the remarks about them."""
-    remarks: list[str] = []
-    ear = words.pop("observer", Observer())
-    ear.remark = remarks.append
+    ear = words.pop("observer", None) or Heard()
     words = {"backend": "fake:steady", "warmup": 2, "max_time": "0.3s", **words}
     records = inferlens.bench("fake:demo", option=f"fake.latency={latencies}", output=folder, observer=ear, **words)
-    return list(records), remarks
+    return list(records), ear.remarks
 
 
 def ids(records: list[Record]) -> set[str]:
@@ -425,23 +421,11 @@ def test_a_case_that_is_added_joins_the_race(tmp_path: Path) -> None:
     assert min(added[1:]) > max(record.repeat for record in first)
 
 
-class StopsAfter(Observer):
-    """Interrupts a run after so many records."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-
-    def done(self, record: Record, folder: Path) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_an_interrupted_command_goes_on(tmp_path: Path, after: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        fake(tmp_path, "4,4.6", observer=StopsAfter(after))
+        fake(tmp_path, "4,4.6", observer=Heard(after))
     left = ids(inferlens.load_records(tmp_path).records)
     records, remarks = fake(tmp_path, "4,4.6")
     assert left <= ids(records)

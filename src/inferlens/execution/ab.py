@@ -159,10 +159,6 @@ def _sides(given: Texts | None) -> tuple[str, ...]:
     return sides
 
 
-def _revision(case: Case) -> str:
-    return environment.git_revision(case.checkout) if case.checkout else ""
-
-
 class ABRun(BasePolicy):
     """A policy of rounds of A and B until B has a verdict. A side that fails ends the race."""
 
@@ -182,7 +178,9 @@ class ABRun(BasePolicy):
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
         self.metric, self._on_round, self._begin = rule.metric, on_round, begin
         self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, self)
-        self._revisions = _revision(pair[0].case), _revision(pair[1].case)
+        checkouts = [planned.case.checkout for planned in pair]
+        a, b = (checkout and environment.git_revision(checkout) for checkout in checkouts)
+        self._revisions = a, b
         self._over = False
 
     @property

@@ -435,14 +435,10 @@ def rounds_at_once(firsts: Sequence[Record]) -> int:
     """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
     if all(record.case.device == "cpu" for record in firsts):
-        slow = max(_preparing(record) for record in firsts) > ROUND_SERIES * len(firsts)
+        prepared = [[phase.seconds for phase in one.phases if phase.name in ("load", "build")] for one in firsts]
+        slow = max(map(sum, prepared)) > ROUND_SERIES * len(firsts)
         count = CPU_AT_ONCE if slow else count
     return count if count > 1 and fit_together([*firsts] * count) else 1
-
-
-def _preparing(record: Record) -> float:
-    """Return the seconds that a process took to load and build."""
-    return sum(phase.seconds for phase in record.phases if phase.name in ("load", "build"))
 
 
 def fit_together(records: Sequence[Record]) -> bool:

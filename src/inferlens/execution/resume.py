@@ -232,7 +232,9 @@ class TrialLog:
         first = as_text([*about, *live])
         lines = path.read_bytes().split(b"\n") if path.exists() else []
         if (rerun or lines[0:1] != [first]) and any(lines[1:]):
-            aside = _rename(path.parent)
+            shutil.rmtree(path.parent / WORK, ignore_errors=True)  # what a stopped run has left
+            names = (path.parent.with_name(f"{path.parent.name}-{number}") for number in count(1))
+            aside = path.parent.rename(next(name for name in names if not name.exists()))
             lines = []
             observer.remark(
                 f"What {'was measured before' if rerun else 'another request has measured'} is in {aside} now."
@@ -260,13 +262,6 @@ class TrialLog:
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(trial) + b"\n")
         self._observer.kept(self._path)
-
-
-def _rename(folder: Path) -> Path:
-    """Rename a folder of rounds to the next free name, without what a stopped run has left in it."""
-    shutil.rmtree(folder / WORK, ignore_errors=True)
-    names = (folder.with_name(f"{folder.name}-{number}") for number in count(1))
-    return folder.rename(next(path for path in names if not path.exists()))
 
 
 class TrialRounds:

@@ -283,7 +283,9 @@ class Scheduler:
             logs = [monitor.log_of(slot.pid) for slot in turns.slots]
         records = []
         for one, log in zip(ended, logs, strict=True):
-            records.append(self._keep(one.with_log(log)))
+            result, shared = one.outcome.result, bool(one.others)
+            interference = interference_of(one.planned.case, result, log, interleaved=shared)
+            records.append(self._keep(dataclasses.replace(one, interference=interference)))
             self._done(records[-1], one.folder)
         return records
 
@@ -435,10 +437,12 @@ class Scheduler:
         planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
         value = result.value or BenchmarkResult()
         accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
-        fault = f"After its last sample {outcome.fault}."
-        plain = [Warning("plain-way", planned.note)] if planned.note else []
-        bad_exit = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
-        interference = attempt.interference
+        warnings, interference = [*result.warnings], attempt.interference
+        if planned.note:
+            warnings.append(Warning("plain-way", planned.note))
+        if outcome.fault:
+            fault = f"After its last sample {outcome.fault}."
+            warnings.append(Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."))
         record = Record(
             id=uuid.uuid4().hex,
             run=self.state.run_of(planned.case),
@@ -462,8 +466,8 @@ class Scheduler:
             | self.state.candidate_facts(planned.case)
             | ({IN_TURNS: attempt.others} if attempt.others else {}),
             artefacts=result.artefacts,
-            warnings=(*result.warnings, *plain, *(bad_exit if outcome.fault else ())),
-            **{name: getattr(interference, name) for name in interference.__struct_fields__},
+            warnings=tuple(warnings),
+            **msgspec.structs.asdict(interference),
         )
         Store.save(attempt.folder, record)
         return record
@@ -635,8 +639,3 @@ class Attempt:
     interference: Interference
     options: MeasureOptions
     others: str = ""  # the cases that it took turns with
-
-    def with_log(self, log: MachineLog) -> Attempt:
-        """Return the attempt with the log that cases in turns have in common."""
-        interference = interference_of(self.planned.case, self.outcome.result, log, interleaved=bool(self.others))
-        return dataclasses.replace(self, interference=interference)

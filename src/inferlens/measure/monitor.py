@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -86,8 +86,8 @@ class Monitor:
             gpu_uuid=self._gpu.uuid if self._gpu else "",
             cpus=len(self._cpus.usable),
             before=self._before,
-            peak_memory_used=_whole(peaks.get("memory_used")),
-            peak_case_memory=_whole(peaks.get("case_memory")),
+            peak_memory_used=peaks.get("memory_used"),
+            peak_case_memory=peaks.get("case_memory"),
             absent=absent,
         )
 
@@ -145,7 +145,7 @@ class SampledColumns:
         self._rests: dict[str, float] = {}
         self.taken = 0
         self.absent: dict[str, str] = {}
-        self.peaks: dict[str, float | int] = {}
+        self.peaks: dict[str, Any] = {}
 
     def take(self) -> None:
         """Add a row, stamped with the time before the first reading."""
@@ -178,10 +178,6 @@ class SampledColumns:
             return {}
         self._rests[name] = begin + (self._clock() - begin) / MOST_SHARE
         return values
-
-
-def _whole(peak: float | None) -> int | None:
-    return None if peak is None else int(peak)
 
 
 # CPU readings come from ``/proc`` and ``/sys`` alone. psutil reads every process of the machine to find the children of
@@ -251,15 +247,15 @@ class Cpus:
 
     def throttle_events(self) -> int:
         """Return how often cores and packages were throttled for heat, summed over the CPUs."""
-        names = ("core_throttle_count", "package_throttle_count")
-        counts = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
+        files = [
+            self._cpus / f"cpu{cpu}/thermal_throttle/{kind}_throttle_count"
+            for kind in ("core", "package")
+            for cpu in self.usable
+        ]
+        counts = [int(text) for text in map(text_of, files) if text.isdigit()]
         if not counts:
             raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
         return sum(counts)
-
-    def _texts(self, file: str) -> Iterator[str]:
-        """Return the texts of a file of all CPUs, empty for missing files."""
-        return (text_of(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
 
 
 class Tree:

@@ -191,17 +191,17 @@ def _kept_share(calls: Sequence[Outputs], expected: Sequence[Outputs]) -> float:
     """Return which share of the change between the reference's two calls the case's two calls show: 0 is none."""
     ours, target = (
         np.concatenate(
-            [flatten(second) - flatten(first) for first, second in zip(*item[:2], strict=True) if _numeric(first)]
+            [
+                flatten(second) - flatten(first)
+                for first, second in zip(*item[:2], strict=True)
+                if first.dtype.kind not in TEXT
+            ]
         )
         for item in (calls, expected)
     )
     finite = np.isfinite(ours) & np.isfinite(target)
     size = np.vdot(target[finite], target[finite]).real
     return float(np.vdot(target[finite], ours[finite]).real / size) if size else 1.0
-
-
-def _numeric(output: NDArray[np.generic]) -> bool:
-    return output.dtype.kind not in TEXT
 
 
 def _equal(one: torch.Tensor, second: torch.Tensor | None) -> bool:

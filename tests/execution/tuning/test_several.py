@@ -15,7 +15,7 @@ from inferlens.execution import race as rounds
 from inferlens.execution.tuning import tune as running
 from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.record.store import TRIALS, load_records
-from tests.execution.tuning.test_tune import Counted
+from tests.commands import Heard
 
 pytestmark = pytest.mark.usefixtures("one_process")
 
@@ -44,7 +44,7 @@ def test_a_tuning_prints_its_screen_and_knows_the_winner(tmp_path: Path) -> None
 
 
 def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None:
-    observer = Counted()
+    observer = Heard()
     found = tune(tmp_path, ["fake:one", "fake:two"], batch=[1, 8], budget=3600, observer=observer)
     folders = [f"{model}/batch-{batch}" for model in ("one", "two") for batch in (1, 8)]
     assert [Path(each.folder) for each in found.tuned] == [tmp_path / folder / "best" for folder in folders]
@@ -62,7 +62,7 @@ def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None
     assert [line.partition(":")[0] for line in shown.splitlines()[:4]] == [
         f"{model}, batch {batch}" for model in ("one", "two") for batch in (1, 8)
     ]
-    again = Counted()
+    again = Heard()
     tune(tmp_path, ["fake:one", "fake:two"], batch=[1, 8], budget=3600, observer=again)
     assert observer.cases
     assert not again.cases
@@ -70,8 +70,8 @@ def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None
 
 def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        tune(tmp_path, batch="1,8", observer=Counted(after=22))
-    rest = Counted()
+        tune(tmp_path, batch="1,8", observer=Heard(after=22))
+    rest = Heard()
     found = tune(tmp_path, batch="1,8", observer=rest)
     assert {case.batch for case in rest.cases} == {8}
     assert [each.fastest.case.options for each in found.comparisons] == [BEST, BEST]
@@ -125,7 +125,7 @@ def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path, monkeypatc
     assert found.fastest.case.backend == "pytorch"
     with found.load() as fast:
         assert torch.allclose(fast(example), module(example), atol=1e-5)
-    again = Counted()
+    again = Heard()
     inferlens.tune(module, example, observer=again, **words)
     assert not again.cases
     module[0].weight.data += 1

@@ -10,21 +10,13 @@ import pytest
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
 from inferlens.execution.tuning.tune import Study, study, study_request
-from inferlens.record.record import Record
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
 from inferlens.views.sweep import study_answer, study_document
-from tests.execution.tuning.test_tune import Counted
+from tests.commands import Heard
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-
-class Nothing(Observer):
-    """Refuses that anything is run."""
-
-    def done(self, record: Record, folder: Path) -> None:
-        raise AssertionError(record.case.label)
 
 
 def studied(folder: Path, text: str, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Study:
@@ -79,13 +71,14 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
     words = {"text": "fake.knob_a=1,2", "folder": tmp_path}
     for after in (2, 4):
         with pytest.raises(KeyboardInterrupt):
-            studied(**words, observer=Counted(after))
-    found = studied(**words, observer=(rest := Counted()))
+            studied(**words, observer=Heard(after))
+    found = studied(**words, observer=(rest := Heard()))
     assert study_answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
     assert len(rest.cases) == 8, "but the one in which it was interrupted"
     assert {record.run for each in found.values for record in each.records} == {found.values[0].records[0].run}
-    assert studied(**words, observer=Nothing()).values == found.values
-    studied(tmp_path, "fake.knob_a=1,3", others := Counted())
+    assert studied(**words, observer=(nothing := Heard())).values == found.values
+    assert nothing.cases == []
+    studied(tmp_path, "fake.knob_a=1,3", others := Heard())
     assert len(others.cases) == 11, "another study begins anew"
     (said,) = others.remarks
     assert str(tmp_path / "demo" / "study-1") in said, "where the rounds of the other one are"
@@ -95,7 +88,7 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
 def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:
     words = {"text": "latency=4.07", "backend": "fake:noisy", "iterations": 20}
     first = studied(tmp_path, budget=0.0, **words)
-    found = studied(tmp_path, observer=(more := Counted()), **words)
+    found = studied(tmp_path, observer=(more := Heard()), **words)
     assert found.values[0].records[: 1 + 2] == first.values[0].records
     assert more.cases
 
@@ -128,7 +121,7 @@ def test_what_cannot_be_studied_is_refused_before_anything_runs(
     tmp_path: Path, text: str, words: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InferlensError, match=message):
-        studied(tmp_path, text, Nothing(), **words)
+        studied(tmp_path, text, Heard(1), **words)
 
 
 @pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])

@@ -32,32 +32,15 @@ from inferlens.execution.tuning.tune import tune as run_tune
 from inferlens.measure import environment
 from inferlens.models.model import Model
 from inferlens.record.files import make_folder
-from inferlens.record.record import Record
 from inferlens.record.store import TRIALS, load_records, lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
 from inferlens.views.renderers import render
 from inferlens.views.tuning import tuning_document
+from tests.commands import Heard
 
 pytestmark = pytest.mark.usefixtures("one_process")
-
-
-class Counted(Observer):
-    """Counts processes, and interrupts after so many; hears remarks."""
-
-    def __init__(self, after: int = -1) -> None:
-        self.cases: list[Case] = []
-        self.remarks: list[str] = []
-        self.after = after
-
-    def done(self, record: Record, folder: Path) -> None:
-        self.cases.append(record.case)
-        if len(self.cases) == self.after:
-            raise KeyboardInterrupt
-
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
 
 
 def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> TuningReport:
@@ -77,7 +60,7 @@ def best_of(tuned: TuningReport) -> Case:
 
 def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # a long path would be on the screen
-    observer, folder = Counted(), Path("results")
+    observer, folder = Heard(), Path("results")
     tuned = tune(folder, observer)
     best = best_of(tuned)
     assert (best.variant, best.options) == ("fast", BEST)
@@ -113,26 +96,26 @@ def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
 
 
 def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
-    whole = Counted()
+    whole = Heard()
     expected = tune(tmp_path / "whole", whole)
     for after in (3, 5, 11):
         with pytest.raises(KeyboardInterrupt):
-            tune(tmp_path / "parts", Counted(after))
+            tune(tmp_path / "parts", Heard(after))
     lines = (tmp_path / "parts" / "demo" / "tuning" / TRIALS).read_bytes().splitlines()[1:]
     kept = sum(len(msgspec.json.decode(line, type=Trial).records) for line in lines)
-    rest = Counted()
+    rest = Heard()
     found = tune(tmp_path / "parts", rest)
     assert 0 < kept == len(whole.cases) - len(rest.cases)
     assert best_of(found) == best_of(expected)
     rounds = [[each.case.digest for each in trial.records] for trial in found.trials]
     assert rounds == [[each.case.digest for each in trial.records] for trial in expected.trials]
-    again = Counted()
+    again = Heard()
     assert best_of(tune(tmp_path / "parts", again)) == best_of(expected)
     assert again.cases == []
 
 
 def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path: Path) -> None:
-    class StoppedAtTheEnd(Counted):
+    class StoppedAtTheEnd(Heard):
         def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
             if number == finals:
                 raise KeyboardInterrupt
@@ -140,7 +123,7 @@ def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_p
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path, StoppedAtTheEnd(), **words)
-    rest = Counted()
+    rest = Heard()
     tuned = tune(tmp_path, rest, **words)
     assert rest.cases == []
     (left,) = load_records(tuned.folder).records
@@ -156,7 +139,7 @@ def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_pat
     tune(tmp_path, **words)
     assert (best / "model.bin").exists()
     shutil.move(best, tmp_path / "mine")
-    observer = Counted()
+    observer = Heard()
     assert tune(tmp_path, observer, **words).folder == str(best)
     assert observer.cases == [best_of(tuned)] == [load_records(best).records[0].case]
     assert not work.exists()
@@ -168,7 +151,7 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "demo" / "tuning" / TRIALS
     lines = path.read_bytes().splitlines()
     path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
-    observer = Counted()
+    observer = Heard()
     found = tune(tmp_path, observer, **words)
     assert best_of(found) == best_of(tuned)
     assert found.trials[0] == tuned.trials[0]
@@ -178,7 +161,7 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
 def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     first, home = tune(tmp_path), tmp_path / "demo"
     for number, limit in enumerate(("build=5s", "build=6s"), 1):
-        observer = Counted()
+        observer = Heard()
         tuned = tune(tmp_path, observer, limits=(limit,))
         assert observer.cases
         assert "knob_f" not in best_of(tuned).options
@@ -193,7 +176,7 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Pat
 def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again, only = Counted(), ("fake:steady", "fp32", "fake.knob_a")
+    again, only = Heard(), ("fake:steady", "fp32", "fake.knob_a")
     tune(tmp_path, only=only)
     monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
     tune(tmp_path, again, only=only)
@@ -204,7 +187,7 @@ def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> No
     data, words = tmp_path / "data.npz", {"only": ("fake:steady", "fp32", "fake.knob_a")}
     counts = []
     for seed in (0, 0, 1):
-        observer = Counted()
+        observer = Heard()
         np.savez(data, x=np.random.default_rng(seed).standard_normal((4, 3, 8, 8), np.float32))
         tune(tmp_path / "results", observer, calibration=str(data), **words)
         counts.append(len(observer.cases))
@@ -268,7 +251,7 @@ def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
 
 
 def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
-    short, long = Counted(), Counted()
+    short, long = Heard(), Heard()
     first = tune(tmp_path / "parts", short, budget=1e-9)
     assert not first.complete
     found = tune(tmp_path / "parts", long)
@@ -284,7 +267,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
 ) -> None:
     """Where each process takes ten seconds, and the finals have time for two rounds."""
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
-    run, begin = Counted(), time.monotonic()
+    run, begin = Heard(), time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: begin + 10.0 * len(run.cases))
     for module in (tuning, rounds):
         monkeypatch.setattr(module, "time", clock)
@@ -366,10 +349,7 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path:
 
 @pytest.mark.parametrize("trouble", ["raise", "unsupported", "rubbish"])
 def test_candidates_that_fail_cost_their_own_time_alone(tmp_path: Path, trouble: str) -> None:
-    class Broken(Counted):
-        pass
-
-    tuned = tune(tmp_path, Broken(), option=[f"fake.trouble={trouble}"], only=("fake:steady", "fp32", "fake.knob_a"))
+    tuned = tune(tmp_path, option=[f"fake.trouble={trouble}"], only=("fake:steady", "fp32", "fake.knob_a"))
     assert (tuned.answer.kind == "none") == (trouble != "rubbish")
 
 
@@ -384,6 +364,6 @@ def test_rounds_are_kept_whole(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines()
     assert [msgspec.json.decode(line, type=Trial) for line in lines[1:]] == list(tuned.trials)
     path.write_bytes(path.read_bytes()[:-20])  # a power cut
-    observer = Counted()
+    observer = Heard()
     tune(tmp_path, observer, only=("fake:steady", "fp32", "fake.knob_a"))
     assert len(observer.cases) == len(tuned.trials[-1].records)
