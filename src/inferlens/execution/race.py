@@ -20,8 +20,9 @@ from msgspec.structs import replace
 
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.tuning import Trial
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.resume import TrialRounds, grouped
+from inferlens.execution.resume import TrialLog, grouped
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
 from inferlens.limits import memory_left
 from inferlens.measure.monitor import gpu_before, usable_cpus
@@ -75,7 +76,8 @@ class RacePolicy:
         aim: the aim of a tuning, if it is not latency or throughput.
         metric: the metric to compare; ``None``: see ``analysis.race``.
         strict: whether a process that fails ends the race.
-        log: writes the rounds one by one.
+        log: writes the rounds one by one; ``final``: as those of a tuning's finals.
+        earlier: rounds of an earlier run in the log, which are not repeated.
         options: how processes of rounds are measured.
         in_turns: whether processes of a round may take turns; energy, and memory of a GPU in a container, is unknown
             then.
@@ -86,7 +88,9 @@ class RacePolicy:
     aim: FinalsAim | None = None
     metric: Metric | None = None
     strict = False
-    log: TrialRounds | None = None
+    log: TrialLog | None = None
+    final = False
+    earlier: list[Trial] = []
     options: MeasureOptions = MeasureOptions(only_right=True)
     in_turns = True
 
@@ -171,12 +175,14 @@ class FinalsPolicy(FastestPolicy):
     With ``rebuild`` the processes of the first rounds build from scratch.
     """
 
+    final = True
+
     def __init__(
-        self, aim: FinalsAim, log: TrialRounds, options: MeasureOptions, *, rebuild: bool, in_turns: bool
+        self, aim: FinalsAim, log: TrialLog, before: list[Trial], options: MeasureOptions, rebuild: bool, in_turns: bool
     ) -> None:
         super().__init__()
-        self.aim, self.log, self.options, self.in_turns = aim, log, options, in_turns
-        self.rebuild = rebuild
+        self.aim, self.log, self.earlier = aim, log, before
+        self.options, self.rebuild, self.in_turns = options, rebuild, in_turns
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
         return list(engine.able) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
@@ -258,8 +264,7 @@ class RaceEngine:
 
     def at_once(self, meeting: Sequence[Entrant], number: int) -> int:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
-        log = self.policy.log
-        if (log and log.earlier) or len(meeting) == 1 or not self.policy.in_turns:
+        if self.policy.earlier or len(meeting) == 1 or not self.policy.in_turns:
             return 1
         sizing = [entrant.sizing for entrant in meeting if entrant.sizing]
         if len(sizing) < len(meeting):
@@ -269,9 +274,9 @@ class RaceEngine:
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of every case of some rounds, or take the records of a round from the log."""
-        log = self.policy.log
-        if log and log.earlier:
-            records_of = {record.case.digest: record for record in log.earlier.pop(0).records}
+        log, earlier = self.policy.log, self.policy.earlier
+        if earlier:
+            records_of = {record.case.digest: record for record in earlier.pop(0).records}
             for entrant in self.entrants:
                 if record := records_of.get(entrant.planned.case.digest):
                     entrant.records.append(record)
@@ -281,7 +286,7 @@ class RaceEngine:
         seconds = (time.monotonic() - begin) / len(rounds)
         for number in rounds if log else ():
             if log and (own := [record for record in records if record.repeat == number]):
-                log.keep(own, seconds)
+                log.add(Trial(records=tuple(own), final=self.policy.final, seconds=seconds))
 
     def _measured(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
         """Measure a process of every case. The order changes from round to round."""

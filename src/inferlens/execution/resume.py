@@ -264,20 +264,6 @@ class TrialLog:
         self._observer.kept(self._path)
 
 
-class TrialRounds:
-    """The rounds of a race as trials of a log; those of an earlier run are not repeated.
-
-    ``earlier`` are the trials of an earlier run that are left; ``final``: whether the rounds are a tuning's finals.
-    """
-
-    def __init__(self, log: TrialLog, earlier: list[Trial], *, final: bool = False) -> None:
-        self.log, self.earlier, self.final = log, earlier, final
-
-    def keep(self, records: Sequence[Record], seconds: float) -> None:
-        """Write a round that took so many seconds."""
-        self.log.add(Trial(records=tuple(records), final=self.final, seconds=seconds))
-
-
 def folders_of(path: Path) -> dict[str, Path]:
     """Return the folders of the records under a path by record id; none if there is no record."""
     return _loaded(path).folders

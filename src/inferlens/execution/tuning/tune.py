@@ -56,7 +56,7 @@ from inferlens.execution.race import (
     measure_rounds,
     rounds_at_once,
 )
-from inferlens.execution.resume import WORK, RunState, TrialLog, TrialRounds, clear, content_of, folders_of, place_of
+from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.execution.scheduler import (
     SPARE,
     TYPICAL_MEMORY,
@@ -246,7 +246,8 @@ class Tuner:
             barred_cases -= {case.digest for case in self._nearest()}
         policy = FinalsPolicy(
             FinalsAim(self.request.objective, frozenset(barred_cases)),
-            TrialRounds(self.log, before, final=True),
+            self.log,
+            before,
             options,
             rebuild=self._seconds_of_finals(cases) <= self._left,
             in_turns=self.in_turns,
@@ -656,23 +657,21 @@ def study(request: StudyRequest, observer: Observer, model: ModelHandle | None =
         for planned in cases:
             record = before.pop(0).records[0] if before else _first(scheduler, planned, log)
             entrants.append(Entrant(planned, [record]))
-        policy = OptionSweep(entrants, values, values.index(default), request.knob, TrialRounds(log, before))
+        named = {entrant.id: value for entrant, value in zip(entrants, values, strict=True)}
+        policy = OptionSweep(entrants[values.index(default)], named, request.knob, log, before)
         race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
         comparisons = policy.comparisons(race)
-    return Study(
-        request=request,
-        values=tuple(
-            StudiedValue(
-                value=value,
-                is_default=value == default,
-                records=tuple(entrant.records),
-                comparison=comparisons.get(entrant.id),
-            )
-            for value, entrant in zip(values, entrants, strict=True)
-        ),
-        threshold=race.threshold,
-        seconds=time.monotonic() - begin,
-    )
+    studied = [
+        StudiedValue(
+            value=named[entrant.id],
+            is_default=entrant is policy.base,
+            records=tuple(entrant.records),
+            comparison=comparisons.get(entrant.id),
+        )
+        for entrant in entrants
+    ]
+    seconds = time.monotonic() - begin
+    return Study(request=request, values=tuple(studied), threshold=race.threshold, seconds=seconds)
 
 
 def _first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
@@ -687,10 +686,10 @@ class OptionSweep(BasePolicy):
     """A policy that compares the values of a knob with its default, until all have a verdict."""
 
     def __init__(
-        self, entrants: Sequence[Entrant], values: Sequence[Option | None], place: int, knob: str, log: TrialRounds
+        self, base: Entrant, values: Mapping[str, Option | None], knob: str, log: TrialLog, earlier: list[Trial]
     ) -> None:
-        super().__init__(entrants[place])
-        self.entrants, self.values, self.knob, self.log = entrants, values, knob, log
+        super().__init__(base)
+        self.values, self.knob, self.log, self.earlier = values, knob, log, earlier
 
     def comparisons(self, race: Race) -> Mapping[str, Comparison]:
         """Return the verdicts on the values that ran right, against the default."""
@@ -705,10 +704,9 @@ class OptionSweep(BasePolicy):
         name = max(comparisons, key=lambda name: comparisons[name].speedup or 0.0, default="")
         if not name:
             return ""
-        value = next(value for value, entrant in zip(self.values, self.entrants, strict=True) if entrant.id == name)
         interval = comparisons[name].speedup_interval
         sure = f" ({ratio_range(*ends(interval))})" if race.rounds >= LEAST_ROUNDS else ""
-        return f"{self.knob}={written(value)} {ratio(comparisons[name].speedup)} the default{sure}"
+        return f"{self.knob}={written(self.values[name])} {ratio(comparisons[name].speedup)} the default{sure}"
 
 
 def _only_backend_with(knob: str, plan: Plan) -> str:
