@@ -116,9 +116,8 @@ def ab_steps(
         observer.part(" to ".join(map(environment_of, pair)))
         left = max(end - time.monotonic(), 0.0) / (count - place)
         sure = 1 - (1 - rule.level) / count
-        given: dict[str, Any] = {"python": pair, "level": sure, "within": left, "observer": observer}
-        given["on_round"] = on_step
-        steps.append(ab(model, case, example_inputs=example_inputs, **given, **words))
+        given = {**words, "python": pair, "level": sure, "within": left}
+        steps.append(ab(model, case, None, example_inputs, observer=observer, on_round=on_step, **given))
     return ABSteps(steps=tuple(steps), level=rule.level)
 
 

@@ -130,11 +130,7 @@ class Fleet:
         for name in words:
             check_choice("word of a fleet", name, ("machines", "objectives", *sorted(WORDS)))
         machines = words.pop("machines", None)
-        if (
-            not isinstance(machines, dict)
-            or not machines
-            or not all(isinstance(table, dict) for table in machines.values())
-        ):
+        if not (isinstance(machines, dict) and machines and all(isinstance(own, dict) for own in machines.values())):
             raise InferlensError(f"The fleet {file} names no machines.", expected=EXPECTED)
         self.objectives = tuple(dict.fromkeys(texts(words.pop("objectives", ())))) or OBJECTIVES[:1]
         for objective in self.objectives:

@@ -273,6 +273,8 @@ class Observer:
             self.phase(event.phase)
         elif isinstance(event, ProgressReport):
             self.progress(event.share)
+        elif isinstance(event, RemoteEvent):
+            event.repeat_for(self)
 
 
 class ForwardingObserver(Observer):
@@ -292,17 +294,21 @@ for _method in (name for name in vars(Observer) if not name.startswith("_") and 
 
 
 class ResultCollector(ForwardingObserver):
-    """An observer that keeps the records of a run and their folders, and forwards all calls, one at a time."""
+    """An observer that keeps the records of a run and their folders, and forwards all calls, one at a time.
 
-    def __init__(self, observer: Observer) -> None:
-        self.inner, self.lock = observer, threading.RLock()
+    Calls of the methods ``without`` are not forwarded.
+    """
+
+    def __init__(self, observer: Observer, without: Sequence[str] = ()) -> None:
+        self.inner, self.without, self.lock = observer, without, threading.RLock()
         self.records: list[Record] = []
         self.folders: dict[str, Path] = {}
 
     def forward(self, method: str, *arguments: Any) -> None:
         """Call the same method of the inner observer."""
         with self.lock:
-            getattr(self.inner, method)(*arguments)
+            if method not in self.without:
+                getattr(self.inner, method)(*arguments)
 
     def done(self, record: Record, folder: Path) -> None:
         with self.lock:

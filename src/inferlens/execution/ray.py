@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -83,14 +82,12 @@ class RayLauncher(Launcher):
         try:
             self.needs = needs_of(self.where.on, [node for node in self.ray.nodes() if node["Alive"]], self.plan.device)
         except BaseException:
-            self.__exit__(None, None, None)
+            self.__exit__()
             raise
         self.task = self.ray.remote(num_returns="streaming", max_retries=0)(serve)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._ours:
             self.ray.shutdown()
 

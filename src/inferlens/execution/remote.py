@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
@@ -35,7 +34,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
-from inferlens.execution.protocol import Event, Job, Observer, PlannedCase, RemoteEvent, ResultCollector, Value
+from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
 from inferlens.execution.race import races, references_of
 from inferlens.execution.resume import ON, RunState, find_earlier, requests_of, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
@@ -207,8 +206,9 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
         if self.log and not file.exists():
             file.parent.mkdir(parents=True)
             file.write_bytes(self.log)
-        request, heard = replace(self.request, plan=self.plan), WithoutRecords(observer)  # kept with the rounds alone
-        return tune_one(request, self.selection, self.space, self.folder, heard, self.model, self.seconds)
+        request = replace(self.request, plan=self.plan)
+        observer = ResultCollector(observer, ("done", "discarded"))  # records are kept with the rounds alone
+        return tune_one(request, self.selection, self.space, self.folder, observer, self.model, self.seconds)
 
 
 def part_scheduler(
@@ -225,14 +225,6 @@ def part_scheduler(
             observer.unused(others)
     state = replace(job.state, records=records)
     return open_scheduler(job.plan, observer, cases, job.live, state, environments=environments)
-
-
-class WithoutRecords(ResultCollector):
-    """An observer that forwards all calls but those about records."""
-
-    def forward(self, method: str, *arguments: Any) -> None:
-        if method not in ("done", "discarded"):
-            super().forward(method, *arguments)
 
 
 Part = ListJob | CasesJob | AloneJob | ExploreJob | TuneJob
@@ -281,9 +273,7 @@ class Launcher(ABC):
     def __enter__(self) -> Launcher:
         return self
 
-    def __exit__(  # noqa: B027 - many have nothing to let go of
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:  # noqa: B027 - many have nothing to let go of
         """Let go of everything that it has begun."""
 
     @abstractmethod
@@ -379,16 +369,12 @@ class GpuWorker(Worker):
         self.gpu = card.uuid
 
     def do(self, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
-        def hear(event: Event) -> None:
-            if isinstance(event, RemoteEvent):
-                event.repeat_for(observer)
-
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, self.cpus)  # of this thread, and so of all that it starts
         with self._launcher.running([]) as started:
             variables = {VISIBLE: self.gpu}
             outcome = child.launch(
-                "part", job, returns, timeout=math.inf, on_event=hear, variables=variables, started=started
+                "part", job, returns, timeout=math.inf, on_event=observer.heard, variables=variables, started=started
             )
         if not outcome.answered:
             raise WorkerLost(" ".join([outcome.result.reason, *outcome.tail[-1:]]))

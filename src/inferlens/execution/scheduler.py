@@ -33,14 +33,7 @@ from inferlens.execution.cases import ModelHandle, environment_by, live_files
 from inferlens.execution.child import Interleaver, Outcome, Slot
 from inferlens.execution.protocol import Event, Job, Observer, PhaseStart, PlannedCase, TaskResult, Value, refused
 from inferlens.execution.resume import RunState, find_earlier, requests_of
-from inferlens.execution.tasks import (
-    BenchmarkJob,
-    BenchmarkResult,
-    Reference,
-    ReferenceJob,
-    ReferenceOrigin,
-    ReferenceRun,
-)
+from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference, ReferenceJob, ReferenceRun
 from inferlens.limits import memory_left
 from inferlens.measure import environment
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus, wait_for_quiet
@@ -137,9 +130,9 @@ class References:
             job = ReferenceJob(**fields, path=path, inputs_seed=seed, accuracy=data)
             result = scheduler.launch("reference", job, ReferenceRun, on_event=lambda _: None).result
         if value := result.value:
-            hashes = {name: getattr(value, name) for name in ReferenceOrigin.__struct_fields__}
+            about = {**msgspec.structs.asdict(value), "evaluation": None}
             inputs, memory = result.model.inputs if result.model else (), result.memory.host_peak or 0
-            reference = Reference(name=name, path=path, inputs=inputs, memory=memory, **hashes)
+            reference = Reference(name=name, path=path, inputs=inputs, memory=memory, **about)
             if value.evaluation:
                 if value.evaluation.problem:  # it would be every case's
                     raise value.evaluation.problem.error()

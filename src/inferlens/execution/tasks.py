@@ -231,21 +231,16 @@ class ReferenceJob(CaseJob, frozen=True, kw_only=True):
     accuracy: str = ""
 
 
-class ReferenceOrigin(Struct, frozen=True, kw_only=True):
-    """The hashes of the weights and inputs of outputs, and how the model behaves."""
+class ReferenceRun(Struct, frozen=True, kw_only=True):
+    """The hashes of the weights and inputs of the reference's outputs, how the model behaves, and its accuracy."""
 
     weights_sha256: str = ""
     inputs_sha256: str = ""
     behavior: Behavior = {}
-
-
-class ReferenceRun(ReferenceOrigin, frozen=True, kw_only=True):
-    """The result of the reference task."""
-
     evaluation: Evaluation | None = None
 
 
-class Reference(ReferenceOrigin, frozen=True, kw_only=True):
+class Reference(ReferenceRun, frozen=True, kw_only=True):
     """The file of the reference's outputs for this run, and its ``inputs``; or why there are none.
 
     ``memory`` is the peak memory of its process in bytes.
