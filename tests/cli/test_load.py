@@ -11,7 +11,7 @@ from inferlens.record.load import Limit, LoadRecord
 from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import WRONG
-from tests.views.test_load import load_race, load_record, saved_loads
+from tests.views.test_load import load_race, load_record, mixed_record, saved_loads
 
 
 def rounds(capacity: float, name: str = "a", **fields: object) -> list[LoadRecord]:
@@ -64,3 +64,28 @@ def test_load_tests_of_other_traffic_are_not_compared(tmp_path: Path) -> None:
     saved_loads(tmp_path / "b", rounds(100.0, "b", limit=Limit(0.95, 0.01)))
     done = inferlens("compare", "a", "b", cwd=tmp_path)
     assert (done.returncode, "No traffic was searched for its capacity on both sides" in done.stderr) == (2, True)
+
+
+def test_a_chart_is_drawn_in_each_form(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    saved_loads(tmp_path / "results", load_race())
+    for name in ("load.svg", "load.png", "load.html"):
+        done = inferlens("show", "results", "--plot", name, "--theme", "dark", cwd=tmp_path)
+        assert (done.returncode, (tmp_path / name).stat().st_size > 10_000) == (0, True), done.stderr
+    svg = (tmp_path / "load.svg").read_text("utf-8")
+    for words in ("FASTEST · openvino", "limit 50.1 ms", "offered load", "busy (%)", "took longer", "that wait"):
+        assert words in svg
+
+
+def test_a_report_has_a_section_for_load_tests(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert")
+    saved(tmp_path / "both", ran())
+    for folder in ("both", "only"):
+        saved_loads(tmp_path / folder, [*load_race(), mixed_record()])
+        done = inferlens("report", folder, "-o", f"{folder}.md", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        text = (tmp_path / f"{folder}.md").read_text("utf-8")
+        assert "## Under load" in text
+        assert "FASTEST openvino: 201 requests/s" in text
+        assert "Requests by size" in text
+        assert (tmp_path / f"{folder}-pictures" / "load-1.svg").exists()

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from inferlens.analysis.load import find_loads, load_folders, load_loads, load_tests
+from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun, Mix
 from inferlens.record.record import ModelFacts
-from inferlens.views.load import load_document
+from inferlens.views.load import load_chart, load_document, load_rows
+from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS, select_columns
 from tests.views.samples import CPU_MACHINE, RIGHT, WRONG, case
@@ -201,3 +203,17 @@ def test_load_tests_are_read_from_their_folders(tmp_path: Path) -> None:
     (tmp_path / "resnet18" / "case").mkdir()
     (tmp_path / "resnet18" / "case" / "record.json").write_text("{}")
     assert (find_loads([tmp_path]), find_loads([where])) == ([], [where])
+
+
+def test_a_curve_has_a_point_for_each_rate_up_to_the_knee_with_the_spread_of_its_runs() -> None:
+    part = load_chart(load_rows(load_race()))(THEMES["light"])
+    points = [row for rows in chart_data(part) for row in rows if row.keys() == {"way", "rate", "value", "low", "high"}]
+    curve = sorted({(row["rate"], row["value"]) for row in points if row["way"] == "openvino"})
+    assert [round(at / 201, 2) for at, _ in curve] == pytest.approx([0.25, 0.5, 0.75, 1.0], abs=0.02)
+    assert curve == sorted(curve, key=lambda point: point[1])
+    assert all(row["low"] <= row["value"] <= row["high"] for row in points)
+
+
+def test_without_answers_there_is_nothing_to_draw() -> None:
+    with pytest.raises(InferlensError, match="no request was answered"):
+        load_chart(load_rows([load_record(capacity=None)]))

@@ -161,13 +161,13 @@ def _other_document(paths: list[Path], reference: str | None, top: int | None) -
 
     if tunings := find_tunings(paths):
         return tunings_document(list(map(load_tuning, tunings)), reference, top)
-    if find_loads(paths):
+    if loads := find_loads(paths):
         from inferlens.views.load import load_document
 
         problems: list[str] = []
         records = read_loads(paths, problems)
         screen.notes(problems)
-        return load_document(records, top=top)
+        return load_document(records, top=top, folder=shlex.quote(str(loads[0])) if len(loads) == 1 else "")
     if len(paths) == 1 and paths[0].match(QUANTIZATIONS):
         (quantization,) = read_all(
             paths, QUANTIZATIONS, read_quantization, [], noun="quantization", hint="inferlens quantize --errors"
@@ -179,7 +179,8 @@ def _other_document(paths: list[Path], reference: str | None, top: int | None) -
 def _plot(
     paths: list[Path], file: Path, reference: str | None, against: str | None, theme: str | None, top: int | None
 ) -> None:
-    """Draw records, or a tuning by speed, error of the outputs and memory."""
+    """Draw records; a tuning by speed, error of the outputs and memory; or the newest load test by its rates."""
+    from inferlens.analysis.load import find_loads, read_loads
     from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
@@ -194,6 +195,14 @@ def _plot(
             hint = f"inferlens show {tunings[0]} --plot {file}"
             raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
         screen.save(file, render_tuning(load_tuning(tunings[0]), format, theme, reference), option="--plot")
+        return
+    if find_loads(paths):
+        from inferlens.views.load import render_load
+
+        problems: list[str] = []
+        drawing = render_load(read_loads(paths, problems), format, theme)
+        screen.notes(problems)
+        screen.save(file, drawing, option="--plot")
         return
     chart = Chart(reference=reference, format=format, theme=theme, top=top)
     loaded = load_records(paths)

@@ -1,19 +1,55 @@
-"""Measurements under load as tables: the requests per second that each way serves, and its best deployment."""
+"""Measurements under load as tables and charts: the requests per second of each way with its best deployment."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
+from typing import Any
+
+import numpy as np
 
 from inferlens.analysis.load import best_rounds, capacity_race, load_tests
+from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
-from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
+from inferlens.spec.case import short_name
+from inferlens.units import (
+    ABSENT,
+    bare,
+    duration,
+    joules,
+    latency,
+    listing,
+    millijoules,
+    milliseconds,
+    percent,
+    plural,
+    rate,
+    ratio,
+)
 from inferlens.units import significant as digits
-from inferlens.views.renderers.terminal import first_fitting
-from inferlens.views.table import Column, Document, Line, Screen, Table, plain
+from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
+from inferlens.views.picture import (
+    DASHES,
+    Part,
+    Theme,
+    check_picture,
+    colours_of,
+    draw_chart,
+    field,
+    marks,
+    overlay,
+    picture,
+    stack_charts,
+    title,
+    vega_document,
+)
+from inferlens.views.renderers.terminal import first_fitting, wrap
+from inferlens.views.table import Block, Column, Document, Line, Screen, Table, cut_middle, plain
 
 LATE = 0.001  # seconds of lag of the generator that a note reports
 LAG_SHARE = 0.05  # of the limit
@@ -172,6 +208,7 @@ def energy(run: LoadRun) -> float | None:
 def load_title(record: LoadRecord) -> str:
     limit = f"{WORDS[record.limit.quantile]} within {duration(record.limit.seconds)}"
     traffic = "clients that wait for their answer" if record.clients else f"{record.arrivals} arrivals"
+    traffic += f" of {len(record.mix.groups)} sizes" * (len(record.mix.groups) > 1)
     return f"{plain(record.case.model)} under load, {traffic}, {limit}"
 
 
@@ -326,7 +363,7 @@ def waste(row: LoadRow) -> float:
 def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
     """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
     columns = (
-        Column("", "size", "", lambda item: _size(item[0].first.mix, item[1]), identifies=True),
+        Column("", "size", "", lambda item: _size(item[0].first.mix, item[1]), numeric=False, identifies=True),
         Column("", "requests", "", lambda item: f"{item[2].requests:,}", 3),
         Column("", "p50", "ms", lambda item: milliseconds(item[2].quantiles[0]), 2),
         Column("", "p99", "ms", lambda item: milliseconds(item[2].quantiles[1]), 1),
@@ -352,3 +389,193 @@ def recompiled(row: LoadRow) -> int:
 
 def _size(mix: Mix, number: int) -> str:
     return plain(", ".join(f"{name}={size}" for name, size in mix.groups[number].items()))
+
+
+# Charts: latency and use against the offered load, and what the requests at the chosen rate went through.
+
+MAX_DRAWN = 8  # ways
+SAME_RATE = 1.03  # rates within this factor are one point of a curve
+MOST_ABOVE = 1.1  # of a capacity: the last rate of its curve
+SHARES = 60  # points of a distribution
+BETWEEN, PANEL_HEIGHT = 76, 220
+KINDS = {"instances": "busy", "CPU": "host", "GPU": "gpu"}
+LOAD_CAPTION = (
+    "Latency and use against the offered load, and the requests at the highest rate within the limit: how long they "
+    "took, and how many waited. Whiskers join the runs at about one rate."
+)
+
+
+def render_load(records: Sequence[LoadRecord], format: str, theme: str = "auto") -> str | bytes:
+    """Draw the newest load test as :func:`.draw_chart`; raise as :func:`load_chart`."""
+    check_picture(format, "--plot load.svg", theme)
+    rows = load_rows(load_tests(records)[0])
+    return draw_chart(load_chart(rows), format, load_title(rows[0].first), theme)
+
+
+def load_chart(rows: Sequence[LoadRow], colours: Mapping[str, str] | None = None) -> Callable[[Theme], Part]:
+    """Return the function that makes the Vega-Lite document for a theme; ``colours`` maps backend names.
+
+    Raises:
+        InferlensError: if nothing was answered.
+    """
+    drawn = [row for row in rows if row.run and row.run.latencies and row.first.status == "ok"][:MAX_DRAWN]
+    if not drawn:
+        raise InferlensError(
+            "There is nothing to draw: no request was answered.", hint="inferlens show, which says why"
+        )
+    backends = [plain(row.first.case.backend_label) for row in drawn]
+    own = colours_of(row.name for row in drawn)
+    if colours and len({*backends}) == len(backends):
+        own = {row.name: colours[backend] for row, backend in zip(drawn, backends, strict=True)}
+    return lambda theme: _load_spec(drawn, theme, own)
+
+
+def load_answers(tests: Sequence[Sequence[LoadRecord]]) -> Iterator[Block]:
+    """Yield the answer of each load test."""
+    for test in tests:
+        rows = load_rows(test)
+        table = main_table(rows, test, test[-1].price, None)
+        yield Table(table.title, "", (), (), answer=table.answer[:1], sentences=table.answer[1:])
+
+
+def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the table and the charts of each load test, and the sizes of its requests."""
+    for number, test in enumerate(tests, 1):
+        rows = load_rows(test)
+        yield replace(main_table(rows, test, test[-1].price, None), answer=())
+        with suppress(InferlensError):  # nothing was answered
+            yield picture(f"load-{number}", LOAD_CAPTION, load_chart(rows, colours))
+        yield from group_tables(rows)
+
+
+def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
+    legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
+    colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
+    panels = [_curve_panel, _use_panel, _tail_panel, _queue_panel]
+    curve, use, tail, queue = (panel(rows, theme, colour) for panel in panels)
+    pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in ((curve, use), (tail, queue))]
+    first = rows[0].first
+    answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, _records(rows), 0.0))[0]
+    text = wrap(
+        f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}", int(CHART_WIDTH / TITLE_LETTER)
+    )
+    words = [load_title(first).partition(", ")[2], *([first.environment.cpu] if first.environment else [])]
+    about = cut_middle(plain(" · ".join([*words, "each way with its best deployment"])), int(CHART_WIDTH / LETTER))
+    return vega_document(stack_charts(pairs, spacing=34, title=title(text, about)), theme)
+
+
+def _records(rows: Sequence[LoadRow]) -> list[LoadRecord]:
+    return [record for row in rows for record in row.records]
+
+
+def _panel(name: str, layers: Sequence[Part]) -> Part:
+    heading = {"text": name, "fontWeight": "normal", "fontSize": 13, "frame": "group"}
+    return overlay(layers, width=(CHART_WIDTH - BETWEEN) / 2, height=PANEL_HEIGHT, title=heading)
+
+
+def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **axis: Any) -> Part:
+    scale = {"type": "log" if log else "linear", "domain": ends, "nice": False, "clamp": True}
+    return field(f"{key}:Q", title=name, scale=scale, axis={"tickCount": 5, "format": ",~r", "minExtent": 34, **axis})
+
+
+def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
+    """Yield a measure of a way by the rates: the median, least and most of the runs at about one rate."""
+    most = MOST_ABOVE * row.capacity if row.capacity else math.inf
+    points = [
+        (run.rate or run.throughput, number * scale)
+        for run in sorted((run for record in row.records for run in record.runs), key=lambda run: run.rate)
+        if (run.rate or run.throughput) <= most and (number := getattr(run, key)) is not None
+    ]
+    while points:
+        same = [number for at, number in points if at <= points[0][0] * SAME_RATE]
+        at = median(at for at, _ in points[: len(same)])
+        yield {"way": row.name, "rate": at, "value": median(same), "low": min(same), "high": max(same)}
+        points = points[len(same) :]
+
+
+def _rates(values: Sequence[Part]) -> Part:
+    return _axis("offered load (requests/s)", "rate", (0.0, 1.05 * max(value["rate"] for value in values)))
+
+
+def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
+    """Draw the latency at the limit's quantile against the offered load, with the limit and the capacities."""
+    limit = 1e3 * rows[0].first.limit.seconds
+    values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
+    low = min([value["low"] for value in values] + [limit])
+    name = f"{_quantile(rows[0].first)} (ms, log scale)"
+    x, y = _rates(values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
+    ends = [{"way": row.name, "low": row.interval[0], "high": row.interval[1]} for row in rows if row.interval]
+    near, far = ({"x": field(f"{end}:Q")} for end in ("low", "high"))
+    at: Part = {"y": field("limit:Q")}
+    base = {"x": x, "y": y, "color": colour}
+    layers = [
+        marks("rule", at, [{"limit": limit}], strokeDash=[4, 3], color=theme.faint),
+        marks("text", {**at, "text": field("text:N")}, [{"limit": limit, "text": f"limit {bare(limit)} ms"}],
+              x=4, dy=-8, align="left", color=theme.faint),
+        marks("line", base, values, strokeWidth=2),
+        marks("rule", {**base, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
+        marks("point", {**base, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),
+        marks("rule", {**near, "x2": {"field": "high"}, "y": {"datum": limit}, "color": colour}, ends, strokeWidth=5),
+        *(marks("tick", {**end, "y": {"datum": limit}, "color": colour}, ends, thickness=2, size=14, orient="vertical")
+          for end in (near, far)),
+    ]  # fmt: skip
+    return _panel("Latency against offered load, and the capacity", layers)
+
+
+def _tip(name: str) -> list[Part]:
+    return [field("way:N"), field("rate:Q", format=",.4~r"), field("value:Q", title=name, format=",.3~r")]
+
+
+def _use_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # noqa: ARG001 - as every panel
+    """Draw the busy share of the instances, the CPUs and the GPU against the offered load."""
+    values = [
+        {**value, "kind": kind} for row in rows for kind, key in KINDS.items() for value in _curve(row, key, 100.0)
+    ]
+    kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in values)]
+    legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
+    dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
+    base = {"x": _rates(values), "y": _axis("busy (%)", "value", (0.0, 104.0)), "color": colour}
+    tip = [*_tip("busy (%)"), field("kind:N")]
+    layers = [
+        marks("line", {**base, "strokeDash": dash}, values, strokeWidth=2),
+        marks("point", {**base, "tooltip": tip}, values, filled=True, size=30, opacity=1),
+    ]
+    return _panel(f"Use of {listing(kinds)}", layers)
+
+
+def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
+    """Draw the share of requests that took longer than a latency, at the chosen rate."""
+    limit = rows[0].first.limit
+    values: list[Part] = []
+    for row in rows:
+        latencies = np.sort(np.asarray(row.run.latencies if row.run else ())) * 1e3
+        for share in np.geomspace(1 / len(latencies), 1.0, SHARES):
+            values.append({"way": row.name, "latency": float(np.quantile(latencies, 1 - share)), "share": 100 * share})
+    low, high = (end(value["latency"] for value in values) for end in (min, max))
+    x = _axis("latency (ms, log scale)", "latency", (low / 1.1, max(high, 1e3 * limit.seconds) * 1.1), log=True)
+    y = _axis("took longer (% of requests, log scale)", "share", (0.05, 100.0), log=True, values=[0.1, 1, 10, 100])
+    faint: Part = {"strokeDash": [4, 3], "color": theme.faint}
+    layers = [
+        marks("rule", {"x": x}, [{"latency": 1e3 * limit.seconds}], **faint),
+        marks("rule", {"y": y}, [{"share": 100 * (1 - limit.quantile)}], **faint),
+        marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=2, clip=True),
+    ]
+    return _panel(f"Latencies {_at_rate(rows)}", layers)
+
+
+def _queue_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # noqa: ARG001 - as every panel
+    """Draw the number of requests that wait over time, at the chosen rate."""
+    values: list[Part] = [
+        {"way": row.name, "time": row.run.seconds * place / max(len(row.run.queue) - 1, 1), "value": waiting}
+        for row in rows if row.run for place, waiting in enumerate(row.run.queue)
+    ] or [{"way": rows[0].name, "time": 0.0, "value": 0}]  # fmt: skip
+    ends = ((0.0, max(value[key] for value in values) or 1.0) for key in ("time", "value"))
+    x, y = (
+        _axis(name, key, end) for name, key, end in zip(("time (s)", "requests"), ("time", "value"), ends, strict=True)
+    )
+    layers = [marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=1.5, interpolate="step-after")]
+    return _panel(f"Requests that wait {_at_rate(rows)}", layers)
+
+
+def _at_rate(rows: Sequence[LoadRow]) -> str:
+    return f"at {rate(rows[0].run.throughput)}/s" if len(rows) == 1 and rows[0].run else "at the best rate of each way"

@@ -22,12 +22,14 @@ import numpy as np
 
 from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
+from inferlens.analysis.load import as_record, load_folders, load_loads, load_tests
 from inferlens.analysis.samples import CaseRuns, device_name, latest
 from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
 from inferlens.record.file_kind import READABLE, refuse_other_files
 from inferlens.record.files import files_under
+from inferlens.record.load import LoadRecord
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
 from inferlens.spec.case import bare
@@ -46,6 +48,7 @@ from inferlens.views.chart import (
     records_chart,
 )
 from inferlens.views.graph import PartitionResult, distinguish_cases, partition_blocks, render_graphs
+from inferlens.views.load import load_answers, load_section
 from inferlens.views.picture import (
     PALETTE,
     Box,
@@ -90,6 +93,7 @@ class ReportInputs:
     records: list[Record] = dataclasses.field(default_factory=list)
     profiles: LoadedProfiles = dataclasses.field(default_factory=LoadedProfiles)
     tunings: list[TuningReport] = dataclasses.field(default_factory=list)
+    loads: list[list[LoadRecord]] = dataclasses.field(default_factory=list)
     quantizations: list[Quantization] = dataclasses.field(default_factory=list)
     traces: list[Path] = dataclasses.field(default_factory=list)
     problems: list[str] = dataclasses.field(default_factory=list)
@@ -104,10 +108,8 @@ class ReportInputs:
     def colours(self) -> dict[str, str]:
         """Return the colour of each backend in all charts."""
         trials = (record for tuning in self.tunings for trial in tuning.trials for record in trial.records)
-        cases = [
-            *(record.case for record in (*self.all_records, *trials)),
-            *(profile.case for profile in self.profiles.profiles),
-        ]
+        cases = [record.case for record in (*self.all_records, *trials)]
+        cases += [*(profile.case for profile in self.profiles.profiles), *(test[0].case for test in self.loads)]
         return colours_of(sorted({plain(case.backend_label) for case in cases}))
 
     @cached_property
@@ -142,6 +144,7 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
             winners.add(folder.parent / BEST)
         except InferlensError as error:
             inputs.problems.append(str(error))
+    inputs.loads = load_tests(load_loads([one for path in paths for one in load_folders(path)], inputs.problems))
     inputs.traces = list(dict.fromkeys(trace for path in paths for trace in distributed.traces_under(path)))
     files = [file for path in paths for file in files_under(path, QUANTIZATIONS)]
     inputs.quantizations = [one for file in files if (one := read_one(file, read_quantization, inputs.problems))]
@@ -149,7 +152,8 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
         load(inputs, [path for path in paths if path not in inputs.traces])
     # What a tuning left ready to be used is shown with it.
     inputs.records = [record for record in inputs.records if inputs.folders.get(record.id) not in winners]
-    if not (inputs.records or inputs.profiles.profiles or inputs.tunings or inputs.quantizations or inputs.traces):
+    results = (inputs.profiles.profiles, inputs.tunings, inputs.loads, inputs.quantizations, inputs.traces)
+    if not (inputs.records or any(results)):
         refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
         problem = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(inputs.problems[:2])}"
         raise InferlensError(
@@ -220,8 +224,6 @@ def _overviews(inputs: ReportInputs) -> list[tuple[str, Overview]]:
 def _side_by_side(overviews: Sequence[tuple[str, Overview]]) -> TraceView:
     return runs_view([distributed.run_of(*item) for item in overviews], None)
 
-
-# Charts of raw samples, and the sections with answers and comparisons.
 
 BINS, POINTS = 80, 120  # of a way
 STEP, TALL = 24, 44  # pixels of a way
@@ -349,7 +351,8 @@ def answer_section(inputs: ReportInputs) -> Iterator[Block]:
             yield Section(f"tuned-{number}", f"Tuned: {_tuning_line(tuned)}", list(_tuning_blocks(tuned)), folded=True)
     if inputs.profiles.profiles:
         yield from _main_findings(inputs)
-    if not (inputs.tunings or inputs.records):
+    yield from load_answers(inputs.loads)
+    if not (inputs.tunings or inputs.records or inputs.loads):
         yield from traces_answer(inputs)
 
 
@@ -518,8 +521,6 @@ def _sample_pictures(
     yield picture(f"samples-{number}", _SAMPLES_CAPTION + batch, partial(over_time, runs_by_name, colours=colours))
 
 
-# The sections with partitions, profiles, machines and tunings.
-
 PARTITION_CAPTION = (
     "Boxes are as wide as their shares of the operators, equally wide where these are not known, in the order of the "
     "graph: blue runs in TensorRT, orange in PyTorch."
@@ -664,7 +665,7 @@ _CELL = [Column("", "", numeric=False, fold=True)]
 
 
 def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
-    yield from environments(inputs.all_records)
+    yield from environments([*inputs.all_records, *(as_record(test[0]) for test in inputs.loads)])
     if inputs.records:
         yield from _repeat_commands(inputs.records)
         note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
@@ -773,6 +774,7 @@ SECTIONS: dict[str, tuple[str, Callable[[ReportInputs], Iterator[Block]]]] = {
     "answer": ("Answer", answer_section),
     "comparison": ("Comparison", comparison_section),
     "tuning": ("Tuning", tuning_section),
+    "load": ("Under load", lambda inputs: load_section(inputs.loads, inputs.colours)),
     "time": ("Where the time goes", time_section),
     "traces": ("Traces", traces_section),
     "how": ("How it was measured", how_it_was_measured),
@@ -788,6 +790,7 @@ def _title(inputs: ReportInputs) -> str:
     """Return the models, and the number of machines if several."""
     records = inputs.all_records
     models = list(dict.fromkeys(plain(bare(run.first.case.model)) for run in latest(records)))
+    models = models or list(dict.fromkeys(plain(bare(test[0].case.model)) for test in inputs.loads))
     if not models:
         models = trace_names(inputs.traces)
         return models[0] if len(models) == 1 else f"{len(models)} traces"

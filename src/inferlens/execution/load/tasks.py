@@ -380,6 +380,7 @@ def read_verdict(file: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
 
 START_SHARE = 0.05  # of the requests at the start are not counted
 PRECISION = 0.01  # of a capacity
+CURVE = (0.25, 0.5, 0.75, 0.9)  # of a capacity: rates that are measured after it, in the first round
 MOST_SEARCHES = 3
 LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
 SIMULATED_REQUESTS = 2000
@@ -463,6 +464,8 @@ def measured(job: DriveJob, instances: Instances, keep: Callable[[DriveResult], 
         measure(clients=clients)
     if not (job.rates or job.clients):
         capacity, above = find_capacity(measure, job.limit, guess)
+        for share in CURVE if capacity and not job.draw else ():
+            measure(share * capacity)
     return DriveResult(deployment=deployment, runs=tuple(runs), service=service, capacity=capacity, above=above)
 
 
