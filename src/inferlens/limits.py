@@ -13,10 +13,7 @@ from pathlib import Path
 
 
 def memory_left(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process may still take: those of the system, or its own limit.
-
-    ``root``: where ``/proc`` and ``/sys`` are.
-    """
+    """Return the bytes that this process may still take. ``root`` is where ``/proc`` and ``/sys`` are."""
     import resource
 
     import psutil

@@ -35,10 +35,7 @@ class Registry(Generic[T]):
         return tuple(sorted(self._points))
 
     def get(self, name: str) -> type[T]:
-        """Return the part called ``name``.
-
-        Raises InferlensError if there is none (near misses are suggested), or if its module cannot be imported.
-        """
+        """Return the part called ``name``. Raises InferlensError if there is none, or it cannot be imported."""
         check_choice(self.kind, name, self.names())
         point = self._points[name]
         try:

@@ -250,10 +250,7 @@ def number(text: str) -> float | None:
 
 
 def parse_share(text: str) -> float:
-    """Return a share from ``2%``, ``2 %`` or ``0.02``.
-
-    Raises InferlensError if the text is no share, or an ambiguous number from 1 without ``%``.
-    """
+    """Return a share from ``2%``, ``2 %`` or ``0.02``. From 1 it needs the ``%``. Refuse other texts."""
     match = _SHARE.match(text)
     if not match or (not match[2] and float(match[1]) >= 1):
         raise InferlensError(f"'{text[:100]}' is not a percentage.", expected="such as 2% or 0.02")
@@ -285,10 +282,7 @@ parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}
 
 
 def parse_error(text: str) -> float:
-    """Return a relative error from ``1e-2``, ``0.01`` or ``1%``. From 1 it needs the ``%``, as in :func:`parse_share`.
-
-    Raises InferlensError if the text is not a relative error.
-    """
+    """Return a relative error from ``1e-2``, ``0.01`` or ``1%``. From 1 it needs the ``%``. Refuse other texts."""
     form = "1e-2 or 1%"
     error = parse_quantity(text, scales={"": 1.0, "%": 0.01}, what="relative error", form=form)
     if error >= 1 and "%" not in text:

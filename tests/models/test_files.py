@@ -62,7 +62,6 @@ def test_sizes_outside_of_the_range_of_a_program_are_one_message(files: Path, as
     assert raised.value.expected == "input=1..8x3x8..Nx8:float32"
     for end in (1, 8):
         model = loaded(files / "free.pt2", inputs=(TensorSpec("input", (1, 3, 8, 8)),), batch=end)
-        assert model.module is not None
         assert model.module(torch.ones(model.inputs[0].shape)).shape == (end, 4, 6, 6)
 
 

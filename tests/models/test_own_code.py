@@ -133,7 +133,6 @@ def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here: Path) -
     (tensor_specs,) = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
     model = load(Case(model="factory:pair.py:build", backend="", inputs=tensor_specs))
     values = {"scale": torch.full((2,), 10.0), "right": torch.ones(2), "left": torch.full((2,), 4.0)}
-    assert model.module is not None
     assert model.module(*(values[spec.name] for spec in model.inputs)).tolist() == [30.0, 30.0]
     single = Case(model="factory:pair.py:one", backend="", inputs=TensorSpec.parse_all(["x=2:float32"])[0])
     assert load(single).inputs[0].name == "x"

@@ -70,7 +70,6 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = 
 def test_a_program_with_free_sizes_and_named_outputs_opens_and_answers(stored: Path) -> None:
     assert code_in(stored) == ""
     module = loaded(stored).module
-    assert module is not None
     assert module(torch.ones(7, 3))["pairs"].shape == (28, 2)
 
 

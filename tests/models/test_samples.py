@@ -73,7 +73,6 @@ def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path
     assert model.example["x"].shape == (2, 3, 224, 224)
     # ImageNet's mean and deviation of the first channel, of black and of white.
     assert model.example["x"][:, 0, 0, 0] == pytest.approx([-0.485 / 0.229, (1 - 0.485) / 0.229], rel=1e-4)
-    assert model.samples is not None
     assert [sample.label for sample in model.samples] == [0, 1, 0, 1]
 
 

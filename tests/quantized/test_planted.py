@@ -38,10 +38,6 @@ def against_fp32(file: str, data: Path) -> tuple[ABResult, float, float]:
     """The file beside fp32, how far its outputs are, and how much accuracy it lost."""
     words = {**WORDS, "input": "image=50x1x8x8", "calibration": data, "accuracy": data}
     found = inferlens.ab("fp32.onnx", file, **words)
-    assert found.outputs
-    assert found.accuracy
-    assert found.outputs.rel_l2 is not None
-    assert found.accuracy.drop is not None
     return found, found.outputs.rel_l2, found.accuracy.drop
 
 
@@ -110,7 +106,6 @@ def test_a_scale_that_is_off_in_what_was_quantized_here_is_wrong_beside_its_sour
     (again,) = inferlens.bench("fp32.onnx", rerun=True, **words)
     assert [phase.note for phase in again.phases if phase.name == "quantize"] == ["cached"]
     assert (right.ranked, again.ranked) == (True, False)
-    assert again.agreement
     assert again.agreement.reason.startswith("relative L2 error")
 
 

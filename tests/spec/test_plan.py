@@ -139,7 +139,6 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
     machine: Any, model_info: ModelInfo, words: dict[str, str], reason: str, hint: str
 ) -> None:
     (planned,) = cases(machine, model_info, **words)
-    assert planned.refusal is not None
     assert reason in planned.refusal.what
     assert hint in planned.refusal.hint
 
@@ -190,7 +189,6 @@ def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
     compiled_for = (TensorSpec("x", (2, 8)),)
     for words, inputs in (({}, compiled_for), ({"input": "x=2x8:float16"}, (TensorSpec("x", (2, 8), "float16"),))):
         (planned,) = cases(ON_GPU, engine(**SOURCE, inputs=compiled_for), **words)
-        assert planned.reference
         assert planned.reference.inputs == inputs
         assert (planned.reference.model, planned.reference.weights) == (SOURCE["spec"], "a.pth")
 

@@ -89,7 +89,6 @@ def test_more_rounds_tell_more() -> None:
     draw, widths = random.Random(1), []
     for count in (3, 12, 48):
         told = setting_effects(rounds(draw, count, noise=0.05), Point("f", frozenset(["a"])))["a"]
-        assert told
         speedup, low, high = told
         assert low <= speedup <= high
         assert low <= math.exp(0.3) <= high

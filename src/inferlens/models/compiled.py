@@ -66,10 +66,7 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
 
 def new_provenance(file: Path | bytes, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
-    """Return the provenance of a new file or its content, built from ``model`` for ``case``.
-
-    ``more`` are further fields.
-    """
+    """Return the provenance of a new file or its content, built from ``model`` for ``case``; ``more`` are fields."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
         created=created, kind=kind, file_sha256=sha256(file), case=case, model=model.facts, format=model.format,
@@ -94,10 +91,7 @@ def copy_with_provenance(model: Path, path: Path) -> None:
 
 
 def built_option(spec: str, name: str) -> Any:
-    """Return the value of an option that a compiled model such as ``engine:model.engine`` was built with.
-
-    Return ``None`` if the model has no provenance or no such option.
-    """
+    """Return an option that a compiled model such as ``engine:model.engine`` was built with; ``None`` if unknown."""
     try:
         return msgspec.json.decode(
             provenance_path(Path(spec.partition(":")[2])).read_bytes(), type=Provenance
@@ -253,10 +247,7 @@ class OpenVinoFile(Compiled):
 
 
 def _origin(provenance: Provenance) -> Case:
-    """Return the case that it was built from.
-
-    An ONNX file has its own precision: a builder may have lowered it.
-    """
+    """Return the case that it was built from. An ONNX file has its own precision: a builder may have lowered it."""
     precision = provenance.case.precision
     if provenance.format == "onnx":
         with suppress(InferlensError):  # without the file there is nothing to compare with

@@ -164,10 +164,7 @@ def _danger(path: Path, kind: FileType) -> str:
 
 
 def find_file(name: str, *kinds: FileType) -> tuple[Path, FileType]:
-    """Return the file of that name and its kind, which is one of ``kinds``.
-
-    Raises InferlensError if there is none, or it is of another kind.
-    """
+    """Return the file of that name and its kind. Raises InferlensError if none of ``kinds`` is there."""
     path = Path(name)
     if path.is_dir():
         raise InferlensError(f"{path} is a folder.", expected="a model file")
@@ -323,10 +320,7 @@ def _with_input_names(
 
 
 def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int | None]:
-    """Return the least and the most that a size may be.
-
-    PyTorch writes 2 as the least of a size that may also be 0 or 1.
-    """
+    """Return the least and the most that a size may be. PyTorch writes 2 as the least of one that may be 0 or 1."""
     if isinstance(size, int):
         return size, size
     bounds = program.range_constraints.get(size.node.expr)
@@ -349,10 +343,7 @@ def _pickled(path: Path) -> OpenedModel:
 
 
 def torch_file_precision(path: Path) -> str:
-    """Return the precision of most weights of an exported program, or of all of a TorchScript archive.
-
-    Return fp32 where there is no such precision.
-    """
+    """Return the precision of most weights of an exported program, or of all of a TorchScript archive; else fp32."""
     with suppress(Exception), zipfile.ZipFile(path) as archive:  # opening the file reports the error
         for entry in archive.infolist():
             if entry.file_size <= LARGEST and entry.filename.endswith("/model_weights_config.json"):
@@ -398,10 +389,7 @@ def input_note(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
 
 
 def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
-    """Return the inputs in the note of the archive; none without a note.
-
-    The note is data of an unknown author, so it is checked.
-    """
+    """Return the inputs in the note of the archive, if any. Its author is unknown, so it is checked."""
     with zipfile.ZipFile(path) as archive:
         notes = [entry for entry in archive.infolist() if PLACE.search(entry.filename)]
         if not notes:

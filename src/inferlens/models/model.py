@@ -147,10 +147,7 @@ class LoadRequest:
 
     @property
     def named_weights(self) -> str | None:
-        """Return the requested weights if they are a name.
-
-        Weights in a file are loaded into the module afterwards, whatever the source.
-        """
+        """Return the requested weights if they are a name. Those in a file are loaded into the module afterwards."""
         return None if self.weights is None or Path(self.weights).suffix else self.weights
 
 
@@ -201,10 +198,7 @@ class Source(ABC):
         """Return the model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        """Return the function that makes an array of an image of PIL's, as the model needs it.
-
-        Raises InferlensError if there is none.
-        """
+        """Return the function that makes an array of an image of PIL's. Raises InferlensError if there is none."""
         raise InferlensError(
             f"How {self.prefix}:{name} wants images to be prepared for '{spec.name}' is not known.",
             expected="a model of torchvision or timm",

@@ -66,10 +66,7 @@ BY_SUFFIX = {
 
 
 def find(name: str) -> ModelInfo:
-    """Resolve ``name``: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
-
-    Raises InferlensError for an unknown name, with near misses.
-    """
+    """Resolve ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name. Suggest near misses."""
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
         model_info = BY_PREFIX[prefix].find(rest)
@@ -138,10 +135,7 @@ def files_of(spec: str) -> list[Path]:
 
 
 def check_place(spec: str, checkout: str) -> None:
-    """Raise InferlensError for a model whose code or file is not in the checkout.
-
-    The checkout must be the working directory.
-    """
+    """Raise InferlensError for a model that is not in the checkout, which must be the working directory."""
     place, here = factories.place(spec), Path.cwd()
     if place is None or not place.resolve().is_relative_to(here):
         where = f"comes from {place}" if place else "comes with a library"
@@ -195,10 +189,7 @@ def _calibration(case: Case, inputs: tuple[TensorSpec, ...]) -> Samples | None:
 
 
 def load_samples(data: str, case: Case, inputs: tuple[TensorSpec, ...]) -> Samples:
-    """Return the samples in ``data`` for the inputs of a case's model.
-
-    Raises InferlensError if they do not fit.
-    """
+    """Return the samples in ``data`` for the inputs of a case's model. Raises InferlensError if they do not fit."""
     prefix, _, name = case.model.partition(":")
     return read_samples(data, inputs, lambda: BY_PREFIX[prefix].preparation(name, inputs[0]))
 
@@ -275,10 +266,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
 
 
 def feeds(plan: Plan, model_info: ModelInfo) -> list[InputsAtBatch]:
-    """Return the inputs that a plan requests, at every batch.
-
-    The default batch is that of these inputs, or else the model's.
-    """
+    """Return the inputs that a plan requests, at every batch; the default is their own batch, or the model's."""
     every = []
     for inputs in model_info.inputs or plan.input:
         own = inputs[0].shape[0] if inputs and inputs[0].shape else model_info.batch

@@ -69,10 +69,7 @@ class Samples:
             raise InferlensError(f"There are no samples in '{self.data}'.", expected=FORMS)
 
     def feeds(self, most: int = MOST) -> Iterator[dict[str, Array]]:
-        """Yield ``most`` samples at most in batches of the model's size.
-
-        The last batch is filled up with its first samples.
-        """
+        """Yield ``most`` samples at most in batches of the model's size; the last is filled up with its first."""
         return (feed for feed, _ in self.batches(max(most, self.specs[0].shape[0])))
 
     def batches(self, most: int | None = None) -> Iterator[tuple[dict[str, Array], list[Sample]]]:
@@ -213,10 +210,7 @@ def is_code(data: str) -> bool:
 
 
 def import_function(data: str) -> Callable[..., Any]:
-    """Return the function of ``package.module:name``; for another object, a function that returns it.
-
-    Raises InferlensError if there is none.
-    """
+    """Return the function of ``package.module:name``; for another object, a function that returns it."""
     module, _, name = data.partition(":")
     try:
         target = getattr(import_code(module), name)

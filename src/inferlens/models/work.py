@@ -330,10 +330,7 @@ def node_flops(node: Any, graph: GraphTensors) -> float | None:
 
 
 def product_shares(loaded: Any) -> dict[str, float]:
-    """Return the share of every node in the multiply-adds of a graph, by the node's first output.
-
-    Return none if no node has a count.
-    """
+    """Return the share of every node in a graph's multiply-adds, by its first output; none if nothing is counted."""
     graph = GraphTensors(graph_tensors(loaded, 4))
     work = {node.output[0]: node_flops(node, graph) or 0.0 for node in loaded.graph.node if node.output}
     whole = sum(work.values())

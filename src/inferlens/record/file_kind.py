@@ -127,10 +127,7 @@ def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: s
 
 
 def file_kind(source: Path | bytes) -> FileKind:
-    """Return the kind of a file, or of a file that begins with the bytes.
-
-    Raises OSError if the file cannot be read.
-    """
+    """Return the kind of a file, or of a file that begins with the bytes. Raises OSError if the file cannot be read."""
     if isinstance(source, Path):
         facts = source.stat()
         return _kind_of_file(source.resolve(), facts.st_mtime_ns, facts.st_size)

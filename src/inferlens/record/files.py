@@ -78,10 +78,7 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Return whether this process has the lock now, which lasts until it is closed.
-
-    Return true where the system has no locks.
-    """
+    """Return whether this process has the lock now, until it is closed; true where the system has no locks."""
     try:
         import fcntl
 
@@ -120,10 +117,7 @@ class _Tag(Struct):
 
 
 def decode_json(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
-    """Return ``data`` as ``form``; ``noun`` names it in errors.
-
-    Raises InferlensError if the data has another schema, or is no such JSON.
-    """
+    """Return ``data`` as ``form``. Raises InferlensError, which names it as ``noun``, for another schema or no JSON."""
     try:
         actual = msgspec.json.decode(data, type=_Tag).schema
         if actual != schema:

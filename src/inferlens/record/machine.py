@@ -166,10 +166,7 @@ class Marks(Struct, frozen=True, kw_only=True):
 
     @property
     def short(self) -> bool:
-        """Return whether a second attempt may be quiet.
-
-        At least half of the series was quiet, but too little of it to leave the rest out.
-        """
+        """Return whether half of the series or more was quiet, so that a second attempt may be quiet."""
         return not self.clean and len(self.disturbed) <= DISCARD_AT_MOST * self.count
 
 

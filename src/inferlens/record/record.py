@@ -295,10 +295,7 @@ class Record(Struct, frozen=True, kw_only=True):
         return next((m for m in self.measurements if m.metric == metric), None)
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
-        """Return the raw samples of ``metric`` in their unit; empty if it was not measured.
-
-        A sample that was no finite number is NaN.
-        """
+        """Return the raw samples of ``metric``, with NaN for what is no finite number; empty if it was not measured."""
         measurement = self.measurement(metric)
         return measurement.values if measurement else ()
 

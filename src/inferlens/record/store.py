@@ -68,10 +68,7 @@ class Store:
 
     @staticmethod
     def save(folder: Path, record: Record) -> None:
-        """Write the record into ``folder``, whole or not at all.
-
-        Raises InferlensError if it cannot be written, such as on a disk that is full.
-        """
+        """Write the record into ``folder``, whole or not at all. Raises InferlensError if that fails."""
         try:
             write_whole(folder / RECORD, encode(record))
         except OSError as error:
@@ -545,10 +542,7 @@ def _copy(version: Version, folder: Path, merged: MergeReport, artefacts: bool) 
 def _quantizations(
     sources: Sequence[Path], output: Path, staging: Path, merged: MergeReport
 ) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy in ``staging`` and the future path of the latest quantization of every model and name.
-
-    Files that are not newer than the one in the store are left out.
-    """
+    """Yield a copy in ``staging`` and the path to be of the newest quantization of every model and name."""
     last: dict[Path, Path] = {}
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
         if read_one(file, lambda path: read_quantization(_plain_file(path)), merged.problems):

@@ -154,10 +154,7 @@ class TensorSpec(Struct, frozen=True, repr_omit_defaults=True):
 
 
 def _best(sizes: str, least: Shape, most: Shape) -> Shape:
-    """Return the shape that ``opt=`` sets; empty if the sizes do not fit.
-
-    The sizes are those of all dimensions, or of the dimensions with a range.
-    """
+    """Return the shape that ``opt=`` sets by sizes of all dimensions, or of those with a range; empty if none fits."""
     given = [int(size) for size in sizes.split("x")]
     free = sum(a < b for a, b in zip(least, most, strict=True))
     if len(given) == free:
@@ -464,10 +461,7 @@ def short_name(model: str) -> str:
 
 
 def split_label(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
-    """Return ``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is given.
-
-    Raises InferlensError if the backend is not among ``backends``.
-    """
+    """Return ``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where there is none."""
     name, colon, variant = text.partition(":")
     check_choice("backend", name, backends)
     return name, variant if colon else None
@@ -482,10 +476,7 @@ _KEEP_FORM = "PRECISION:LAYER,LAYER, such as fp32:head,features.0"
 
 
 def keep_of(texts: Iterable[str]) -> str:
-    """Return kept layers in the form of :attr:`Case.keep`: sorted, by precision, without duplicates.
-
-    Raises InferlensError for another form.
-    """
+    """Return kept layers as in :attr:`Case.keep`: sorted, by precision, without duplicates. Refuse other forms."""
     by_precision: dict[str, set[str]] = {}
     for text in map(str, texts):
         for layer, precision in _kept(text):

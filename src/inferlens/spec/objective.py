@@ -94,10 +94,7 @@ class Constraint(Struct, frozen=True):
 
     @staticmethod
     def parse(text: str) -> Constraint:
-        """Return the constraint of ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``.
-
-        Raises InferlensError for an unknown measure, or a limit that does not fit the measure.
-        """
+        """Return the constraint of ``NAME=LIMIT``, such as ``p99=5ms`` or ``memory=2GiB``. Refuse what does not fit."""
         word, equals, limit = (part.strip() for part in text.partition("="))
         check_choice("constraint", word, [*MEASURES, *SHORT])
         measure = MEASURES[SHORT.get(word, word)]
@@ -110,10 +107,7 @@ class Constraint(Struct, frozen=True):
 
     @staticmethod
     def parse_all(texts: Iterable[str]) -> tuple[Constraint, ...]:
-        """Return the constraint of every text, as :meth:`parse` reads it.
-
-        Raises InferlensError for two limits on one measure.
-        """
+        """Return the constraint of every text. Raises InferlensError for two limits on one measure."""
         constraints: dict[str, Constraint] = {}
         for constraint in map(Constraint.parse, texts):
             if constraint.name in constraints:

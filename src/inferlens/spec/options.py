@@ -90,10 +90,7 @@ class OptionField(NamedTuple):
         return None if isinstance(self.option.default, str) else self.shown_default
 
     def read(self, value: Any) -> Any:
-        """Return the value that a person wrote, in the type of the field.
-
-        Raises InferlensError if it does not fit.
-        """
+        """Return the value that a person wrote, in the type of the field. Raises InferlensError if it does not fit."""
         option = self.option
         if option.read:
             return option.read(value if isinstance(value, Mapping) else listed(value))

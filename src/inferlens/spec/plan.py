@@ -61,10 +61,7 @@ class Where(Struct, frozen=True, kw_only=True):
 
 
 def where_of(words: Mapping[str, Any]) -> Where:
-    """Return where a plan runs, from its words; lists are texts with commas, or lists.
-
-    Raises InferlensError if the words contradict one another.
-    """
+    """Return where a plan runs, from its words. Raises InferlensError if they contradict one another."""
     given = [name for name in ("devices", "ray", "launcher") if words.get(name)]
     if len(given) > 1:
         first, second = given[:2]
@@ -123,10 +120,7 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
 
 
 def dims_of(value: Any) -> tuple[tuple[TensorSpec, ...], ...]:
-    """Return every combination of sizes from ``NAME=SIZE,SIZE`` texts, or from a table of sizes by name.
-
-    Raises InferlensError for other forms.
-    """
+    """Return every combination of sizes from ``NAME=SIZE,SIZE`` texts, or a table by name. Refuse other forms."""
     given = listed(value)
     if isinstance(value, Mapping):
         given = tuple(f"{name}={','.join(map(str, listed(sizes)))}" for name, sizes in value.items())
@@ -257,10 +251,7 @@ class Plan(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @staticmethod
     def from_words(words: Mapping[str, Any]) -> Plan:
-        """Return a plan from words as a person writes them: single values, lists, or texts with commas.
-
-        Raises InferlensError for an unknown word or a value that does not fit.
-        """
+        """Return a plan from words as a person writes them: single values, lists, or texts with commas."""
         words = {name: value for name, value in words.items() if value is not None}
         for name in words:
             check_choice("word of a plan", name, sorted(WORDS))
@@ -363,10 +354,7 @@ def as_plan(case: Case) -> str:
 
 
 def _toml(value: Any) -> str:
-    """Return a value in TOML.
-
-    JSON and TOML escape the same characters in a text, except for DEL, which JSON does not escape.
-    """
+    """Return a value in TOML, which escapes the same characters in a text as JSON, and DEL."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -420,10 +408,7 @@ def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any
 
 
 def toml_words(path: Path, what: str) -> dict[str, Any]:
-    """Return the content of a TOML file; ``what`` names the file in errors.
-
-    Raises InferlensError if the file cannot be read or is no TOML.
-    """
+    """Return the content of a TOML file; ``what`` names it in errors. Raises InferlensError if it cannot be read."""
     try:
         return msgspec.toml.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError as error:
@@ -439,10 +424,7 @@ SHARES = ("threshold", "level", "half_width")
 
 
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
-    """Return two cases and their budget as words of ``inferlens ab``.
-
-    ``device`` is the default device of the command.
-    """
+    """Return two cases and their budget as words of ``inferlens ab``; ``device`` is its default device."""
     own_words = ("depth", "python")  # of both sides
     shared = [axis for axis in AXES if axis.name not in own_words and getattr(a, axis.name) == getattr(b, axis.name)]
     result = []
@@ -541,10 +523,7 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
 
 
 def references(cases: Sequence[Case], usual: Set[str], named: str = "") -> dict[str, Case]:
-    """Return the reference case of every device: the plainest of the cases that ``named`` fits.
-
-    The order of ``cases`` has no effect.
-    """
+    """Return the reference of every device: the plainest case that ``named`` fits, whatever the order of ``cases``."""
     candidates = fitting(cases, named) if named else list(cases)
 
     def place(case: Case, device: str) -> tuple[Any, ...]:
@@ -573,10 +552,7 @@ def plainness(case: Case, device: str, usual: Set[str]) -> tuple[Any, ...]:
 
 
 def fitting(cases: Sequence[Case], named: str) -> list[Case]:
-    """Return the cases whose words include all words of ``named``.
-
-    Sizes and other words that only a finished case has fit every case.
-    """
+    """Return the cases whose words include all of ``named``. Words that only a finished case has fit every case."""
     wanted = {word for word in words(named) if not re.search(r"[(]|\.\.", word)}
     both = zip(cases, shown_together(cases), strict=True)
     return [case for case, shown in both if wanted <= words(case.label) | words(shown.label) | {case.backend}]
