@@ -7,12 +7,14 @@ what to try. The command line prints it without a traceback and exits with code 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -80,6 +82,23 @@ def library(name: str, *, extra: str) -> ModuleType:
         raise MissingLibrary((error.name or name).partition(".")[0], extra=extra) from error
     except ImportError as error:
         raise Unsupported(f"{name} cannot be imported: {error}.", hint=installing(extra)) from error
+
+
+class LateModule:
+    """A library that is imported when an attribute of it is read, because importing it takes long.
+
+    If it is missing, the error is that of :func:`library`, or Python's own where no ``extra`` installs it.
+    """
+
+    def __init__(self, name: str, *, extra: str = "") -> None:
+        self._name = name
+        self._extra = extra
+
+    def __getattr__(self, attribute: str) -> Any:
+        module = sys.modules.get(self._name)
+        if module is None:
+            module = library(self._name, extra=self._extra) if self._extra else import_module(self._name)
+        return getattr(module, attribute)
 
 
 SHORT_OF_MEMORY = (

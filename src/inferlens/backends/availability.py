@@ -17,8 +17,10 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, is_short_of_memory, reason
+from inferlens.errors import InferlensError, LateModule, MissingLibrary, Unsupported, is_short_of_memory, reason
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
+
+torch: Any = LateModule("torch")
 
 NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "the NVIDIA driver; nvidia-smi has to list the GPU", device="cuda")
 
@@ -141,8 +143,6 @@ def torch_versions(torch: Any) -> dict[str, str]:
 @contextmanager
 def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
     """Set CPU threads (``None`` keeps them), TF32 in matrix products and cuDNN, and cuDNN's benchmark mode."""
-    import torch
-
     before = torch.get_num_threads(), _allow_tf32(), torch.backends.cudnn.benchmark
     if threads is not None:
         torch.set_num_threads(threads)

@@ -22,7 +22,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from inferlens.errors import library
+from inferlens.errors import LateModule, library
+
+torch: Any = LateModule("torch")
 
 FLOOR_CALLS = 200  # of each length, in about 20 ms
 FLOOR_CYCLES = 50_000  # about 25 µs
@@ -144,8 +146,6 @@ class CudaClock(Clock):
         self.lanes = max(1, len(lanes))
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        import torch
-
         now = time.perf_counter_ns
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
@@ -165,8 +165,6 @@ class CudaClock(Clock):
         return Timings(_seconds(latency), _seconds(enqueue), _elapsed(before, after), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
-        import torch
-
         stream = torch.cuda.current_stream()
         several = len(self._lanes) > 1
         lanes = itertools.cycle(self._lanes) if several else itertools.repeat(Lane(infer, stream))
@@ -192,8 +190,6 @@ class CudaClock(Clock):
         It is extrapolated to zero cycles: twice the time of a kernel minus that of one with twice the cycles. A kernel
         that ends at once would give too much, because the second event would come late.
         """
-        import torch
-
         torch.cuda.synchronize()
         replays = []
         try:
@@ -223,8 +219,6 @@ class StagedClock(CudaClock):
         self._stages = stages
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:  # noqa: ARG002 - the stages are it
-        import torch
-
         now = time.perf_counter_ns
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
@@ -252,8 +246,6 @@ def _replay(replay: Callable[[], Any]) -> None:
 
 def _events(count: int, stream: Any) -> list[Any]:
     """Return events on a stream, each recorded once, which is when CUDA creates it."""
-    import torch
-
     events = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
     for event in events:
         event.record(stream)

@@ -61,7 +61,7 @@ from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import output_array
 from inferlens.backends.profiling.layers import NO_RUNS, check_level, time_runs
 from inferlens.backends.scripts import numpy_inputs, program, sibling_path
-from inferlens.errors import Unsupported, library
+from inferlens.errors import LateModule, Unsupported, library
 from inferlens.models.compiled import new_provenance, write_provenance
 from inferlens.models.files import onnx_file_precision
 from inferlens.models.inputs import on_host, one_or_all
@@ -71,6 +71,8 @@ from inferlens.models.work import PRODUCTS, infer_shapes, product_shares
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
 from inferlens.trace.kernels import first_precision
+
+openvino: Any = LateModule("openvino")
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of everything that is not quantized
 # OpenVINO's default for latency is off. Without hyper-threading the option has no effect.
@@ -174,8 +176,6 @@ class OpenVino(Backend, Quantizer, Deployer):
         if path.suffix == ".onnx":
             copy_onnx(runner.path, path)
             return
-        import openvino
-
         openvino.save_model(openvino.Core().read_model(str(runner.path)), str(path), compress_to_fp16=False)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
@@ -224,8 +224,6 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def compile(self) -> None:
         """Compile the file in place of the previous compilation, or raise Unsupported."""
-        import openvino
-
         self.request = self.compiled = self._bound_feed = None  # two models would take twice the memory
         check_outputs(self.model)
         core = openvino.Core()
@@ -259,8 +257,6 @@ class OpenVinoRunner(Runner, LayerProfiler):
         return one_or_all([*outputs.values()])
 
     def _tensors(self, arrays: Inputs) -> list[Any]:
-        import openvino
-
         placed = []
         for name, dtype in self._ports:
             array = np.require(arrays[name], dtype, ["C_CONTIGUOUS", "WRITEABLE"])
@@ -348,8 +344,6 @@ def openvino_script(
 
 def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation) -> Path:
     """Return the ONNX graph in ``path`` as an IR with quantized products, from the cache or newly quantized."""
-    import openvino
-
     nncf = library("nncf", extra="quantize")
     keep = kept_nodes(path, case)
     key = cache_key(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")

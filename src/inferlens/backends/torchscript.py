@@ -55,13 +55,15 @@ from inferlens.backends.pytorch.runner import (
     torch_capabilities,
 )
 from inferlens.backends.scripts import sibling_path, torch_script
-from inferlens.errors import Unsupported, reason
+from inferlens.errors import LateModule, Unsupported, reason
 from inferlens.models.files import input_note
 from inferlens.models.model import Format, Model
 from inferlens.models.weights import buffers, restore
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
+
+torch: Any = LateModule("torch")
 
 OPTIMISED_NOTE = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
 
@@ -157,16 +159,12 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     def save(self, path: Path) -> None:
         """Write the script module with a note of its inputs; the runner is not entered yet."""
-        import torch
-
         with self, ignore_deprecations():
             notes = input_note(self.model.inputs, DTYPES[self.case.precision])
             torch.jit.save(self._call, str(path), _extra_files=notes)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Trace or script, then freeze and optimise as asked, or refuse with TorchScript's reason."""
-        import torch
-
         variant, alternative = self.case.variant, "script" if self.case.variant == "trace" else "trace"
         hint = f"--backend torchscript:{alternative}"
         with (
@@ -198,8 +196,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
 
     def _script(self, module: Any) -> Any:
-        import torch
-
         if isinstance(module, torch.jit.ScriptModule):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
             # The weights of a frozen module are constants, which keep their device and type.
@@ -213,8 +209,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         return self._trace(module)
 
     def _trace(self, module: Any) -> Any:
-        import torch
-
         feed, state = self.seeded_feed(), buffers(module)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
@@ -321,8 +315,6 @@ class ScriptNames(OperatorNames):
     """The operators of a script module, from the graph that ran and one untimed call."""
 
     def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
-        import torch
-
         with TemporaryDirectory(prefix="inferlens-") as folder:
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))

@@ -20,13 +20,16 @@ from msgspec import Struct
 from inferlens.backends.availability import ignore_deprecations
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.runner import cast, dynamic_sizes, example_feed, export_dimensions, flat_outputs
-from inferlens.errors import Unsupported, installing, reason
+from inferlens.errors import LateModule, Unsupported, installing, reason
 from inferlens.models.files import onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
 from inferlens.models.work import PRODUCTS
 from inferlens.record.files import open_locked
 from inferlens.record.profile import Layer, Tensor
 from inferlens.spec.case import Case, TensorSpec, kept_layers, unknown_layer
+
+onnx: Any = LateModule("onnx")
+torch: Any = LateModule("torch")
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights inside an ONNX file, which holds less than 2 GiB
 
@@ -64,8 +67,6 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
 
 def copy_onnx(source: Path, path: Path) -> None:
     """Copy an ONNX file. Weights in other files are merged into one, with the name of ``path`` and ``.data``."""
-    import onnx
-
     if weight_files(source, onnx_graph(source)):
         onnx.save(onnx.load(str(source)), str(path), save_as_external_data=True, location=f"{path.name}.data")
     else:
@@ -78,9 +79,6 @@ def cast_folded_weights(path: Path) -> None:
     The exporter folds batch norm into convolutions with NumPy, which has no bf16, and leaves fp32 weights behind: a
     graph that no runtime takes.
     """
-    import onnx
-    import torch
-
     model = onnx.load(str(path), load_external_data=False)
     folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
     mixed = {name for node in folded for name in node.input[1:]}
@@ -102,8 +100,6 @@ def cast_folded_weights(path: Path) -> None:
 
 
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
-    import torch
-
     module: Any = model.module
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
@@ -363,8 +359,6 @@ class OnnxLayers:
 def onnx_layers(path: Path) -> OnnxLayers:
     """Read the nodes of an ONNX file as layers, with the shapes that can be inferred."""
     model = onnx_graph(path)
-    import onnx
-
     for weights in model.graph.initializer:
         if len(weights.raw_data) > LARGEST_SHAPE_TENSOR:
             weights.ClearField("raw_data")
@@ -380,8 +374,6 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _type(number: int) -> str:
-    import onnx
-
     names = {code: name for name, code in onnx.TensorProto.DataType.items()}
     name = names.get(number, "").lower()
     return "" if name == "undefined" else {"float": "float32", "double": "float64"}.get(name, name)

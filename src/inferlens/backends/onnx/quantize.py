@@ -25,7 +25,7 @@ import numpy as np
 from inferlens.backends.availability import unsupported_on_error
 from inferlens.backends.base import Inputs, PhaseNote, Preparation
 from inferlens.backends.onnx.graph import OnnxNode, read_nodes
-from inferlens.errors import Unsupported, library
+from inferlens.errors import LateModule, Unsupported, library
 from inferlens.models.files import QUANTIZED_OPERATORS, onnx_file_precision, onnx_graph, weight_files
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
@@ -34,6 +34,9 @@ from inferlens.record.builds import LayerError
 from inferlens.record.files import write_whole
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 from inferlens.stats.samples import flatten, relative_l2
+
+onnx: Any = LateModule("onnx", extra="onnx")
+onnxruntime: Any = LateModule("onnxruntime", extra="onnx")
 
 QUANTIZED_FOLDER = "quantized"  # in the cache and in a record, and the kind of the artefact
 LARGEST_FP8 = 448.0  # of E4M3
@@ -94,7 +97,6 @@ def quantized_onnx(
 
     Raise Unsupported if the graph is not in fp32, or nothing of it can be quantized.
     """
-    onnxruntime = library("onnxruntime", extra="onnx")
     if (own := onnx_file_precision(path)) != "fp32":
         message = f"{path.name} is in {own}, but only graphs in fp32 can be quantized."
         raise Unsupported(message, hint="the original model")
@@ -145,7 +147,6 @@ def make_quantizable(path: Path, written: Path) -> None:
     Old opsets are raised, and biases get one dimension: with two, and with a scale per channel, ONNX Runtime's
     quantizer fails.
     """
-    onnx = library("onnx", extra="onnx")
     graph = onnx.load(str(path), load_external_data=False)
     if any(item.domain in ("", "ai.onnx") and item.version < PER_CHANNEL_OPSET for item in graph.opset_import):
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
@@ -162,8 +163,6 @@ def make_quantizable(path: Path, written: Path) -> None:
 
 def fold(path: Path, written: Path) -> None:
     """Write the graph in ``path`` with folded constants, inferred shapes and all weights in one file."""
-    import onnx
-
     shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
     # Given a path, the library searches external weights in the wrong folder.
     model = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
@@ -208,8 +207,6 @@ def calibrated_ranges(path: Path, feeds: Iterator[Any], method: str = "minmax") 
 
 
 def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep: Sequence[str]) -> None:
-    import numpy as np
-    import onnx
     from onnxruntime.quantization import CalibrationMethod, QuantType, calibrate
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
@@ -243,7 +240,6 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
 
 
 def _quantize_dynamic(plain: Path, written: Path, dialect: Dialect, keep: Sequence[str]) -> None:
-    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(str(plain))
@@ -300,8 +296,6 @@ def _fp8_scales(graph: Any, ranges: Ranges) -> dict[str, list[dict[str, Any]]]:
     ONNX Runtime's own scales follow from the standard deviation and clip values beyond about four of them. A bias has
     none: it would be quantized by it.
     """
-    import numpy as np
-    import onnx
     from ml_dtypes import float8_e4m3fn
 
     largest = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
@@ -430,9 +424,6 @@ class SwitchedGraph:
     """
 
     def __init__(self, plain: Path, quantized: Path) -> None:
-        import onnx
-        import onnxruntime
-
         model, plain_model = onnx.load(str(quantized)), onnx.load(str(plain))
         self.switches: dict[str, set[str]] = {}
         self._tensors = _insert_switches(model, plain_model)

@@ -54,10 +54,12 @@ from inferlens.backends.onnxruntime.runner import (
 )
 from inferlens.backends.pytorch.runner import DTYPES
 from inferlens.backends.scripts import numpy_inputs, program, sibling_path
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
+
+ort: Any = LateModule("onnxruntime")
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
 NO_FP8 = "ONNX Runtime has no products in fp8 for the CPU"
@@ -328,8 +330,6 @@ def onnxruntime_script(
 
 def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:
     """Yield statements that set the session options which differ from the library's defaults."""
-    import onnxruntime as ort
-
     defaults = ort.SessionOptions()
     for name, value in attributes.items():
         if value == getattr(defaults, name):

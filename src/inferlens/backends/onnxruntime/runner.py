@@ -53,11 +53,14 @@ from inferlens.backends.profiling.kernels import MatchedKernels, layers_of_kerne
 from inferlens.backends.profiling.layers import check_level
 from inferlens.backends.profiling.traces import TracedRun, trace_single_run
 from inferlens.backends.pytorch.runner import host_array
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.models.inputs import make_inputs, on_host, one_or_all
 from inferlens.models.model import Array, Model
 from inferlens.record.profile import Layer, Layers
 from inferlens.spec.case import Case
+
+ort: Any = LateModule("onnxruntime")
+torch: Any = LateModule("torch")
 
 
 @dataclass(frozen=True)
@@ -176,8 +179,6 @@ LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_B
 
 def session_options(case: Case, options: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the attributes and configuration entries of a session, for runners and scripts."""
-    import onnxruntime as ort
-
     attributes = {
         "intra_op_num_threads": case.threads or 0,
         "inter_op_num_threads": options.inter_op_threads,
@@ -212,8 +213,6 @@ class OnnxRunner(Runner):
 
     def load(self, stream: int = 0) -> Any:
         """Return a session for the file on the requested provider and no other."""
-        import onnxruntime as ort
-
         self.preparation.cache.mkdir(parents=True, exist_ok=True)
         providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
         with unsupported_on_error(f"{self.case.backend_label} cannot load the graph"):
@@ -243,8 +242,6 @@ class OnnxRunner(Runner):
         return [(node.name, node.type) for node in self._session.get_inputs()]
 
     def _session_options(self) -> Any:
-        import onnxruntime as ort
-
         settings = ort.SessionOptions()
         settings.log_severity_level = ERRORS_ONLY
         attributes, entries = session_options(self.case, self.options)
@@ -316,8 +313,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
 
         A graph that outputs a sequence or a map gets plain arrays: a second run would append to a bound output.
         """
-        import onnxruntime as ort
-
         arrays_in_order(inputs, self.model.inputs)  # raises for other names
         if odd := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
             self.preparation.warn(
@@ -372,9 +367,6 @@ class CudaRunner(OnnxRunner):
     _bound_feed: DeviceFeed | None = None
 
     def __enter__(self) -> CudaRunner:
-        import onnxruntime as ort
-        import torch
-
         load_cuda_libraries(ort, self.provider)
         with ExitStack() as entered:
             stream = torch.cuda.Stream()
@@ -397,8 +389,6 @@ class CudaRunner(OnnxRunner):
 
     def place(self, inputs: Inputs) -> DeviceFeed:
         """Return tensors on the GPU by name, in the types of the graph."""
-        import torch
-
         arrays_in_order(inputs, self.model.inputs)  # raises for other names
         arrays = self.arrays(inputs)
         return {
@@ -408,8 +398,6 @@ class CudaRunner(OnnxRunner):
 
     def take(self, inputs: Mapping[str, Any]) -> DeviceFeed:
         """Return the tensors themselves; a call copies them into the bound ones."""
-        import torch
-
         return {name: torch.as_tensor(inputs[name]) for name in self._inputs}
 
     def give(self, outputs: list[Any]) -> Any:
@@ -424,8 +412,6 @@ class CudaRunner(OnnxRunner):
 
     def run_options(self, *, captured: bool = True) -> Any:
         """Return options of a run that only enqueues, and without ``captured`` uses no CUDA graph."""
-        import onnxruntime as ort
-
         options = ort.RunOptions()
         options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         if not captured:
@@ -441,8 +427,6 @@ class CudaRunner(OnnxRunner):
         return list(self._inputs.values())
 
     def synchronize(self) -> None:
-        import torch
-
         torch.cuda.current_stream().synchronize()
 
     def collect(self, outputs: list[Any]) -> Outputs:
@@ -454,8 +438,6 @@ class CudaRunner(OnnxRunner):
         Shapes that the graph does not declare are learned in one run, in which a provider may still refuse an operator.
         It runs outside of a CUDA graph, which would hold on to outputs that ONNX Runtime allocated.
         """
-        import torch
-
         for node in self._session.get_outputs():
             if node.type not in TYPES:
                 raise Unsupported(

@@ -36,10 +36,12 @@ from inferlens.backends.profiling.traces import (
     trace_runs,
     trace_single_run,
 )
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.models.work import module_hooks
 from inferlens.record.profile import GpuLimits, Kernel, Kernels, Layer, Layers
 from inferlens.trace import kernels
+
+torch: Any = LateModule("torch")
 
 MIN_ALIGNED = 0.9  # share of either sequence; below it, pairs may belong to different layers
 DIFFERENT_LAUNCHES = "unknown: the call without a CUDA graph launched {}, a run {}, not the same in the same order."
@@ -173,8 +175,6 @@ def check_profiler() -> None:
 
 def gpu_limits() -> GpuLimits:
     """Return the limits of the current CUDA device."""
-    import torch
-
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return GpuLimits(
         name=properties.name,
@@ -264,8 +264,6 @@ class CallRunner:
         return self._call(*feed)
 
     def synchronize(self) -> None:
-        import torch
-
         torch.cuda.synchronize()
 
 
@@ -276,8 +274,6 @@ def module_scopes(module: Any) -> Iterator[None]:
     A module with several paths has its first one. Paths are quoted as in URLs: the profiler changes quotes in names,
     and loses scopes with line breaks or letters beyond ASCII.
     """
-    import torch
-
     paths = {id(part): quote(path) for path, part in module.named_modules()}
     entered: list[tuple[int, Any]] = []
 

@@ -18,9 +18,11 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.clocks import nvtx_push_pop
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.models.work import module_hooks
 from inferlens.record.profile import Layer, Layers, Tensor
+
+torch: Any = LateModule("torch")
 
 
 def check_level(preparation: Preparation, *, replays: bool = False) -> None:
@@ -145,8 +147,6 @@ class GpuMarks:
     """Times on the current CUDA stream, as events that are used again in the next run."""
 
     def __init__(self, expected: int) -> None:
-        import torch
-
         self._event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)
         self._events = [self._event() for _ in range(expected)]
         self._used = 0

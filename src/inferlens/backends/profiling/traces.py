@@ -22,10 +22,12 @@ from msgspec import Struct
 
 from inferlens.backends.base import GpuLaunch
 from inferlens.backends.profiling.layers import Runnable, TimedRuns, time_runs
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.trace.analysis import Intervals
 from inferlens.trace.model import NONE, UNKNOWN, Category, LaunchLinks, Trace
 from inferlens.trace.read import read_trace
+
+torch: Any = LateModule("torch")
 
 HOST_CLOCK = "torch.profiler, operators on the host"
 GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
@@ -92,8 +94,6 @@ class SpannedRunner:
         self._span: Any = None
 
     def infer(self, feed: Any) -> Any:
-        import torch
-
         self._span = torch.profiler.record_function(RUN_SPAN)
         self._span.__enter__()
         return self._runner.infer(feed)

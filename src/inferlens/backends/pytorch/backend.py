@@ -46,12 +46,15 @@ from inferlens.backends.pytorch.runner import (
     torch_capabilities,
 )
 from inferlens.backends.scripts import program_script
+from inferlens.errors import LateModule
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Format, Model
 from inferlens.models.work import module_hooks
 from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
 from inferlens.spec.hints import Hint
+
+torch: Any = LateModule("torch")
 
 
 class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -182,7 +185,6 @@ def fuse(module: Any, feed: Sequence[Any]) -> int:
     One call with ``feed`` shows which convolution is before a batch norm; many models cannot be traced symbolically. A
     convolution that is called twice, or whose output anything else reads, is left alone.
     """
-    import torch
     from torch import nn
     from torch.nn.utils.fusion import fuse_conv_bn_weights
     from torch.utils._python_dispatch import TorchDispatchMode

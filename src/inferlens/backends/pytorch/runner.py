@@ -38,12 +38,14 @@ from inferlens.backends.base import (
     arrays_in_order,
 )
 from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
-from inferlens.errors import Unsupported
+from inferlens.errors import LateModule, Unsupported
 from inferlens.models.files import input_note
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.models.work import decompose_fused_operators
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, TensorSpec
+
+torch: Any = LateModule("torch")
 
 Feed = tuple[Any, ...]
 WARMUP_CALLS = 3  # calls on another stream before a capture, to initialise cuDNN and cuBLAS
@@ -103,8 +105,6 @@ class CudaGraph:
 
     def __init__(self, call: Callable[..., Any], feed: Feed) -> None:
         """Warm ``call`` up on a side stream and capture it with copies of ``feed``, or raise Unsupported."""
-        import torch
-
         self.inputs = tuple(tensor.clone() for tensor in feed)
         self._bound: Feed | None = None
         side = torch.cuda.Stream()
@@ -183,8 +183,6 @@ class TorchRunner(Runner):
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Return the context in which the call is built and run."""
-        import torch
-
         mode: AbstractContextManager[Any] = torch.inference_mode()
         return mode
 
@@ -192,8 +190,6 @@ class TorchRunner(Runner):
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
 
     def __enter__(self) -> TorchRunner:
-        import torch
-
         with ExitStack() as entered:
             entered.enter_context(self.settings())
             self.preparation.facts["threads"] = torch.get_num_threads()
@@ -207,8 +203,6 @@ class TorchRunner(Runner):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        import torch
-
         self._call, self.graph = not_entered, None
         self._entered.close()
         # After an error the device may not respond, and using it would hide the error.
@@ -235,13 +229,12 @@ class TorchRunner(Runner):
 
     def thread_caller(self) -> Callable[[Feed], Any] | None:
         """Return a call in inference mode, which is a thread's own; none where code is compiled as it runs."""
-        import torch
-
         if self.case.device != "cpu" or not self.thread_safe:
             return None
+        inference_mode = torch.inference_mode
 
         def infer(feed: Feed) -> Any:
-            with torch.inference_mode():
+            with inference_mode():
                 return self._call(*feed)
 
         return infer
@@ -260,8 +253,6 @@ class TorchRunner(Runner):
     @cached_property
     def _input_formats(self) -> list[tuple[str, tuple[Any, Any, Any]]]:
         """The name of each argument with its type, device and memory order."""
-        import torch
-
         on_gpu = self.case.device == "cuda"
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
         specs = self.model.inputs
@@ -279,8 +270,6 @@ class TorchRunner(Runner):
 
     def save_program(self, path: Path, hint: str = "") -> None:
         """Write the module as an exported program, on the runner's device and in its types."""
-        import torch
-
         with self.settings(), torch.no_grad(), self.preparation.phase("export"):
             module, sizes = self._module_on_device(), export_dimensions(self.model.module, self.model.inputs)
             feed = tuple(map(self._tensor_on_device, example_feed(self.model, self.case, self._stored_precision)))
@@ -295,15 +284,11 @@ class TorchRunner(Runner):
 
     def synchronize(self) -> None:
         if self.case.device == "cuda":
-            import torch
-
             torch.cuda.synchronize()
 
     def device_memory(self) -> tuple[int, str] | None:
         if self.case.device != "cuda":
             return None
-        import torch
-
         reserved = torch.cuda.max_memory_reserved()
         basis = f"torch.cuda.max_memory_allocated: tensors only (reserved from the driver: {reserved} bytes)"
         return torch.cuda.max_memory_allocated(), basis
@@ -327,20 +312,16 @@ class TorchRunner(Runner):
         """
         if not self.autocast:
             return module  # type: ignore[no-any-return]
-        import torch
-
-        device, dtype = self.case.device, precision_dtype(self.case.precision)
+        autocast, device, dtype = torch.autocast, self.case.device, precision_dtype(self.case.precision)
 
         def call_under_autocast(*feed: Any) -> Any:
-            with torch.autocast(device, dtype=dtype):
+            with autocast(device, dtype=dtype):
                 return module(*feed)
 
         return call_under_autocast
 
     def _module_on_device(self) -> Any:
         """Return the module on the device and in the precision; under autocast the weights stay fp32."""
-        import torch
-
         module = self.model.module
         if module is None:
             raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
@@ -355,8 +336,6 @@ class TorchRunner(Runner):
         return tensor.to(self.case.device).contiguous(memory_format=self._memory_format(tensor.dim()))
 
     def _memory_format(self, dimensions: int) -> Any:
-        import torch
-
         return torch.channels_last if self.channels_last and dimensions == 4 else torch.contiguous_format
 
 
@@ -367,8 +346,6 @@ def not_entered(*_: Any) -> Any:
 
 def host_array(tensor: Any) -> Array:
     """Return a copy of a tensor on the host, floats as float32; the runner may overwrite the tensor."""
-    import torch
-
     tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
     return np.array(tensor.to_dense().numpy(force=True), order="C", copy=True)
 
@@ -382,8 +359,6 @@ WRAPPED_PATH = "module"  # the model's path inside the module of flat_outputs
 
 def precision_dtype(precision: str) -> Any:
     """Return PyTorch's type for a precision, or refuse one that needs quantizing."""
-    import torch
-
     if precision not in DTYPES:
         hint = f"--precision fp16, or an ONNX file quantized to {precision}"
         raise Unsupported(f"Modules of PyTorch cannot be cast to {precision}.", expected=", ".join(DTYPES), hint=hint)
@@ -396,8 +371,6 @@ def cast(module: Any, precision: str) -> None:
     ``module.to(dtype)`` would also cast complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
     missing in TorchScript.
     """
-    import torch
-
     dtype, script = precision_dtype(precision), isinstance(module, torch.jit.ScriptModule)
     for tensor in chain(module.parameters(), module.buffers()):
         if not tensor.is_floating_point() or tensor.dtype == dtype:
@@ -410,15 +383,11 @@ def cast(module: Any, precision: str) -> None:
 
 def input_dtype(spec: TensorSpec, precision: str) -> Any:
     """Return PyTorch's type of an input: floats are in ``precision``, others in their own type."""
-    import torch
-
     return precision_dtype(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
 
 
 def input_tensor(array: Array, spec: TensorSpec, precision: str) -> Any:
     """Return a tensor on the CPU with a copy of ``array``, in the type of :func:`input_dtype`."""
-    import torch
-
     return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(
         input_dtype(spec, precision)
     )
@@ -426,8 +395,6 @@ def input_tensor(array: Array, spec: TensorSpec, precision: str) -> Any:
 
 def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
     """Return a tensor of this type, device and memory order: the value itself, or a copy."""
-    import torch
-
     if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
         return value
     tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(value))
@@ -477,7 +444,6 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
 def flat_outputs(module: Any) -> Any:
     """Return a module that returns the tensors of ``module``'s outputs, ordered as by ``flatten``."""
-    import torch
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -498,7 +464,6 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
 
     Nothing is computed: tensors have no values.
     """
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -588,8 +553,6 @@ class HostIoRunner(Runner):
         self._outputs = self._inner.infer(feed.device)
 
     def _download(self, feed: HostFeed) -> None:  # noqa: ARG002 - a stage is called with the feed
-        import torch
-
         outputs = flatten(self._outputs)
         if not self._host_outputs:  # the first call allocates memory for the outputs
             self._host_outputs = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]

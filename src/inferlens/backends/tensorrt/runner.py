@@ -49,12 +49,14 @@ from inferlens.backends.tensorrt.library import (
     new_logger,
     shape_text,
 )
-from inferlens.errors import Unsupported, one_line
+from inferlens.errors import LateModule, Unsupported, one_line
 from inferlens.models.inputs import make_inputs, one_or_all
 from inferlens.models.model import Model
 from inferlens.record.files import write_whole
 from inferlens.record.profile import Layers
 from inferlens.spec.case import Case, TensorSpec
+
+torch: Any = LateModule("torch")
 
 # PyTorch's types by the names of TensorRT's.
 TYPES = {
@@ -96,8 +98,6 @@ class Engine:
             self._use_cache(cache)
 
     def dtype(self, name: str) -> Any:
-        import torch
-
         kind = self.cuda_engine.get_tensor_dtype(name).name
         if kind not in TYPES:
             raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch lacks.")
@@ -186,8 +186,6 @@ class BoundContext:
         return [value.tensor() if hasattr(value, "notify_shape") else value for value in self._outputs]
 
     def _bind_outputs(self) -> None:
-        import torch
-
         for name in self.engine.outputs:
             shape = tuple(self.context.get_tensor_shape(name))
             dtype = self.engine.dtype(name)
@@ -229,8 +227,6 @@ def _output_allocator_class(module: Any) -> Any:
             return self._memory.view(self._dtype)[: math.prod(self._shape)].reshape(self._shape)
 
         def _room(self, size: int) -> int:
-            import torch
-
             if self._memory is None or self._memory.numel() < size:
                 self._memory = torch.empty(max(size, 256) + 15 & ~15, dtype=torch.uint8, device="cuda")
             return int(self._memory.data_ptr())
@@ -273,8 +269,6 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         self.clock: Clock = CudaClock()
 
     def __enter__(self) -> EngineRunner:
-        import torch
-
         content = self.build()
         with ExitStack() as entered:
             stream = torch.cuda.Stream()
@@ -303,8 +297,6 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        import torch
-
         if kind is None:
             torch.cuda.synchronize(self.calls[0].stream.device)  # for all streams
             self.engine.save_kernels()
@@ -321,8 +313,6 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
 
     def take(self, inputs: Mapping[str, Any]) -> Feed:
         """Return the tensors themselves where they have the engine's types, are contiguous, aligned and on the GPU."""
-        import torch
-
         feed = {}
         for name, own in self._inputs.items():
             value = converted_tensor(inputs[name], own.dtype, own.device, torch.contiguous_format)
@@ -417,13 +407,9 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         ]
 
     def _tensor(self, array: Any, spec: TensorSpec) -> Any:
-        import torch
-
         return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
     def _capture(self, call: BoundContext) -> Any:
-        import torch
-
         if call.has_dynamic_outputs:
             raise Unsupported(
                 "The shape of an output depends on the data, which a CUDA graph cannot hold.", hint="without cuda_graph"
@@ -448,10 +434,11 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
 
 def _graph_replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
     """Return a call that replays ``graph`` on ``stream``: a replay uses the current stream."""
-    import torch
+
+    on_stream = torch.cuda.stream
 
     def replay(_: Feed) -> None:
-        with torch.cuda.stream(stream):
+        with on_stream(stream):
             graph.replay()
 
     return replay

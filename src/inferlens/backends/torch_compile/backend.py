@@ -77,7 +77,7 @@ from inferlens.backends.pytorch.runner import (
 )
 from inferlens.backends.scripts import program_script
 from inferlens.backends.torch_compile.layers import QUANTIZED_PRODUCTS, InductorNames, TracingCompiler
-from inferlens.errors import Unsupported, library, reason
+from inferlens.errors import LateModule, Unsupported, library, reason
 from inferlens.models.model import Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.models.work import decompose_fused_operators
@@ -85,6 +85,8 @@ from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, PRECISIONS, QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
 from inferlens.spec.hints import Hint
 from inferlens.units import plural
+
+torch: Any = LateModule("torch")
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 AUTOTUNE_MODES = ("max-autotune", "max-autotune-no-cudagraphs")  # these tune by coordinate descent too
@@ -278,8 +280,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Return no inference mode for torchao's weights, which torch before 2.14 cannot compile there."""
-        import torch
-
         return torch.no_grad() if self._quantizes_linear else super().without_gradients()
 
     @property
@@ -298,7 +298,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Compile by calling once, or until CUDA graphs are recorded."""
-        import torch
         import torch._inductor.config
         from torch._dynamo.utils import counters
 
@@ -319,8 +318,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     def _compile(self, module: Any) -> Callable[..., Any]:
         """Return the compiled module, called until it is ready."""
-        import torch
-
         arguments: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
         arguments |= {"dynamic": self._options.dynamic, "fullgraph": self._options.fullgraph}
         compiled = torch.compile(self.forward(module), **arguments)
@@ -374,8 +371,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
         return sources_by_match(launched, self._matched)
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        import torch
-
         self._call = not_entered
         CompiledRunner.entered -= 1
         if CompiledRunner.entered == 0:
@@ -423,8 +418,6 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
 
     It is always read from a file, so that the measured module is the one that is loaded later.
     """
-    import torch
-
     library(OPERATORS, extra="quantize")
     path = recorded_file(preparation, SUFFIX) or keep_with_record(
         preparation, quantized_program(model, case, preparation)
@@ -467,8 +460,6 @@ def quantized_program(model: Model, case: Case, preparation: Preparation) -> Pat
 
 
 def _quantize(model: Model, case: Case) -> Any:
-    import torch
-
     pt2e = library("torchao.quantization.pt2e.quantize_pt2e", extra="quantize")
     x86 = library(OPERATORS, extra="quantize")
     with warnings.catch_warnings(), torch.no_grad():
@@ -492,7 +483,6 @@ def _quantize(model: Model, case: Case) -> Any:
 
 def int8_share(module: Any, feed: tuple[Any, ...]) -> float:
     """Return the share of a graph's multiply-adds with quantized factors; nothing is computed."""
-    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -519,8 +509,6 @@ def quantize_linear(
     module: Any, model: Model, case: Case, preparation: Preparation, fp8_scales: str = "tensor"
 ) -> None:
     """Quantize the linear layers of ``module`` and their inputs to the case's precision, in place."""
-    import torch
-
     quantization = library("torchao.quantization", extra="quantize")
     modules, keep = dict(module.named_modules()), kept_layers(case)
     check_kept(case, modules)
@@ -553,7 +541,5 @@ def quantize_linear(
 
 
 def _module_precision(module: Any) -> str:
-    import torch
-
     kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
     return next((kinds[parameter.dtype] for parameter in module.parameters() if parameter.dtype in kinds), "fp32")

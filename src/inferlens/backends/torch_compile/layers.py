@@ -24,8 +24,11 @@ from msgspec.structs import replace
 from inferlens.backends.profiling.kernels import Call, OperatorNames, number_calls, outermost_operators
 from inferlens.backends.profiling.layers import LayerTimes
 from inferlens.backends.profiling.traces import SPAN_PREFIX, TracedOperator
+from inferlens.errors import LateModule
 from inferlens.record.profile import Layer, Tensor
 from inferlens.trace.kernels import first_precision
+
+torch: Any = LateModule("torch")
 
 PROVENANCE_HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
 GRAPH_SPAN = f"{SPAN_PREFIX}graph "
@@ -114,7 +117,6 @@ class TracingCompiler:
     """
 
     def __init__(self, module: Any, mode: str, *, on_gpu: bool) -> None:
-        import torch
         from torch import _inductor as inductor
 
         settings: dict[str, Any] = dict(inductor.list_mode_options(mode))
@@ -131,7 +133,6 @@ class TracingCompiler:
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compile one of Dynamo's graphs; its calls are in a span with the graph's number."""
-        import torch
         from torch._functorch import config
         from torch._inductor.compile_fx import compile_fx
         from torch._inductor.graph import GraphLowering
@@ -150,8 +151,10 @@ class TracingCompiler:
             )
             compiled = compile_fx(graph, inputs, config_patches=self._settings)
 
+        record_function = torch.profiler.record_function
+
         def called(*arguments: Any) -> Any:
-            with torch.profiler.record_function(span):
+            with record_function(span):
                 return compiled(*arguments)
 
         return called

@@ -86,7 +86,7 @@ from inferlens.backends.torch_tensorrt.runner import (
     compile_step,
     detailed_engines,
 )
-from inferlens.errors import Unsupported, library, reason
+from inferlens.errors import LateModule, Unsupported, library, reason
 from inferlens.models.compiled import built_option, copy_with_provenance, new_provenance, write_provenance
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Format, Model
@@ -95,6 +95,8 @@ from inferlens.record.builds import Partition, Segment, partition_of
 from inferlens.record.record import Gpu
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec, check_kept, kept_layers
 from inferlens.spec.hints import Hint
+
+torch: Any = LateModule("torch")
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
@@ -251,8 +253,6 @@ class Dynamo(CompilingRunner):
     alternative = "--backend torch_tensorrt:compile"
 
     def export(self, module: Any) -> Any:
-        import torch
-
         dimensions = export_dimensions(module, self.model.inputs)
         with self._export_context():
             return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
@@ -284,8 +284,6 @@ class Compile(CompilingRunner):
     _captured_graphs: CapturedGraphs
 
     def __enter__(self) -> Compile:
-        import torch
-
         super().__enter__()
         # It was compiled outside of inference mode, and would be compiled again inside.
         self._entered.enter_context(torch.inference_mode(mode=False))
@@ -293,8 +291,6 @@ class Compile(CompilingRunner):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        import torch
-
         self._call, self.compiled = not_entered, None
         self._captured_graphs = CapturedGraphs()
         torch._dynamo.reset()  # releases the compiled code and its engines
@@ -302,7 +298,6 @@ class Compile(CompilingRunner):
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """Return the compiled module, called with both the example and the measured inputs."""
-        import torch
         from torch._dynamo.utils import counters
 
         torch._dynamo.reset()
@@ -343,8 +338,6 @@ class ScriptBase(CompilingRunner):
         return cast("Callable[..., Any]", compiled)
 
     def save(self, path: Path) -> None:
-        import torch
-
         with compile_step(self.model.name, f"save as {path.suffix}"):
             torch.jit.save(self.compiled, str(path))
 
@@ -373,8 +366,6 @@ class TraceFrontEnd(ScriptBase):
 
     def export(self, module: Any) -> Any:
         """Return a trace with flat outputs, since the front end takes no dictionaries."""
-        import torch
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", torch.jit.TracerWarning)
             return torch.jit.trace(flat_outputs(module), self.example(), check_trace=False)
@@ -386,8 +377,6 @@ class ScriptFrontEnd(ScriptBase):
     variant = "ts-script"
 
     def export(self, module: Any) -> Any:
-        import torch
-
         with ignore_deprecations():
             return torch.jit.script(module)
 
@@ -417,8 +406,6 @@ CONFIGS = {"int8": "INT8_DEFAULT_CFG", "fp8": "FP8_DEFAULT_CFG"}
 
 def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
     """Quantize convolutions and linear layers of the model's module, in place, on the CPU and in fp32."""
-    import torch
-
     check_kept(case, dict(model.module.named_modules()) if model.module is not None else ())
     work = flops_by_module(model.module, example_feed(model, case, "fp32"))
     modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # importing takes seconds
@@ -498,8 +485,6 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         library = find_library()
         if isinstance(library, Absence):
             return Capabilities(formats=(*FORMATS, "torchscript", "torch_tensorrt"), absent=(library,))
-        import torch
-
         precisions, limits = cuda_precisions(torch)
         script = tuple(precision for precision in precisions if precision != "bf16")
         quantizable, lacking = cuda_quantized(torch)

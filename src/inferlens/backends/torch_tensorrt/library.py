@@ -28,8 +28,10 @@ from inferlens.backends.availability import (
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.pytorch.runner import precision_dtype
 from inferlens.backends.tensorrt.library import FLAVOURS, option_words
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
+from inferlens.errors import InferlensError, LateModule, MissingLibrary, Unsupported, suggestion
 from inferlens.spec.case import Case
+
+torch: Any = LateModule("torch")
 
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
@@ -117,8 +119,6 @@ def assume_gpu() -> Iterator[str]:
 
     Only lowering and partitioning work then. The library stays imported, so the process is of no other use.
     """
-    import torch
-
     if torch.cuda.is_available():
         yield ""
         return
@@ -212,8 +212,6 @@ def dynamo_settings(
 
 def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]:
     """Return the arguments of ``torch_tensorrt.ts.compile``."""
-    import torch
-
     names = (name.removeprefix("torch.ops.").split(".") for name in executed_ops(options.torch_executed_ops))
     return {
         "min_block_size": options.min_block_size,
@@ -235,8 +233,6 @@ def executed_ops(text: str) -> list[str]:
 
 
 def _overloads(word: str) -> Iterator[str]:
-    import torch
-
     space, _, rest = word.removeprefix("torch.ops.").replace("::", ".").partition(".")
     name, _, overload = rest.partition(".")
     packet = getattr(getattr(torch.ops, space), name, None) if name else None

@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends.torch_tensorrt.library import replace_attributes
-from inferlens.errors import reason
+from inferlens.errors import LateModule, reason
 from inferlens.record.builds import (
     Interruption,
     Operator,
@@ -33,6 +33,8 @@ from inferlens.record.builds import (
     merged,
     partition_of,
 )
+
+torch: Any = LateModule("torch")
 
 ENGINE_MODULES = ("TorchTensorRTModule", "PythonTorchTensorRTModule")  # classes of modules with an engine
 CALL_NODES = ("call_function", "call_method", "call_module")
@@ -77,8 +79,6 @@ class LoweredGraph:
         """Return the segments at another ``min_block_size``; none for a graph without operators."""
         if not any(node.op in CALL_NODES for node in self._module.graph.nodes):
             return ()
-        import torch
-
         clone = torch.fx.GraphModule(self._module, copy.deepcopy(self._module.graph))  # partitioning changes it
         return self._segments_of(self._partition_again(clone, min_block_size=min_block_size)[0])
 
@@ -168,8 +168,6 @@ def partition_choices(graphs: Sequence[LoweredGraph], own: int) -> dict[str, Any
 
 def without_weights(graph_module: Any) -> Any:
     """Return a copy of a graph whose weights have a shape and a type but no values."""
-    import torch
-
     graph = copy.deepcopy(graph_module.graph)
     root: dict[str, Any] = {}
     for node in graph.nodes:
@@ -191,8 +189,6 @@ def compiled_partition(
 
     ``wrapped`` is the model's path inside a trace.
     """
-    import torch
-
     if isinstance(compiled, torch.jit.ScriptModule):
         compiled = compiled.inlined_graph
     if isinstance(compiled, torch.fx.GraphModule):
@@ -225,8 +221,6 @@ def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Se
 
 def _graph_parts(module: Any) -> Iterator[Segment]:
     """Yield engines and operators of a graph module and its submodules."""
-    import torch
-
     for node in module.graph.nodes:
         if node.op not in CALL_NODES:
             continue
@@ -317,7 +311,6 @@ def set_paths(graph_module: Any, module: Any) -> None:
 @contextmanager
 def keep_paths() -> Iterator[None]:
     """Keep module paths while Dynamo's graphs are lowered, as Inductor does; if that fails they are lost."""
-    import torch
     from torch.fx.traceback import preserve_node_meta
 
     backends = import_module(BACKENDS)

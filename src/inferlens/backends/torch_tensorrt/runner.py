@@ -51,7 +51,7 @@ from inferlens.backends.torch_tensorrt.partitions import (
     clean_path,
     compiled_partition,
 )
-from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
+from inferlens.errors import InferlensError, LateModule, Unsupported, is_short_of_memory, reason
 from inferlens.models.compiled import Provenance, read_provenance
 from inferlens.models.model import Model
 from inferlens.record.builds import Segment
@@ -59,6 +59,8 @@ from inferlens.record.file_kind import COMPILED_PROGRAM, file_kind
 from inferlens.record.profile import Layer, Layers
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
+
+torch: Any = LateModule("torch")
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
@@ -198,8 +200,6 @@ def _modules(compiled: Any) -> list[tuple[str, Any]]:
 
 def _native(part: Any) -> Iterator[tuple[str, Any]]:
     """Yield the engines that a module holds as attributes or, of a script module, that its graph reads."""
-    import torch
-
     if not isinstance(part, torch.jit.ScriptModule):
         for name, value in vars(part).items():
             if isinstance(value, torch.ScriptObject) and ENGINE_TYPE in str(value._type()):
@@ -311,8 +311,6 @@ class CompiledModule:
 
     def scopes(self) -> AbstractContextManager[None]:
         """Make every call of PyTorch's parts a scope of the trace, named by the part."""
-        import torch
-
         entered: list[Any] = []
 
         def enter(name: str) -> None:
@@ -503,8 +501,6 @@ def check_file(path: Path, provenance: Provenance | None, library: Library) -> N
 
 def open_module(path: Path) -> Any:
     """Return the module in a file, on the GPU; both kinds hold pickles, which can run any code."""
-    import torch
-
     try:
         with ignore_deprecations():
             if path.suffix in (".ep", ".pt2") or file_kind(path).title == COMPILED_PROGRAM:
@@ -521,8 +517,6 @@ def open_module(path: Path) -> Any:
 @contextmanager
 def compile_step(name: str, step: str, hint: str = "") -> Iterator[None]:
     """Turn exceptions of a step into Unsupported, except for a lack of memory."""
-    import torch
-
     try:
         # Outside of PyTorch's inference mode, which an export would trace into the graph.
         with ignore_deprecations(), torch.inference_mode(mode=False), torch.no_grad():
