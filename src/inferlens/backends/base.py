@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 
 import msgspec
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock, nvtx_range
@@ -53,6 +53,15 @@ def arrays_in_order(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array
         raise InferlensError(message, expected=f"arrays named {', '.join(names)}", hint=hint)
     return [inputs[name] for name in names]
 
+
+# Options of several backends.
+Tf32 = Annotated[
+    bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
+]
+Ranges = Annotated[
+    Literal["minmax", "entropy", "percentile"],
+    Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
+]
 
 THREADS = "threads"  # a knob that is not an option of the backend
 
@@ -207,15 +216,12 @@ def merge_capabilities(capabilities: Sequence[Capabilities]) -> Capabilities:
     """Return the union of a backend's capabilities in several environments; absent is what all of them lack."""
     first, *others = capabilities
     absent = [{(absence.variant, absence.device) for absence in can.absent} for can in others]
+    supports = {(support.variant, support.device): support for can in capabilities for support in can.supports}
     return msgspec.structs.replace(
         first,
         formats=tuple(dict.fromkeys(format for can in capabilities for format in can.formats)),
-        supports=tuple(
-            {(support.variant, support.device): support for can in capabilities for support in can.supports}.values()
-        ),
-        absent=tuple(
-            absence for absence in first.absent if all((absence.variant, absence.device) in its for its in absent)
-        ),
+        supports=tuple(supports.values()),
+        absent=tuple(item for item in first.absent if all((item.variant, item.device) in lacks for lacks in absent)),
     )
 
 
@@ -357,9 +363,8 @@ class Backend(ABC):
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
     distributions: ClassVar[tuple[str, ...]] = ()  # packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # settings that tuning tries
-    recommended: ClassVar[
-        tuple[Recommendation, ...]
-    ] = ()  # configurations that ``bench`` runs by default; empty: the default variant
+    # Configurations that ``bench`` runs by default; empty: the default variant.
+    recommended: ClassVar[tuple[Recommendation, ...]] = ()
     excluded_devices: ClassVar[tuple[str, ...]] = ()  # devices on which ``bench`` runs it only by name
     untested_variants: ClassVar[tuple[str, ...]] = ()  # variants written from documentation alone
 

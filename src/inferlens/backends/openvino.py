@@ -234,9 +234,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
                 [(name, [size.get_length() if size.is_static else "?" for size in shape]) for name, shape in inputs],
                 self.model.inputs,
             )
-            # With fixed sizes OpenVINO can plan memory.
-            names = {spec.name: spec.shape for spec in self.model.inputs}
-            graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
+            fix_sizes(graph, self.model)  # so that OpenVINO can plan memory
         with unsupported_on_error("OpenVINO cannot compile the graph"):
             self.compiled = core.compile_model(graph, "CPU", self._properties())
         self.request = self.compiled.create_infer_request()
@@ -245,9 +243,8 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def place(self, inputs: Inputs) -> list[Any]:
         """Return tensors over copies of the arrays, in the graph's types and order."""
-        names = [spec.name for spec in self.model.inputs]
-        arrays = zip(names, arrays_in_order(inputs, self.model.inputs), strict=True)
-        return self._tensors({name: np.array(array, copy=True) for name, array in arrays})
+        arrays_in_order(inputs, self.model.inputs)  # raises for other names
+        return self._tensors({name: np.array(array, copy=True) for name, array in inputs.items()})
 
     def take(self, inputs: Mapping[str, Any]) -> list[Any]:
         """Return tensors over the arrays themselves, where those have the graph's types."""
@@ -266,8 +263,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
     def infer(self, feed: list[Any]) -> Any:
         """Call the request on this thread; a new feed is set first, without a copy."""
         if feed is not self._bound_feed:
-            for index, tensor in enumerate(feed):
-                self.request.set_input_tensor(index, tensor)
+            set_inputs(self.request, feed)
             self._bound_feed = feed
         return self.request.infer(share_outputs=True)  # views; the default copies the outputs
 
@@ -279,8 +275,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         def infer(feed: list[Any]) -> Any:
             if not bound:
                 bound.append(feed)
-                for index, tensor in enumerate(feed):
-                    request.set_input_tensor(index, tensor)
+                set_inputs(request, feed)
             return request.infer(share_outputs=True)
 
         return infer
@@ -310,8 +305,19 @@ class OpenVinoRunner(Runner, LayerProfiler):
         return properties
 
 
-# The script that runs a deployed graph with OpenVINO alone
+def fix_sizes(graph: Any, model: Model) -> None:
+    """Give the inputs of a graph the sizes of the model's."""
+    shapes = {spec.name: spec.shape for spec in model.inputs}
+    graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
 
+
+def set_inputs(request: Any, feed: list[Any]) -> None:
+    """Make a request read the tensors of ``feed``, without a copy."""
+    for index, tensor in enumerate(feed):
+        request.set_input_tensor(index, tensor)
+
+
+# The script that runs a deployed graph with OpenVINO alone
 
 SCRIPT = """
 def run(*inputs):
@@ -354,8 +360,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
         feeds = list(calibration_feeds(model, case))
         with unsupported_on_error("NNCF cannot quantize the graph"):
             graph = openvino.Core().read_model(str(path))
-            shapes = {spec.name: spec.shape for spec in model.inputs}
-            graph.reshape({port: shapes[name] for port in graph.inputs for name in port.names if name in shapes})
+            fix_sizes(graph, model)
             names = [node.get_friendly_name() for node in graph.get_ordered_ops() if node.get_type_name() != "Constant"]
             kept_operations = [name for name in names if original_name(name, keep)]
             quantized = nncf.quantize(
@@ -376,10 +381,9 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
 def _has_attention(graph: Any) -> bool:
     """Return whether a softmax is within the graph and not at its end; NNCF treats attention differently."""
     softmax = [node for node in graph.get_ordered_ops() if node.get_type_name() in ("Softmax", "SoftMax")]
+    readers = (port.get_node() for node in softmax for port in node.output(0).get_target_inputs())
     inner = ("MatMul", "Reshape", "Transpose", "Multiply", "Convert", "Dropout")
-    return any(
-        port.get_node().get_type_name() in inner for node in softmax for port in node.output(0).get_target_inputs()
-    )
+    return any(node.get_type_name() in inner for node in readers)
 
 
 def _has_normalization(graph: Any) -> bool:
@@ -402,10 +406,8 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
         return 0.0
     quantized_outputs: set[str] = set()
     for notes in map(node_information, compiled.get_runtime_model().get_ordered_ops()):
-        outputs = {
-            onnx_node.outputs[0]
-            for onnx_node in original_nodes(notes["originalLayersNames"], notes["layerType"], graph)
-        }
+        nodes = original_nodes(notes["originalLayersNames"], notes["layerType"], graph)
+        outputs = {node.outputs[0] for node in nodes}
         if notes["layerType"] == "Subgraph" and any(shares.get(name) for name in outputs):
             return None
         if notes.get("runtimePrecision") in ("i8", "u8"):
@@ -422,11 +424,8 @@ def int8_share(compiled: Any, path: Path, model: Model) -> float | None:
 
 WARMUP_RUNS = 2  # discarded runs of a new compilation, with cold caches
 MEASURED_RUNS = 3  # measured runs of a compilation
-RUNS_PER_COMPILATION = WARMUP_RUNS + MEASURED_RUNS
-CLOCK = (
-    "OpenVINO's performance counters; each run's own time, within "
-    f"{RUNS_PER_COMPILATION} microseconds, from their means"
-)
+CLOCK = f"OpenVINO's performance counters; each run's own time, within {WARMUP_RUNS + MEASURED_RUNS} microseconds, \
+from their means"
 INSERTED = "by OpenVINO, to change type or memory order"
 INSERTED_BY_QUANTIZING = "by quantization, to change type"
 PRODUCT_KINDS = ("Convolution", "Deconvolution", "FullyConnected", "MatMul")
@@ -483,12 +482,13 @@ def profile_nodes(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         time_runs(runner, feed, WARMUP_RUNS, after)
         clocked += time_runs(runner, feed, min(MEASURED_RUNS, runs - len(clocked.whole)), after)
     graph = read_nodes(path)
-    ran = {counter.name for counter in counters if counter.has_run}
+    ran = [counter for counter in counters if counter.has_run]
+    names = {counter.name for counter in ran}
+    absent = {"begins": "the library does not report when a layer began"}
     return clocked.layers(
-        (_layer(counter, described.get(counter.name), graph, ran) for counter in counters if counter.has_run),
+        (_layer(counter, described.get(counter.name), graph, names) for counter in ran),
         clock=CLOCK,
-        absent={"begins": "the library does not report when a layer began"}
-        | ({"modules": graph.absent} if graph.absent else {}),
+        absent=absent | ({"modules": graph.absent} if graph.absent else {}),
     )
 
 

@@ -253,9 +253,7 @@ class ModulePaths:
         for path, part in named:
             first.setdefault(id(part), path)
         self._types = {path: getattr(part, "original_name", type(part).__name__) for path, part in named}
-        self._first_paths = {
-            path: first[id(part)] for path, part in named
-        }  # TorchScript may use any of a module's paths
+        self._first_paths = {path: first[id(part)] for path, part in named}  # TorchScript may use any of them
         self._wrapped = wrapped
         self.names_seen = False  # whether any node has a module
 
@@ -334,11 +332,7 @@ class ScriptNames(OperatorNames):
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """Return the operators of a run that the interpreter called itself."""
-        return number_calls(
-            outermost_operators(
-                root, lambda traced_operator: "::" in traced_operator.name or traced_operator.name.startswith("fused_")
-            )
-        )
+        return number_calls(outermost_operators(root, lambda name: "::" in name or name.startswith("fused_")))
 
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by module and operator, with a number among equals; a loop's turns share a layer."""
@@ -379,10 +373,8 @@ def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
         kind, parts = node.kind(), [node]
         if kind == GROUP:
             parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
-        blocks = [nodes_of(inner, modules) for inner in node.blocks()]
-        result.append(
-            ExecutedNode(kind, tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts)), blocks)
-        )
+        kinds, paths = tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts))
+        result.append(ExecutedNode(kind, kinds, paths, [nodes_of(inner, modules) for inner in node.blocks()]))
     return result
 
 
@@ -439,12 +431,8 @@ def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> P
         after: Paths = dict(paths) if node.name == LOOP else {}
         turn = paths
         while turn and node.blocks:
-            more = [
-                path
-                for block in node.blocks
-                for path in follow_paths(block, words, turn).items()
-                if _keep_better(after, *path)
-            ]
+            inside = (path for block in node.blocks for path in follow_paths(block, words, turn).items())
+            more = [path for path in inside if _keep_better(after, *path)]
             turn = dict(more) if node.name == LOOP else {}
         if not node.blocks:
             for at, (passed, item) in paths.items():

@@ -82,19 +82,17 @@ def cast_folded_weights(path: Path) -> None:
     model = onnx.load(str(path), load_external_data=False)
     folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
     mixed = {name for node in folded for name in node.input[1:]}
-    stray = [
-        item for item in model.graph.initializer if item.name in mixed and item.data_type == onnx.TensorProto.FLOAT
-    ]
+    fp32, bf16 = onnx.TensorProto.FLOAT, onnx.TensorProto.BFLOAT16
+    stray = [item for item in model.graph.initializer if item.name in mixed and item.data_type == fp32]
     for tensor in stray:
         values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)
         raw = values.view(torch.int16).numpy().tobytes()
-        kind = onnx.TensorProto.BFLOAT16
-        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims, raw_data=raw))
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=bf16, dims=tensor.dims, raw_data=raw))
     names = {tensor.name for tensor in stray}
     names |= {name for node in model.graph.node if names & set(node.input) for name in node.output}
     for value in model.graph.value_info:
-        if value.name in names and value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
-            value.type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+        if value.name in names and value.type.tensor_type.elem_type == fp32:
+            value.type.tensor_type.elem_type = bf16
     if stray:
         onnx.save(model, str(path))
 
@@ -147,10 +145,8 @@ def check_outputs(model: Model) -> None:
     if model.format != "onnx" or model.path is None:
         return
     for value in onnx_graph(model.path).graph.output:
-        if (kind := (value.type.WhichOneof("value") or "tensor_type").removesuffix("_type")) not in (
-            "tensor",
-            "sparse_tensor",
-        ):
+        kind = (value.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
+        if kind not in ("tensor", "sparse_tensor"):
             raise Unsupported(
                 f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
                 hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",
@@ -229,14 +225,11 @@ class OnnxNodes:
     def product_before(self, node: OnnxNode) -> list[OnnxNode]:
         """Return the product that computes the first input of ``node``, if there is one."""
         while node.kind not in PRODUCTS:
-            makers = [
-                onnx_node
-                for name in node.inputs
-                if (onnx_node := self.by_output.get(name)) and onnx_node.kind not in CONSTANT_KINDS
-            ]
-            if not makers:
+            makers = (self.by_output[name] for name in node.inputs if name in self.by_output)
+            maker = next((item for item in makers if item.kind not in CONSTANT_KINDS), None)
+            if maker is None:
                 return []
-            node = makers[0]
+            node = maker
         return [node]
 
     def nodes_between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
@@ -276,14 +269,14 @@ def kept_nodes(path: Path, case: Case) -> tuple[str, ...]:
     names = [node.name for node in nodes]
     selected: set[str] = set()
     for layer in kept_layers(case):
-        named = [
+        inside = [
             node.name
             for node in nodes
             if node.name == layer or any(f"{module}.".startswith(f"{layer}.") for module in node.modules)
         ]
-        if not named:
+        if not inside:
             raise unknown_layer(layer, dict.fromkeys([*module_paths(nodes), *names]))
-        selected.update(named)
+        selected.update(inside)
     return tuple(name for name in names if name in selected)
 
 
@@ -336,10 +329,9 @@ class OnnxLayers:
         self.inputs = tuple(_tensor(item) for item in graph.input if item.name not in weights)
         self.outputs = tuple(map(_tensor, graph.output))
         self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in CONSTANT_KINDS)
-        inside = sorted(
-            {node.op_type for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute)}
-        )
-        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(", ".join(inside)),) if inside else ()
+        outer = (node for node in graph.node if any(item.graphs or item.HasField("g") for item in node.attribute))
+        inside = ", ".join(sorted({node.op_type for node in outer}))
+        self.notes: tuple[str, ...] = (HIDDEN_GRAPHS.format(inside),) if inside else ()
         if not any(layer.modules for layer in self.layers):
             self.notes += (f"modules: {NO_SCOPES}",)
 

@@ -216,6 +216,7 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
     model = onnx.shape_inference.infer_shapes(model)
     own = {name: tuple(np.array(end, np.float32) for end in ends) for name, ends in ranges.items()}
     activations, weights = (getattr(QuantType, name) for name in dialect.types)
+    scales = {"TensorQuantOverrides": _fp8_scales(model.graph, ranges)} if dialect.fp8 else {}
     quantizer = QDQQuantizer(
         model,
         dialect.per_channel,
@@ -226,7 +227,7 @@ def _quantize(plain: Path, written: Path, dialect: Dialect, ranges: Ranges, keep
         [],
         [*keep, *_excluded_nodes(model.graph)],
         list(dialect.operators),
-        {**dialect.extra, **({"TensorQuantOverrides": _fp8_scales(model.graph, ranges)} if dialect.fp8 else {})},
+        {**dialect.extra, **scales},
     )
     quantizer.quantize_model()
     quantizer.model.topological_sort()
@@ -321,20 +322,20 @@ def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     if not any(node.op_type in (*PRODUCTS, *QUANTIZED_OPERATORS) for node in loaded.graph.node):
         return 0.0
     makers = {name: node for node in loaded.graph.node for name in node.output}
+
+    def is_quantized(name: str) -> bool:
+        node = makers.get(name)
+        while node is not None and node.op_type in VIEWS and node.op_type != "DequantizeLinear":
+            node = makers.get(node.input[0])
+        return node is not None and node.op_type == "DequantizeLinear"
+
     quantized = [
         shares.get(node.output[0], 0.0)
         for node in loaded.graph.node
         if node.op_type in QUANTIZED_OPERATORS
-        or all(_is_quantized(node.input[place], makers) for place in PRODUCTS.get(node.op_type, ()))
+        or all(is_quantized(node.input[place]) for place in PRODUCTS.get(node.op_type, ()))
     ]
     return sum(quantized) if shares else None
-
-
-def _is_quantized(name: str, makers: dict[str, Any]) -> bool:
-    node = makers.get(name)
-    while node is not None and node.op_type in VIEWS and node.op_type != "DequantizeLinear":
-        node = makers.get(node.input[0])
-    return node is not None and node.op_type == "DequantizeLinear"
 
 
 def cache_key(model: Model, case: Case, *made_with: str) -> str:
@@ -456,17 +457,14 @@ def _insert_switches(model: Any, plain_model: Any) -> list[str]:
     graph = model.graph
     producers = {name: node for node in graph.node for name in node.output}
     present = {node.name for node in graph.node}
-    plain_nodes = {node.name: node for node in plain_model.graph.node}
+    plain_inputs = {node.name: node.input for node in plain_model.graph.node}
     plain_producers = {name: node for node in plain_model.graph.node for name in node.output}
     floats = {item.name: item for item in plain_model.graph.initializer}
     read = {  # dequantized tensors: the input of the same operator in the plain graph
-        name: plain_nodes[node.name].input[place]
+        name: plain
         for node in graph.node
-        if node.name in plain_nodes
-        for place, name in enumerate(node.input)
-        if name in producers
-        and producers[name].op_type == "DequantizeLinear"
-        and place < len(plain_nodes[node.name].input)
+        for name, plain in zip(node.input, plain_inputs.get(node.name, ()), strict=False)
+        if name in producers and producers[name].op_type == "DequantizeLinear"
     } | {item.name: item.name for item in plain_model.graph.output}
     names: list[str] = []
     nodes: list[Any] = []
@@ -555,12 +553,8 @@ def cached_file(path: Path, preparation: Preparation, write: Callable[[Path, Pha
 
 def recorded_file(preparation: Preparation, suffix: str) -> Path | None:
     """Return the quantized file with ``suffix`` that the loaded record keeps, or ``None``."""
-    path = (
-        preparation.export_folder / QUANTIZED_FOLDER
-        if preparation.cached_only and preparation.export_folder
-        else Path()
-    )
-    return next(path.glob(f"*{suffix}"), None) if path.name else None
+    folder = preparation.export_folder if preparation.cached_only else None
+    return next((folder / QUANTIZED_FOLDER).glob(f"*{suffix}"), None) if folder else None
 
 
 def keep_with_record(preparation: Preparation, path: Path) -> Path:

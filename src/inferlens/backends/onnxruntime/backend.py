@@ -7,6 +7,7 @@ silent run on another one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,10 +29,12 @@ from inferlens.backends.base import (
     Knob,
     Preparation,
     Quantizer,
+    Ranges,
     Recommendation,
     Runner,
     Saver,
     Support,
+    Tf32,
 )
 from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
 from inferlens.backends.onnx.quantize import (
@@ -79,9 +82,7 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     inter_op_threads: Annotated[
         int, Meta(description="threads for execution_mode parallel; 0 is ONNX Runtime's own choice", ge=0)
     ] = 0
-    tf32: Annotated[
-        bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
-    ] = False
+    tf32: Tf32 = False
     cudnn_conv_algo_search: Annotated[
         Literal["EXHAUSTIVE", "HEURISTIC", "DEFAULT"], Meta(description="how cuDNN's convolution algorithms are chosen")
     ] = "EXHAUSTIVE"
@@ -99,10 +100,7 @@ class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["static", "dynamic"],
         Meta(description="dynamic: ranges are found in every call, for matrix products with weights alone; no data"),
     ] = "static"
-    ranges: Annotated[
-        Literal["minmax", "entropy", "percentile"],
-        Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
-    ] = "minmax"
+    ranges: Ranges = "minmax"
     cuda_graph: Annotated[
         bool, Meta(description="capture the graph's kernels in a CUDA graph; all nodes must run on the GPU")
     ] = False
@@ -147,37 +145,24 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         torch, no_torch = import_library("torch", "PyTorch", "torch")  # for tensors and events on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
-        absences = {name: (None if name == "cpu" else no_gpu) or provider_absence(ort, name) for name in self.variants}
-        precisions = {"cpu": ("fp32", "fp16", *QUANTIZED), "cuda": (*on_gpu, *QUANTIZED) if on_gpu else ()}
+        supports, absent = [], []
+        for variant in self.variants:
+            device, on_cpu = PROVIDERS[variant].device, variant == "cpu"
+            if lack := (None if on_cpu else no_gpu) or provider_absence(ort, variant):
+                absent.append(Absence(variant, lack.reason, lack.hint, device))
+                continue
+            precisions = ("fp32", "fp16", *QUANTIZED) if on_cpu else (*on_gpu, *QUANTIZED)
+            quantizes, keeps = (("int8",), ("fp32",)) if on_cpu else ((), ())
+            supports.append(Support(variant, device, precisions, (), quantizes, keeps, {"quantize": "dynamic"}))
+        limits |= {"cpu/bf16": NO_BF16, "cpu/fp8": NO_FP8} | dict.fromkeys(GPU_QUANTIZED, NO_GPU_QUANTIZING)
+        versions = {"onnxruntime": str(ort.__version__)} | onnx_versions() | (torch_versions(torch) if torch else {})
         return Capabilities(
             formats=formats,
-            supports=tuple(
-                Support(
-                    variant,
-                    PROVIDERS[variant].device,
-                    precisions[PROVIDERS[variant].device],
-                    quantizes=("int8",) if variant == "cpu" else (),
-                    keeps=("fp32",) if variant == "cpu" else (),
-                    without_data={"quantize": "dynamic"},
-                )
-                for variant, absence in absences.items()
-                if absence is None
-            ),
-            absent=tuple(
-                Absence(variant, absence.reason, absence.hint, PROVIDERS[variant].device)
-                for variant, absence in absences.items()
-                if absence
-            ),
-            limits={
-                **limits,
-                "cpu/bf16": NO_BF16,
-                "cpu/fp8": NO_FP8,
-                **dict.fromkeys(GPU_QUANTIZED, NO_GPU_QUANTIZING),
-            },
+            supports=tuple(supports),
+            absent=tuple(absent),
+            limits=limits,
             dynamic_shapes=True,
-            libraries={"onnxruntime": str(ort.__version__)}
-            | onnx_versions()
-            | (torch_versions(torch) if torch else {}),
+            libraries=versions,
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
@@ -236,9 +221,8 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         if provider is None:
             return Hint()
         divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
-        if (option == "cuda_graph" and divided) or (
-            provider.lowers and option in PROVIDER_OPTIONS["CUDAExecutionProvider"]
-        ):
+        useless = provider.lowers and option in PROVIDER_OPTIONS["CUDAExecutionProvider"]
+        if useless or (option == "cuda_graph" and divided):
             return Hint()
         return super().hint(case, option, value, facts)
 
@@ -252,12 +236,8 @@ def _graph_file(model: Model, case: Case, preparation: Preparation, options: Onn
         dialect = cpu_dialect(dynamic=options.quantize == "dynamic")
         quantized_path = quantized_onnx(path, model, case, preparation, dialect, options.ranges, kept_nodes(path, case))
         return keep_with_record(preparation, quantized_path)
-    if (
-        model.format == "onnx"
-        and model.path is not None
-        and not PROVIDERS[case.variant].lowers
-        and is_installed("onnx")
-    ):
+    runs_as_it_is = model.format == "onnx" and not PROVIDERS[case.variant].lowers
+    if runs_as_it_is and model.path is not None and is_installed("onnx"):
         check_precision(model.path, case.precision)
     return onnx_file(model, case, preparation, _graph_precision(case))
 
@@ -274,8 +254,6 @@ def onnx_formats() -> tuple[Format, ...]:
 
 def onnx_versions() -> dict[str, str]:
     """Return the versions of the installed exporter libraries, without importing them."""
-    from importlib import metadata
-
     return {name: metadata.version(name) for name in ("onnx", "onnxscript") if is_installed(name)}
 
 

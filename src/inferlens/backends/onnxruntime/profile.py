@@ -48,9 +48,8 @@ VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 CAST_PREFIX = "InsertedPrecisionFreeCast_"
 BLOCKED_NAME = re.compile(r"_nchwc(_token_\d+)?$")
 TOKEN_SUFFIX = re.compile(r"_token_\d+$")  # after the name of a rewritten node
-INTEGER_OPERATORS = re.compile(
-    r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)"
-)  # operators on quantized factors
+# Operators on quantized factors.
+INTEGER_OPERATORS = re.compile(r"QLinear|QGemm|QAttention|\w+Integer|DynamicQuantize(?!Linear)")
 QUANTIZE_KINDS = ("QuantizeLinear", "DequantizeLinear")
 INSERTED_BY_QUANTIZING = "by quantization, to change type"
 KNOWN_PROVIDERS = ("CPUExecutionProvider", "CUDAExecutionProvider")  # others choose their precision themselves
@@ -129,13 +128,12 @@ def last_runs(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[Pro
         (event for event in events if event.cat == "Node" and event.name.endswith(EVENT_SUFFIX)),
         key=lambda event: (event.ts, -event.dur),
     )
-    runs_found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
-    if len(begun) < runs or not all(inside for _, inside in runs_found):
-        whole = sum(bool(inside) for _, inside in runs_found)
-        raise Unsupported(
-            f"ONNX Runtime's profile has {whole} of {runs} runs.", hint="fewer runs, or a shorter warm-up"
-        )
-    return runs_found
+    profiled = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
+    whole = sum(bool(inside) for _, inside in profiled)
+    if whole < runs:
+        message = f"ONNX Runtime's profile has {whole} of {runs} runs."
+        raise Unsupported(message, hint="fewer runs, or a shorter warm-up")
+    return profiled
 
 
 def times_by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[ProfileEvent, LayerTimes]]:
@@ -237,8 +235,8 @@ class Fusion:
 
     def node(self, name: str, kind: str) -> OnnxNode | None:
         """Return the node of the optimised graph with this name and kind, if it is the only one."""
-        onnx_node = self._optimised.by_name.get(name)
-        return onnx_node if onnx_node is not None and onnx_node.kind == kind and self._names[name] == 1 else None
+        node = self._optimised.by_name.get(name)
+        return node if node is not None and node.kind == kind and self._names[name] == 1 else None
 
     def insertion_reason(self, name: str) -> str:
         """Return why the optimiser inserted a node, or an empty string for a node of the model."""
@@ -270,17 +268,15 @@ class Fusion:
     def _sources(self, name: str) -> list[OnnxNode]:
         node = self._optimised.by_name.get(name)
         if node is None:
-            onnx_node = self._original.by_name.get(name)
-            return [onnx_node] if onnx_node else []
+            own = self._original.by_name.get(name)
+            return [own] if own else []
         if self._is_inserted(node):
             return []
         writes = {self._original_names[output] for output in node.outputs if output in self._original_names}
         if not writes:
-            readers = {onnx_node.name for output in node.outputs for onnx_node in self._readers.get(output, ())} - {
-                "",
-                name,
-            }
-            return self._original.in_graph_order(source for reader in readers for source in self.sources(reader))
+            readers = {reader.name for output in node.outputs for reader in self._readers.get(output, ())}
+            sources = (source for reader in readers - {"", name} for source in self.sources(reader))
+            return self._original.in_graph_order(sources)
         reads = {self._original_names.get(item, item) for item in node.inputs}
         return self._original.nodes_between(writes, (self._stops | reads) - writes)
 
@@ -288,9 +284,8 @@ class Fusion:
         if node.kind not in (*CONVERSIONS, *VIEWS) or len(node.outputs) != 1:
             return False
         same = VIEWS if node.kind in VIEWS else (node.kind,)
-        own = self._original.by_name.get(node.name)
-        onnx_node = self._original.by_output.get(node.outputs[0])
-        return not any(onnx_node is not None and onnx_node.kind in same for onnx_node in (own, onnx_node))
+        originals = self._original.by_name.get(node.name), self._original.by_output.get(node.outputs[0])
+        return not any(original is not None and original.kind in same for original in originals)
 
     def _follow_inserted(self) -> None:
         """Give the input and the output of an inserted node the same original name."""
@@ -320,14 +315,11 @@ class Fusion:
             maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
         return maker
 
-    def _original_node(self, node: OnnxNode) -> OnnxNode | None:
-        """Return the original of a node by its name, without the suffix of rewritten nodes."""
-        return self._original.by_name.get(node.name) or self._original.by_name.get(TOKEN_SUFFIX.sub("", node.name))
-
     def _name_outputs(self) -> None:
         """Name the remaining outputs by the original of their node, or the tensor in the node's name."""
         for node in self._optimised.nodes:
-            own = self._original_node(node)
+            by_name = self._original.by_name
+            own = by_name.get(node.name) or by_name.get(TOKEN_SUFFIX.sub("", node.name))
             tensor, count = BLOCKED_NAME.subn("", node.name.removeprefix(CAST_PREFIX))
             for place, output in enumerate(node.outputs):
                 if output in self._original_names:

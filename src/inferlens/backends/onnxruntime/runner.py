@@ -205,6 +205,9 @@ class OnnxRunner(Runner):
     _session: Any = field(default=None, init=False)
     _profile_folder: tempfile.TemporaryDirectory[str] | None = field(default=None, init=False)  # the profile's folder
 
+    def give(self, outputs: list[Any]) -> Any:
+        return one_or_all(outputs)
+
     def __exit__(self, *error: Any) -> None:
         self._session = None
         if self._profile_folder is not None:
@@ -217,9 +220,8 @@ class OnnxRunner(Runner):
         providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
         with unsupported_on_error(f"{self.case.backend_label} cannot load the graph"):
             # Without fallback, so that a provider that fails raises instead of running on the CPU.
-            loaded = ort.InferenceSession(
-                str(self.path), self._session_options(), providers=providers, enable_fallback=0
-            )
+            options = self._session_options()
+            loaded = ort.InferenceSession(str(self.path), options, providers=providers, enable_fallback=0)
         if self.provider.name not in loaded.get_providers():
             reason = load_error(ort, self.provider) or f"the {self.provider.name} was not created"
             raise Unsupported(f"ONNX Runtime fell back to {', '.join(loaded.get_providers())}: {reason}")
@@ -261,11 +263,8 @@ class OnnxRunner(Runner):
         """Record how many nodes each provider got before fusion, and warn of nodes on the CPU."""
         if not hasattr(loaded, "get_provider_graph_assignment_info"):
             return
-        nodes = [
-            (part.ep_name, node.op_type)
-            for part in loaded.get_provider_graph_assignment_info()
-            for node in part.get_nodes()
-        ]
+        parts = loaded.get_provider_graph_assignment_info()
+        nodes = [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
         counts = self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
         if self.provider.device == "cpu":
             return
@@ -348,9 +347,6 @@ class CpuRunner(OnnxRunner, LayerProfiler):
             outputs = [value.numpy() for value in outputs.binding.get_outputs()]
         return [output_array(array) for value in outputs for array in unpack(value)]
 
-    def give(self, outputs: list[Array]) -> Any:
-        return one_or_all(outputs)
-
 
 class CudaRunner(OnnxRunner):
     """ONNX Runtime with its CUDA or TensorRT provider, on a stream and memory of PyTorch.
@@ -400,9 +396,6 @@ class CudaRunner(OnnxRunner):
         """Return the tensors themselves; a call copies them into the bound ones."""
         return {name: torch.as_tensor(inputs[name]) for name in self._inputs}
 
-    def give(self, outputs: list[Any]) -> Any:
-        return one_or_all(outputs)
-
     def infer(self, feed: DeviceFeed) -> list[Any]:
         """Enqueue one run; a new feed is copied into the bound tensors first."""
         if feed is not self._bound_feed:
@@ -438,21 +431,20 @@ class CudaRunner(OnnxRunner):
         Shapes that the graph does not declare are learned in one run, in which a provider may still refuse an operator.
         It runs outside of a CUDA graph, which would hold on to outputs that ONNX Runtime allocated.
         """
-        for node in self._session.get_outputs():
+        nodes = self._session.get_outputs()
+        for node in nodes:
             if node.type not in TYPES:
-                raise Unsupported(
-                    f"The output '{node.name}' is a {node.type}, which is not on a GPU.", hint="--device cpu"
-                )
-        shapes = [tuple(node.shape) for node in self._session.get_outputs()]
-        kinds = [TYPES[node.type][0] for node in self._session.get_outputs()]
+                message = f"The output '{node.name}' is a {node.type}, which is not on a GPU."
+                raise Unsupported(message, hint="--device cpu")
+        shapes = [tuple(node.shape) for node in nodes]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
             first = self._new_binding([])
             with unsupported_on_error(f"{self.case.backend_label} cannot run the graph"):
                 self._session.run_with_iobinding(first, self.run_options(captured=False))
             shapes = [tuple(value.shape()) for value in first.get_outputs()]
         self._outputs = [
-            torch.empty(shape, dtype=getattr(torch, kind), device="cuda")
-            for shape, kind in zip(shapes, kinds, strict=True)
+            torch.empty(shape, dtype=getattr(torch, TYPES[node.type][0]), device="cuda")
+            for shape, node in zip(shapes, nodes, strict=True)
         ]
         self._binding = self._new_binding(self._outputs)
 

@@ -75,9 +75,8 @@ def sources_by_match(launched: Sequence[GpuLaunch], matched: MatchedKernels) -> 
     for place, index in pairs:
         origins[places[place]] = matched.kernels[index][1]
     lost = len(places) - len(pairs)
-    return KernelSources(
-        tuple(origins), ({"modules": UNMATCHED.format(lost, len(places))} if lost else {}) | matched.absent
-    )
+    absent = {"modules": UNMATCHED.format(lost, len(places))} if lost else {}
+    return KernelSources(tuple(origins), absent | matched.absent)
 
 
 def align_launches(here: Sequence[GpuLaunch], there: Sequence[GpuLaunch]) -> list[tuple[int, int]]:
@@ -144,13 +143,13 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
     profiler cannot see kernels here.
     """
     check_profiler()
-    origins = runner if isinstance(runner, KernelTracer) else None
+    tracer = runner if isinstance(runner, KernelTracer) else None
     with profiler(on_gpu=True):  # starting CUPTI takes long
         runner.infer(feed)
         runner.synchronize()
     clocked = NO_RUNS
     traced_runs: list[TracedRun] = []
-    for batch, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=origins.scopes() if origins else None):
+    for batch, traced in trace_runs(runner, feed, runs, on_gpu=True, scopes=tracer.scopes() if tracer else None):
         clocked += batch
         traced_runs += traced
     if not any(run.events for run in traced_runs):
@@ -158,7 +157,7 @@ def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backen
             f"torch.profiler saw nothing run on the GPU in {runs} runs.",
             hint="no other profiler in this process, and a PyTorch built with CUPTI",
         )
-    return kernels_of_runs(traced_runs, gpu_limits(), origins, label=label, started=clocked.started)
+    return kernels_of_runs(traced_runs, gpu_limits(), tracer, label=label, started=clocked.started)
 
 
 def check_profiler() -> None:
@@ -189,13 +188,13 @@ def gpu_limits() -> GpuLimits:
 def kernels_of_runs(
     runs: Sequence[TracedRun],
     gpu: GpuLimits,
-    kernel_origins: KernelTracer | None,
+    tracer: KernelTracer | None,
     *,
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
     """Return one kernel for each position if all runs launched the same, else one for each that is alike."""
-    absent = {} if kernel_origins else {"origins": NO_ORIGINS.format(label)}
+    absent = {} if tracer else {"origins": NO_ORIGINS.format(label)}
     same = len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) == 1
     if not same:
         absent["order"] = DIFFERENT_RUNS
@@ -203,10 +202,10 @@ def kernels_of_runs(
     by_key: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.gpu_launch for event in run.events)
-        if kernel_origins and launched not in sources:
-            sources[launched] = kernel_origins.kernel_sources(launched)
+        if tracer and launched not in sources:
+            sources[launched] = tracer.kernel_sources(launched)
             absent |= sources[launched].absent
-        origins = sources[launched].origins if kernel_origins else (KernelOrigin(),) * len(launched)
+        origins = sources[launched].origins if tracer else (KernelOrigin(),) * len(launched)
         for place, (event, item, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
             key = place if same else (item.name, item.grid, item.block, item.operator, origin)
             by_key.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
@@ -299,7 +298,7 @@ def sources_by_scope(launched: Sequence[GpuLaunch]) -> KernelSources:
     for item in launched:
         paths = [unquote(name.removeprefix(SCOPE)) for name in item.scopes if name.startswith(SCOPE)]
         origins.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
-    outside = sum(not kernel_origin.modules for kernel_origin in origins)
+    outside = sum(not origin.modules for origin in origins)
     return KernelSources(tuple(origins), {"modules": NO_MODULE.format(outside, len(origins))} if outside else {})
 
 
@@ -307,8 +306,8 @@ def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) ->
     """Return the kernels of one eager call with their modules; ``call`` calls ``module``."""
     run = trace_single_run(CallRunner(call), feed, on_gpu=True, scopes=module_scopes(module))
     launched = [event.gpu_launch for event in run.events]
-    origins = sources_by_scope(launched)
-    return MatchedKernels(list(zip(launched, origins.origins, strict=True)), origins.absent)
+    sources = sources_by_scope(launched)
+    return MatchedKernels(list(zip(launched, sources.origins, strict=True)), sources.absent)
 
 
 def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
@@ -329,10 +328,8 @@ def layers_of_kernels(kernels: Kernels, layers: Iterable[Layer]) -> Layers:
     begin, begins = 0.0, (0.0,) * len(kernels.whole)
     for layer, own in owned_layers:
         if own:
-            begins_by_run = (
-                zip(*(kernel.begins for kernel in own), strict=True) if all(kernel.begins for kernel in own) else ()
-            )
-            begins = tuple(map(min, begins_by_run))
+            known = all(kernel.begins for kernel in own)
+            begins = tuple(map(min, zip(*(kernel.begins for kernel in own), strict=True))) if known else ()
             begin = begins[0] if begins else begin
         names = list(dict.fromkeys(kernel.name for kernel in own))
         layer = replace(
@@ -429,12 +426,12 @@ def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
     """Return the kernels below a traced operator, as :func:`trace_kernel_sources`."""
     times: dict[Call, LayerTimes] = {}
     operators = _add_run(times, names, root, 0, on_gpu=True)
-    layers_by_call = names.name_layers(times)
-    events = [(event, layers_by_call[call]) for call, operator in operators for event in operator.all_kernels()]
+    named = names.name_layers(times)
+    events = [(event, named[call]) for call, operator in operators for event in operator.all_kernels()]
     events.sort(key=lambda item: item[0].begin)
     absent = names.absences(sum(not layer.modules for _, layer in events), f"of {len(events)} kernels")
     absent.pop("tensors", None)  # kernels have no tensors
-    calls = Counter(layers_by_call[call].name for call, _ in operators)
+    calls = Counter(named[call].name for call, _ in operators)
     layers = {layer.name: replace(layer, calls=calls[layer.name]) for _, layer in events}
     kernels = [(event.gpu_launch, KernelOrigin(layer.name, layer.modules)) for event, layer in events]
     return MatchedKernels(kernels, absent, tuple(layers.values()))
@@ -454,14 +451,14 @@ def _add_run(
     return calls
 
 
-def outermost_operators(root: TracedOperator, is_layer: Callable[[TracedOperator], bool]) -> list[TracedOperator]:
-    """Return the outermost operators below ``root`` that are layers.
+def outermost_operators(root: TracedOperator, is_layer: Callable[[str], bool]) -> list[TracedOperator]:
+    """Return the outermost operators below ``root`` whose names are those of layers.
 
     A kernel that no layer launched, such as one of a CUDA graph, becomes an operator of its own.
     """
     operators = [TracedOperator(event.gpu_launch.name, kernels=[event]) for event in root.kernels]
     for operator in root.children:
-        operators += [operator] if is_layer(operator) else outermost_operators(operator, is_layer)
+        operators += [operator] if is_layer(operator.name) else outermost_operators(operator, is_layer)
     return operators
 
 

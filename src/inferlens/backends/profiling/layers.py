@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
@@ -178,36 +177,41 @@ def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: b
         marks.clear()
         moments.take()
 
-    with timing_hooks(list(modules), marks, moments.take, paths):
+    with timing_hooks(modules, marks, moments.take, paths):
         moments.take()
         clocked = time_runs(runner, feed, runs, after)
     by_path = {layer.name: layer for layer in layers}
-    for index in sorted(times):  # modules that only a later call called
-        path = paths[index]
-        by_path.setdefault(path, Layer(name=path, kind=type(modules[index]).__name__, modules=(path,)))
+    for path, part in ((paths[index], modules[index]) for index in sorted(times)):  # some may be called only now
+        by_path.setdefault(path, Layer(name=path, kind=type(part).__name__, modules=(path,)))
     timed = {paths[index]: item.timing(runs) for index, item in times.items()}
-    layers = [replace(layer, **timed[name]) for name, layer in by_path.items() if name in timed]
+    layers = [replace(layer, **timed[path]) for path, layer in by_path.items() if path in timed]
     return clocked.layers(layers, clock=GPU_CLOCK if on_gpu else HOST_CLOCK, absent=absent, on_gpu=on_gpu)
 
 
 def module_layers(runner: Runnable, module: Any, feed: Any) -> tuple[list[Layer], dict[str, str]]:
-    """Return the modules that one call calls, in order and without times, and what is unknown of them."""
-    paths, modules = zip(*module.named_modules(), strict=True)
-    observed, calls = observe_modules(runner, list(modules), feed)
-    layers = [
-        Layer(
-            name=paths[index],
-            kind=type(modules[index]).__name__,
-            modules=(paths[index],),
-            inputs=inputs,
-            outputs=outputs,
-            calls=calls[index],
-        )
-        for index, (inputs, outputs) in observed.items()
-    ]
+    """Return the modules that one untimed call calls, in order, and what is unknown of them."""
+    paths = {id(part): path for path, part in module.named_modules()}
+    layers: dict[str, Layer] = {}
+
+    def enter(part: Any, _: Any) -> None:
+        path = paths.get(id(part))
+        if path is not None:
+            layer = layers.get(path, Layer(name=path, kind=type(part).__name__, modules=(path,), calls=0))
+            layers[path] = replace(layer, calls=layer.calls + 1)
+
+    def leave(part: Any, arguments: Any, named: Any, result: Any = None) -> None:
+        path = paths.get(id(part))
+        layer = None if path is None else layers.get(path)
+        if layer is not None and not (layer.inputs or layer.outputs):
+            tensors = {"inputs": value_tensors((arguments, named)), "outputs": value_tensors(result)}
+            layers[layer.name] = replace(layer, **tensors)
+
+    with module_hooks(enter, leave):
+        runner.infer(feed)
+        runner.synchronize()
     # An exported program calls no module except its own check.
-    flat = len(paths) > 1 and sum(layer.name != EXPORTED_CHECK for layer in layers) < 2
-    return layers, {"modules": NO_MODULES} if flat else {}
+    flat = len(paths) > 1 and len(layers.keys() - {EXPORTED_CHECK}) < 2
+    return [*layers.values()], {"modules": NO_MODULES} if flat else {}
 
 
 def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], moments: list[float]) -> None:
@@ -229,7 +233,7 @@ def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], mome
 
 
 def timing_hooks(
-    modules: list[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str]
+    modules: Sequence[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str]
 ) -> AbstractContextManager[None]:
     """Record marks and moments of every call of ``modules``, also where a call fails and the model goes on.
 
@@ -253,30 +257,6 @@ def timing_hooks(
             marks.append(~index)
 
     return module_hooks(enter, leave)
-
-
-def observe_modules(
-    runner: Runnable, modules: list[Any], feed: Any
-) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], Counter[int]]:
-    """Return each called module's inputs and outputs, by its number, in an untimed call, and its calls."""
-    observed: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
-    numbers = {id(module): index for index, module in enumerate(modules)}
-    entered: list[int] = []
-
-    def enter(module: Any, _: Any) -> None:
-        if id(module) in numbers:
-            entered.append(numbers[id(module)])
-            observed.setdefault(entered[-1], ((), ()))
-
-    def leave(module: Any, arguments: Any, named: Any, result: Any = None) -> None:
-        index = numbers.get(id(module))
-        if index is not None and observed[index] == ((), ()):
-            observed[index] = value_tensors((arguments, named)), value_tensors(result)
-
-    with module_hooks(enter, leave):
-        runner.infer(feed)
-        runner.synchronize()
-    return observed, Counter(entered)
 
 
 def value_tensors(value: Any) -> tuple[Tensor, ...]:

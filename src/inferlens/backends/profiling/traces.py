@@ -165,9 +165,8 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     scope_begin = trace.begin[trace.scopes.row]
     scope_order = np.argsort(scope_begin, kind="stable")  # outer scopes first
     launchers = _LaunchScopes(trace, links)
-    spans = [
-        int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == RUN_SPAN.split()
-    ]
+    annotations = map(int, trace.rows(Category.ANNOTATION))
+    spans = (row for row in annotations if trace.name_of(row).split(" ")[:2] == RUN_SPAN.split())
     runs = []
     for span in sorted(spans, key=lambda row: int(trace.begin[row])):
         begin, end = int(trace.begin[span]), int(trace.begin[span] + trace.duration[span])

@@ -37,6 +37,8 @@ from inferlens.backends.profiling.kernels import (
 )
 from inferlens.backends.profiling.layers import check_level, module_layers, time_modules
 from inferlens.backends.pytorch.runner import (
+    Autocast,
+    CudnnBenchmark,
     Feed,
     TorchOptions,
     TorchRunner,
@@ -60,15 +62,11 @@ torch: Any = LateModule("torch")
 class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     """Options of eager PyTorch."""
 
-    autocast: Annotated[
-        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
-    ] = False
+    autocast: Autocast = False
     fuse: Annotated[
         bool, Meta(description="fold batch norms into the convolutions before them, as fuse_conv_bn_eval does")
     ] = False
-    cudnn_benchmark: Annotated[
-        bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
-    ] = False
+    cudnn_benchmark: CudnnBenchmark = False
     cuda_graph: Annotated[
         bool, Meta(description="capture the call in a CUDA graph once and replay it; needs static shapes, on CUDA")
     ] = False

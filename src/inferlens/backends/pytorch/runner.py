@@ -35,6 +35,7 @@ from inferlens.backends.base import (
     Preparation,
     Runner,
     Support,
+    Tf32,
     arrays_in_order,
 )
 from inferlens.backends.clocks import CudaClock, HostClock, StagedClock
@@ -51,15 +52,21 @@ Feed = tuple[Any, ...]
 WARMUP_CALLS = 3  # calls on another stream before a capture, to initialise cuDNN and cuBLAS
 
 
+Autocast = Annotated[
+    bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+]
+CudnnBenchmark = Annotated[
+    bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
+]
+
+
 class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of every backend inside PyTorch."""
 
     channels_last: Annotated[
         bool, Meta(description="keep images and convolution weights in channels-last (NHWC) memory order")
     ] = False
-    tf32: Annotated[
-        bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
-    ] = False
+    tf32: Tf32 = False
 
 
 def torch_capabilities(
@@ -153,6 +160,7 @@ class TorchRunner(Runner):
         autocast: bool = False,
         rest: str = "fp32",
     ) -> None:
+        """Set up; ``rest`` is the precision of everything that is not quantized."""
         autocast = autocast or getattr(options, "autocast", False)
         if autocast and case.precision == "fp32":
             raise Unsupported("autocast computes in a lower precision than fp32.", hint="--precision fp16,bf16")
@@ -162,9 +170,7 @@ class TorchRunner(Runner):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
-        own = (
-            rest if case.precision in QUANTIZED else case.precision
-        )  # ``rest`` is the precision of everything that is not quantized
+        own = rest if case.precision in QUANTIZED else case.precision
         self._stored_precision = "fp32" if autocast else own  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
@@ -183,8 +189,7 @@ class TorchRunner(Runner):
 
     def without_gradients(self) -> AbstractContextManager[Any]:
         """Return the context in which the call is built and run."""
-        mode: AbstractContextManager[Any] = torch.inference_mode()
-        return mode
+        return torch.inference_mode()  # type: ignore[no-any-return]
 
     def settings(self) -> Any:
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
@@ -240,11 +245,7 @@ class TorchRunner(Runner):
         return infer
 
     def place(self, inputs: Inputs) -> Feed:
-        specs = self.model.inputs
-        arrays = zip(arrays_in_order(inputs, specs), specs, strict=True)
-        return tuple(
-            self._tensor_on_device(input_tensor(array, spec, self._stored_precision)) for array, spec in arrays
-        )
+        return tuple(map(self._tensor_on_device, input_tensors(inputs, self.model.inputs, self._stored_precision)))
 
     def take(self, inputs: Mapping[str, Any]) -> Feed:
         """Return the tensors themselves, where type, device and memory order are those of :meth:`place`."""
@@ -255,10 +256,9 @@ class TorchRunner(Runner):
         """The name of each argument with its type, device and memory order."""
         on_gpu = self.case.device == "cuda"
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
-        specs = self.model.inputs
         return [
             (spec.name, (input_dtype(spec, self._stored_precision), device, self._memory_format(len(spec.shape))))
-            for spec in specs
+            for spec in self.model.inputs
         ]
 
     def give(self, outputs: Any) -> Any:
@@ -275,9 +275,8 @@ class TorchRunner(Runner):
             feed = tuple(map(self._tensor_on_device, example_feed(self.model, self.case, self._stored_precision)))
             with unsupported_on_error(f"torch.export cannot export '{self.model.name}'", hint=hint):
                 program = torch.export.export(module, feed, dynamic_shapes=sizes, strict=False)
-            torch.export.save(
-                program, str(path), extra_files=input_note(self.model.inputs, DTYPES[self._stored_precision])
-            )
+            notes = input_note(self.model.inputs, DTYPES[self._stored_precision])
+            torch.export.save(program, str(path), extra_files=notes)
 
     def collect(self, outputs: Any) -> Outputs:
         return [host_array(tensor) for tensor in flatten(outputs)]
@@ -388,9 +387,14 @@ def input_dtype(spec: TensorSpec, precision: str) -> Any:
 
 def input_tensor(array: Array, spec: TensorSpec, precision: str) -> Any:
     """Return a tensor on the CPU with a copy of ``array``, in the type of :func:`input_dtype`."""
-    return torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None)).to(
-        input_dtype(spec, precision)
-    )
+    tensor = torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None))
+    return tensor.to(input_dtype(spec, precision))
+
+
+def input_tensors(arrays: Inputs, specs: tuple[TensorSpec, ...], precision: str) -> tuple[Any, ...]:
+    """Return :func:`input_tensor` of every input, in order."""
+    ordered = zip(arrays_in_order(arrays, specs), specs, strict=True)
+    return tuple(input_tensor(array, spec, precision) for array, spec in ordered)
 
 
 def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
@@ -407,11 +411,8 @@ def dynamic_sizes(spec: TensorSpec) -> dict[int, str]:
     Sizes of one place and range share a name, also across inputs: a batch, or a length, is the same for all.
     """
     least, _, most = spec.profile
-    return {
-        index: f"size{index}_{low}_{high}"
-        for index, (low, high) in enumerate(zip(least, most, strict=True))
-        if low < high
-    }
+    ranges = enumerate(zip(least, most, strict=True))
+    return {index: f"size{index}_{low}_{high}" for index, (low, high) in ranges if low < high}
 
 
 def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
@@ -438,8 +439,7 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
     if any(spec.dynamic for spec in model.inputs):
         specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
         model = replace(model, inputs=specs)
-    arrays = zip(arrays_in_order(make_inputs(model, case.seed), model.inputs), model.inputs, strict=True)
-    return tuple(input_tensor(array, spec, precision or case.precision) for array, spec in arrays)
+    return input_tensors(make_inputs(model, case.seed), model.inputs, precision or case.precision)
 
 
 def flat_outputs(module: Any) -> Any:
@@ -473,11 +473,9 @@ def flops_by_module(module: Any, feed: tuple[Any, ...]) -> dict[str, float]:
             module(*feed)
     except Exception:  # such as control flow that depends on values
         return {}
-    own = f"{type(module).__name__}."
-    counts = {name: float(sum(item.values())) for name, item in counter.get_flop_counts().items()}
-    return {"": counts["Global"]} | {
-        name.removeprefix(own): count for name, count in counts.items() if name.startswith(own)
-    }
+    own, counts = f"{type(module).__name__}.", counter.get_flop_counts()
+    work = {name.removeprefix(own): sum(item.values()) for name, item in counts.items() if name.startswith(own)}
+    return {"": float(sum(counts["Global"].values()))} | {name: float(flops) for name, flops in work.items()}
 
 
 def flops_share(work: dict[str, float], quantized: Collection[str]) -> float | None:

@@ -113,20 +113,19 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             for item in here
             if not no_gpu
         )
-        first = [item.variant for item in here] or self.variants
+        writes = tuple(
+            Support(variant, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
+            for variant in dict.fromkeys([*(item.variant for item in here), *self.variants])
+            if quantizer
+        )
+        versions = {item.key: item.version for item in here} | onnx_versions()
         return Capabilities(
             formats=formats,
             supports=supports,
-            writes=tuple(
-                Support(variant, "cuda", QUANTIZED, onnx_formats(), quantizes=QUANTIZED, keeps=("fp16",))
-                for variant in dict.fromkeys([*first, *self.variants])
-                if quantizer
-            ),
+            writes=writes,
             absent=tuple(absent),
             limits=limits,
-            libraries={item.key: item.version for item in here}
-            | onnx_versions()
-            | (torch_versions(torch) if torch else {}),
+            libraries=versions | (torch_versions(torch) if torch else {}),
             dynamic_shapes=True,
             contents={f"plugins of {item.title}": tuple(registered_plugins(item)) for item in here},
         )
@@ -159,9 +158,8 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
         options, flavour = self._options_and_flavour(case)
-        job = EngineJob(
-            self._onnx_file(model, case, preparation, options), model, case, flavour, options, current_gpu()
-        )
+        graph = self._onnx_file(model, case, preparation, options)
+        job = EngineJob(graph, model, case, flavour, options, current_gpu())
         examine = engine_examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
 

@@ -62,15 +62,8 @@ KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
 # Options that do not change the engine, or that are parts of the key themselves.
 RUN_OPTIONS = (
-    "profile",
-    "cuda_graph",
-    "streams",
-    "timing_cache",
-    "plugins",
-    "compute_capability",
-    "profiles",
-    "ranges",
-)
+    "profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles", "ranges",
+)  # fmt: skip
 # From an engine to the inspector's layers, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
 TACTIC_KEYS = ("TacticName", "TacticValue", "LayerType")  # the first key that a layer has is its tactic
@@ -300,9 +293,9 @@ class BuildSeries:
 
     @property
     def differences(self) -> tuple[LayerDifference, ...]:
-        names = list(dict.fromkeys(name for layers in self.layers for name in layers))
-        differences = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
-        return tuple(layer_difference for layer_difference in differences if len(set(layer_difference.tactics)) > 1)
+        names = dict.fromkeys(name for layers in self.layers for name in layers)
+        tactics = {name: tuple(layers.get(name, "") for layers in self.layers) for name in names}
+        return tuple(LayerDifference(name, chosen) for name, chosen in tactics.items() if len(set(chosen)) > 1)
 
     def findings(self, suffix: str) -> list[str]:
         if not self.builds:
@@ -315,10 +308,9 @@ class BuildSeries:
             sentences.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{suffix}.")
         times = [build.gpu_seconds for build in self.builds if build.gpu_seconds is not None]
         if times:
-            percent = units.significant((max(times) / min(times) - 1) * 100, 2)
-            sentences.append(
-                f"GPU time{suffix}: {units.duration(min(times))} to {units.duration(max(times))}, {percent} % apart."
-            )
+            low, high = min(times), max(times)
+            percent = units.significant((high / low - 1) * 100, 2)
+            sentences.append(f"GPU time{suffix}: {units.duration(low)} to {units.duration(high)}, {percent} % apart.")
         return sentences
 
 
@@ -489,10 +481,8 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
 def save_timing_cache(config: Any, path: Path) -> None:
     """Write the timings of a build to ``path``, merged with those of other processes."""
     cache = config.get_timing_cache()
-    if path.is_file():
-        timing_cache = config.create_timing_cache(path.read_bytes())
-        if timing_cache is not None:
-            cache.combine(timing_cache, False)
+    if path.is_file() and (other := config.create_timing_cache(path.read_bytes())) is not None:
+        cache.combine(other, False)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, bytes(cache.serialize()))
 
@@ -543,7 +533,7 @@ def _tactic_sources(source_type: Any, text: str) -> int:
 
 def _add_profile(network: Network, config: Any, profile: Profile) -> None:
     """Add a profile, which must have every input of the graph at sizes that the graph allows."""
-    optimization_profile = network.builder.create_optimization_profile()
+    added = network.builder.create_optimization_profile()
     for tensor in network.tensors:
         name, fixed = str(tensor.name), tuple(tensor.shape)
         if name not in profile:
@@ -561,8 +551,8 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
                     one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
                     hint="its own shape, or a file exported with dynamic shapes",
                 )
-        optimization_profile.set_shape(name, *profile[name])
-    if config.add_optimization_profile(optimization_profile) < 0:
+        added.set_shape(name, *profile[name])
+    if config.add_optimization_profile(added) < 0:
         shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
         raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
 

@@ -177,9 +177,8 @@ def add_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup
     """Return the layers with their times in each run; an unknown one that is reported is added."""
     runs = [number_times(report) for report in reports]
     if not any(runs):
-        raise Unsupported(
-            "The runtime reports no times of layers.", hint="--level kernel, which does not need its help"
-        )
+        hint = "--level kernel, which does not need its help"
+        raise Unsupported("The runtime reports no times of layers.", hint=hint)
     reported = dict.fromkeys(key for run in runs for key in run)
     by_key = dict(zip(number_times([(layer.name, 0.0) for layer in layers]), layers, strict=True))
     by_key |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in by_key}
@@ -255,10 +254,10 @@ def kernel_sources(launched: Sequence[GpuLaunch], layers: Sequence[Layer], absen
     names = [launched[place].name for place in places]
     owners = narrow_owners(names, align_kernels(names, layers))
     origins = [KernelOrigin()] * len(launched)
-    for place, layers_of in zip(places, owners, strict=True):
-        modules = dict.fromkeys(path for layer in layers_of for path in layer.modules)
-        origins[place] = KernelOrigin(" + ".join(layer.name for layer in layers_of), tuple(modules))
-    joint = sum(len(layers_of) != 1 for layers_of in owners)
+    for place, own in zip(places, owners, strict=True):
+        modules = dict.fromkeys(path for layer in own for path in layer.modules)
+        origins[place] = KernelOrigin(" + ".join(layer.name for layer in own), tuple(modules))
+    joint = sum(len(own) != 1 for own in owners)
     return KernelSources(tuple(origins), absent | ({"layers": SHARED_NOTE.format(joint, len(owners))} if joint else {}))
 
 
@@ -280,10 +279,8 @@ def align_kernels(kernels: Sequence[str], layers: Sequence[Layer]) -> list[Owner
     candidates = [layer for layer in layers if not is_synchronization(layer)]
     owners: list[Owners] = []
     begin, above = 0, 0
-    for place, index in [
-        *longest_common_pairs(kernels, [tactic(layer) for layer in candidates]),
-        (len(kernels), len(candidates)),
-    ]:
+    anchors = longest_common_pairs(kernels, [tactic(layer) for layer in candidates])
+    for place, index in [*anchors, (len(kernels), len(candidates))]:
         between, count = candidates[above:index], place - begin
         owners += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
         if place < len(kernels):

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from inferlens.backends.availability import import_library, warn_ignored_options
-from inferlens.backends.base import Absence, Preparation
+from inferlens.backends.base import Absence, Preparation, Ranges
 from inferlens.errors import InferlensError, Unsupported, one_line, reason, suggestion
 from inferlens.models.compiled import Provenance
 from inferlens.record.record import Gpu
@@ -128,12 +128,9 @@ def resolve_targets(requested: tuple[str, ...], flavour: Flavour, gpu: Gpu | Non
     """Return the requested compute capabilities in ascending order; empty is the GPU here."""
     available = flavour.targets
     if not requested and gpu is None:
-        raise Unsupported(
-            f"There is no GPU here that {flavour.name} could build an engine for.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
-            if available
-            else GPU_HINT,
-        )
+        some = f"--option tensorrt.compute_capability={'+'.join(available)}, or some of these"
+        message = f"There is no GPU here that {flavour.name} could build an engine for."
+        raise Unsupported(message, hint=some if available else GPU_HINT)
     if unknown := [name for name in requested if name not in available]:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
@@ -185,9 +182,8 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
     paths = tuple(Path(name).resolve() for name in option_words(libraries))
     for path in paths:
         if not path.is_file():
-            raise InferlensError(
-                f"The plugin library {path} is not a file.", expected="a shared library, such as lib.so"
-            )
+            message = f"The plugin library {path} is not a file."
+            raise InferlensError(message, expected="a shared library, such as lib.so")
     return paths
 
 
@@ -269,10 +265,7 @@ class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
         bool, Meta(description="let the builder lower the precision of an fp32 graph (TensorRT 10)")
     ] = False
     tf32: Annotated[bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32")] = False
-    ranges: Annotated[
-        Literal["minmax", "entropy", "percentile"],
-        Meta(description="how the range of a tensor to quantize follows from its values in the calibration"),
-    ] = "minmax"
+    ranges: Ranges = "minmax"
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
     streams: Annotated[int, Meta(description="calls side by side for throughput, each with its own context", ge=1)] = 1
 
@@ -316,10 +309,8 @@ def parse_profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, .
     profiles = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
     for name, (least, *_) in [item for profile in profiles for item in profile.items()]:
         if min(least, default=0) < 0:
-            raise InferlensError(
-                one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
-                expected=PROFILE_FORM,
-            )
+            message = f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."
+            raise InferlensError(one_line(message), expected=PROFILE_FORM)
     return profiles
 
 
@@ -330,11 +321,9 @@ def check_profile(profiles: tuple[Profile, ...], index: int, specs: tuple[Tensor
     for spec in specs:
         least, _, most = profiles[index][spec.name]
         if not _within(least, spec.shape, most):
-            raise Unsupported(
-                f"Profile {index} takes {one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}, not "
-                f"{shape_text(spec.shape)}.",
-                hint="another --option tensorrt.profile, or another batch",
-            )
+            takes = f"{one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}"
+            message = f"Profile {index} takes {takes}, not {shape_text(spec.shape)}."
+            raise Unsupported(message, hint="another --option tensorrt.profile, or another batch")
 
 
 def spread_inputs(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
@@ -363,10 +352,8 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
             raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=PROFILE_FORM)
         name = name.strip() if equals else specs[0].name
         if name not in specs_by_name:
-            hint = one_line(suggestion(name, specs_by_name))
-            raise InferlensError(
-                f"The model has no input '{name}'.", expected=one_line(", ".join(specs_by_name)), hint=hint
-            )
+            names, hint = one_line(", ".join(specs_by_name)), one_line(suggestion(name, specs_by_name))
+            raise InferlensError(f"The model has no input '{name}'.", expected=names, hint=hint)
         profile[name] = _shapes(shapes.strip(), specs_by_name[name])
     return profile
 

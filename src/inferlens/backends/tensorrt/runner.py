@@ -385,35 +385,29 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
             content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code,
             hint=self.hint,
         )  # fmt: skip
-        input_names = {spec.name for spec in self.model.inputs}
-        if not set(engine.inputs) <= input_names:
-            shapes = {name: shape_text(tuple(engine.cuda_engine.get_tensor_shape(name))) for name in engine.inputs}
-            wanted = ", ".join(f"{name}={shape}" for name, shape in shapes.items())
-            raise Unsupported(
-                one_line(f"The engine takes {wanted}, not {', '.join(sorted(input_names))}."), hint="--input for each"
-            )
-        count = engine.cuda_engine.num_optimization_profiles
+        names, cuda_engine = {spec.name for spec in self.model.inputs}, engine.cuda_engine
+        if not set(engine.inputs) <= names:
+            shapes = (f"{name}={shape_text(tuple(cuda_engine.get_tensor_shape(name)))}" for name in engine.inputs)
+            message = f"The engine takes {', '.join(shapes)}, not {', '.join(sorted(names))}."
+            raise Unsupported(one_line(message), hint="--input for each")
+        count = cuda_engine.num_optimization_profiles
         if self.options.profile >= count:
             raise Unsupported(f"There is no profile {self.options.profile}: the engine has {count}, counted from 0.")
         return engine
 
     def _lanes(self) -> list[Lane]:
-        calls = self.calls
         if not self._graphs:
-            return [Lane(lambda _, call=call: call.enqueue(), call.stream) for call in calls]  # type: ignore[misc]
-        return [
-            Lane(_graph_replay(graph, call.stream), call.stream)
-            for graph, call in zip(self._graphs, calls, strict=True)
-        ]
+            return [Lane(lambda _, call=call: call.enqueue(), call.stream) for call in self.calls]  # type: ignore[misc]
+        pairs = zip(self._graphs, self.calls, strict=True)
+        return [Lane(_graph_replay(graph, call.stream), call.stream) for graph, call in pairs]
 
     def _tensor(self, array: Any, spec: TensorSpec) -> Any:
         return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
     def _capture(self, call: BoundContext) -> Any:
         if call.has_dynamic_outputs:
-            raise Unsupported(
-                "The shape of an output depends on the data, which a CUDA graph cannot hold.", hint="without cuda_graph"
-            )
+            message = "The shape of an output depends on the data, which a CUDA graph cannot hold."
+            raise Unsupported(message, hint="without cuda_graph")
         graph = torch.cuda.CUDAGraph()
         with (
             unsupported_on_error("The engine cannot be captured in a CUDA graph", hint="without cuda_graph"),

@@ -64,6 +64,8 @@ from inferlens.backends.profiling.kernels import (
 )
 from inferlens.backends.profiling.layers import check_level
 from inferlens.backends.pytorch.runner import (
+    Autocast,
+    CudnnBenchmark,
     Feed,
     TorchOptions,
     TorchRunner,
@@ -71,7 +73,7 @@ from inferlens.backends.pytorch.runner import (
     example_feed,
     flops_by_module,
     flops_share,
-    input_tensor,
+    input_tensors,
     not_entered,
     torch_capabilities,
 )
@@ -99,9 +101,7 @@ CONFIG_OPTIONS = ("freezing", "conv_1x1_as_mm", "coordinate_descent_tuning")  # 
 class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     """Options of ``torch.compile``."""
 
-    autocast: Annotated[
-        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
-    ] = False
+    autocast: Autocast = False
     freezing: Annotated[
         bool, Meta(description="make weights constants, which folds batch norms and orders weights while compiling")
     ] = False
@@ -109,9 +109,7 @@ class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True)
     coordinate_descent_tuning: Annotated[
         bool, Meta(description="search on from the best Triton configuration, one parameter at a time, on CUDA")
     ] = False
-    cudnn_benchmark: Annotated[
-        bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
-    ] = False
+    cudnn_benchmark: CudnnBenchmark = False
     fp8_scales: Annotated[
         Literal["tensor", "row"],
         Meta(description="what has one scale in fp8; row: each row, more exact, and the rest is in bf16, not fp16"),
@@ -472,7 +470,7 @@ def _quantize(model: Model, case: Case) -> Any:
         quantizer.set_global(x86.get_default_x86_inductor_quantization_config(reduce_range=seven_bits()))
         observed = pt2e.prepare_pt2e(exported, quantizer)
         for arrays in calibration_feeds(model, case):
-            observed(*(input_tensor(arrays[spec.name], spec, "fp32") for spec in model.inputs))
+            observed(*input_tensors(arrays, model.inputs, "fp32"))
         module = pt2e.convert_pt2e(observed)
         read = {node.target for node in module.graph.nodes if node.op == "get_attr"}
         for name in [name for name, _ in module.named_parameters() if name not in read]:  # the unused fp32 weights

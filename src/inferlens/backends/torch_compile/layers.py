@@ -79,21 +79,16 @@ class QuantizedNodes:
 
     def sources(self, node: Any, extern: bool) -> list[Any]:
         """Return the Dynamo nodes of an Inductor node that quantizes, all of them for a library's call."""
-        first = next((item.name for item in node.meta.get("from_node") or () if item.name in self._nodes), "")
-        dynamo_node = self._nodes.get(first)
-        if dynamo_node is None or not (
-            is_conversion(target_of(dynamo_node)) or target_of(node).startswith(("qconv", "qlinear"))
-        ):
+        names = (item.name for item in node.meta.get("from_node") or ())
+        source = next((self._nodes[name] for name in names if name in self._nodes), None)
+        quantizes = target_of(node).startswith(("qconv", "qlinear"))
+        if source is None or not (quantizes or is_conversion(target_of(source))):
             return [node]
         if not extern:
-            return [dynamo_node]
-        nodes = self._from_product(dynamo_node, MAX_DISTANCE)
+            return [source]
+        nodes = self._from_product(source, MAX_DISTANCE)
         self._used.update(item for item in nodes if target_of(item) in QUANTIZED_PRODUCTS)
-        return (
-            nodes
-            or [input_node for input_node in dynamo_node.all_input_nodes if input_node.op == "call_function"]
-            or [dynamo_node]
-        )
+        return nodes or [item for item in source.all_input_nodes if item.op == "call_function"] or [source]
 
     def _from_product(self, node: Any, left: int) -> list[Any]:
         """Return the nodes from an unused product to ``node``, both included."""
@@ -142,13 +137,14 @@ class TracingCompiler:
         self.graphs.append(layers)
         self._quantized = QuantizedNodes(graph.graph.nodes)
         before = GraphLowering.save_output_code
+
+        def keep_calls(code: str) -> None:
+            layers[:] = self._calls(code)  # autotuning may compile other graphs first; the last one runs
+
         # Without caches, since cached code has no provenance.
         with config.patch(enable_autograd_cache=False), ExitStack() as entered:
             entered.callback(setattr, GraphLowering, "save_output_code", before)
-            # Autotuning may compile other graphs first; the last one runs.
-            GraphLowering.save_output_code = staticmethod(
-                lambda code: layers.__setitem__(slice(None), self._calls(code))
-            )
+            GraphLowering.save_output_code = staticmethod(keep_calls)
             compiled = compile_fx(graph, inputs, config_patches=self._settings)
 
         record_function = torch.profiler.record_function
@@ -186,7 +182,7 @@ class TracingCompiler:
         inner = [node for node in own if node not in computed]
         after = [] if inner else own
         inside = set(inner)
-        reads = [input_node for node in inner for input_node in node.all_input_nodes if input_node not in inside]
+        reads = [source for node in inner for source in node.all_input_nodes if source not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         operators = tuple(dict.fromkeys(filter(None, map(operator_of, parts))))
         inputs, outputs = node_tensors(dict.fromkeys(reads or after)), node_tensors(writes or after)
@@ -212,11 +208,9 @@ def precision_of(name: str, operators: Sequence[str], tensors: Iterable[Tensor])
     """Return a call's compute precision: a kernel that dequantizes its inputs computes in fp32."""
     if name in INTEGER_PRODUCTS:
         return "int8"
-    return (
-        "fp32"
-        if any("::dequantize" in operator for operator in operators)
-        else first_precision(t.dtype for t in tensors)
-    )
+    if any("::dequantize" in operator for operator in operators):
+        return "fp32"
+    return first_precision(tensor.dtype for tensor in tensors)
 
 
 def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[Any]) -> list[Any]:
@@ -236,19 +230,13 @@ def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[An
         return [node for node in alike if node not in computed] or others or products or alike or origins
     if name.startswith(TEMPLATE) and products:
         return [node for node in origins if node not in computed]
-    new = [
-        node for node in origins if node not in computed and not is_product(node) and not needs_product(node, computed)
-    ]
+    new = [node for node in origins if not (node in computed or is_product(node) or needs_product(node, computed))]
     return new or [node for node in origins if not set(origins).intersection(node.users)]
 
 
 def with_accumulator(node: Any) -> list[Any]:
     """Return a node, after the one to whose outcome it adds in place, which Inductor lists instead."""
-    inputs = (
-        [input_node for input_node in node.all_input_nodes if input_node.op == "call_function"]
-        if "_binary" in node.name
-        else []
-    )
+    inputs = [item for item in node.all_input_nodes if item.op == "call_function" and "_binary" in node.name]
     return [*(with_accumulator(inputs[-1]) if len(inputs) > 1 else []), node]
 
 
@@ -296,10 +284,8 @@ def module_path(node: Any, paths: dict[int, str]) -> str | None:
     before, behind = (nearest_modules(node, way, paths) for way in ("all_input_nodes", "users"))
     if is_conversion(target_of(node)):  # a conversion belongs to the node before it
         modules = before or behind
-    else:
-        modules = (
-            before & behind if before and behind else before | behind
-        )  # constants and last nodes have one neighbor
+    else:  # constants and last nodes have one neighbor
+        modules = before & behind if before and behind else before | behind
     return modules.pop() if len(modules) == 1 else None
 
 
@@ -367,17 +353,17 @@ class InductorNames(OperatorNames):
         self.unknown_reason = NO_ORIGINS if compiler.has_provenance else TOO_OLD
         self._count: Counter[str] = Counter()
         self._expected: dict[Call, Layer] = {}  # by graph and name, and the number among equal names
-        for name, layer in ((f"{i}/{layer.name}", layer) for i, graph in enumerate(compiler.graphs) for layer in graph):
-            self._expected[name, self._count[name]] = layer
-            self._count[name] += 1
+        for number, graph in enumerate(compiler.graphs):
+            for layer in graph:
+                name = f"{number}/{layer.name}"
+                self._expected[name, self._count[name]] = layer
+                self._count[name] += 1
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """Return the calls of each graph's code, by graph and name, and everything else that Python called."""
         calls: list[tuple[Call, TracedOperator]] = []
         others = []
-        for part in outermost_operators(
-            root, lambda traced_operator: traced_operator.name.startswith(GRAPH_SPAN) or "::" in traced_operator.name
-        ):
+        for part in outermost_operators(root, lambda name: name.startswith(GRAPH_SPAN) or "::" in name):
             if part.name.startswith(GRAPH_SPAN):
                 calls += self._inside(part, part.name.removeprefix(GRAPH_SPAN))
             else:
@@ -385,31 +371,26 @@ class InductorNames(OperatorNames):
         return calls + number_calls(others)
 
     def _inside(self, part: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
-        calls = outermost_operators(
-            part,
-            lambda traced_operator: (
-                "::" in traced_operator.name or f"{graph}/{plain_name(traced_operator.name)}" in self._count
-            ),
-        )
+        calls = outermost_operators(part, lambda name: "::" in name or f"{graph}/{plain_name(name)}" in self._count)
         return number_calls(calls, lambda name: f"{graph}/{plain_name(name)}")
 
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by call, with the graph if there are several, and a number among equal names."""
         counts = Counter(name for name, _ in times)
-        alike = {
-            name: {layer.modules for (key, _), layer in self._expected.items() if key == name} for name in self._count
-        }
+        alike: dict[str, set[tuple[str, ...]]] = {}
+        for (name, _), layer in self._expected.items():
+            alike.setdefault(name, set()).add(layer.modules)
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
         layers = {}
         for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
             name = call[0]
             sure = counts[name] == self._count[name] or len(alike.get(name, ())) == 1
-            layer = self._expected.get(call, self._expected.get((name, 0))) if sure else None
-            shown = name if several and layer else name.partition("/")[2] or name
+            expected = self._expected.get(call, self._expected.get((name, 0))) if sure else None
+            shown = name if several and expected else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
-            layer = layer or Layer(name=plain_name(name), kind=plain_name(name), operators=(name,))
+            layer = expected or Layer(name="", kind=plain_name(name), operators=(name,))
             layers[call] = replace(layer, name=shown + turn)
         return layers
 

@@ -48,7 +48,7 @@ from inferlens.backends.pytorch.runner import (
     flops_by_module,
     flops_share,
     input_dtype,
-    input_tensor,
+    input_tensors,
     not_entered,
 )
 from inferlens.backends.scripts import LOAD_PROGRAM, sibling_path, torch_script
@@ -103,7 +103,6 @@ LOADED = "loaded"
 DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPT_VARIANT = "ts-script"  # also takes TorchScript models
-QUANTIZING_VARIANT = "dynamo"  # the front end for models quantized by ModelOpt
 DYNAMO_ONLY = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dynamo alone"
 NO_MODELOPT = "it takes NVIDIA ModelOpt, which is not installed (pip install nvidia-modelopt requests)"
 
@@ -118,7 +117,7 @@ class CompilingRunner(ReplayingRunner):
 
     variant: ClassVar[str]
     exports: ClassVar[bool] = True  # whether the model is exported before it is compiled
-    alternative: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # the hint if this front end cannot take a model
+    alternative: ClassVar[str] = DYNAMO  # the hint if this front end cannot take a model
 
     _program: Any = None
     _lowered_graphs: Sequence[LoweredGraph] = ()
@@ -199,9 +198,8 @@ class CompilingRunner(ReplayingRunner):
             shapes: dict[str, Any] = {"shape": spec.shape}
             if spec.dynamic:
                 shapes = dict(zip(("min_shape", "opt_shape", "max_shape"), spec.profile, strict=True))
-            inputs.append(
-                self.library.module.Input(**shapes, dtype=input_dtype(spec, self._stored_precision), name=spec.name)
-            )
+            dtype = input_dtype(spec, self._stored_precision)
+            inputs.append(self.library.module.Input(**shapes, dtype=dtype, name=spec.name))
         return inputs
 
     def _partition_fields(self) -> dict[str, Any]:
@@ -304,9 +302,8 @@ class Compile(CompilingRunner):
         counters.clear()
         self._captured_graphs = CapturedGraphs()
         ranges = any(spec.dynamic for spec in self.model.inputs)
-        compiled: Callable[..., Any] = torch.compile(
-            program, backend=self._captured_graphs.backend(program), options=keywords, dynamic=None if ranges else False
-        )
+        backend, dynamic = self._captured_graphs.backend(program), None if ranges else False
+        compiled: Callable[..., Any] = torch.compile(program, backend=backend, options=keywords, dynamic=dynamic)
         example = self.example()
         for tensor, spec in zip(example, self.model.inputs, strict=True):
             for index in dynamic_sizes(spec):
@@ -342,9 +339,8 @@ class ScriptBase(CompilingRunner):
             torch.jit.save(self.compiled, str(path))
 
     def partition(self, assumed_gpu: str) -> Partition:  # noqa: ARG002
-        raise Unsupported(
-            "The TorchScript front end has a partition only after it has built.", hint="--backend torch_tensorrt:dynamo"
-        )
+        message = "The TorchScript front end has a partition only after it has built."
+        raise Unsupported(message, hint=DYNAMO)
 
     def read_partition(self) -> Partition:
         """Return the partition as far as the compiled module shows it."""
@@ -411,8 +407,8 @@ def quantize_module(model: Model, case: Case, preparation: Preparation) -> None:
     modelopt = library("modelopt.torch.quantization", extra=EXTRA)  # importing takes seconds
 
     def calibrate(module: Any) -> None:
-        for feed in calibration_feeds(model, case):
-            module(*(input_tensor(feed[spec.name], spec, "fp32") for spec in model.inputs))
+        for arrays in calibration_feeds(model, case):
+            module(*input_tensors(arrays, model.inputs, "fp32"))
 
     with preparation.phase("quantize"), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -496,9 +492,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         return Capabilities(
             formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
-                Support(
-                    QUANTIZING_VARIANT, "cuda", (*precisions, *to), FORMATS, quantizes=to, keeps=("fp16",) if to else ()
-                ),
+                Support("dynamo", "cuda", (*precisions, *to), FORMATS, quantizes=to, keeps=("fp16",) if to else ()),
                 Support("compile", "cuda", precisions, FORMATS),
                 *(Support(name, "cuda", script, _formats(name)) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
@@ -545,9 +539,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
         if case.variant not in ("dynamo", *SCRIPTS):
             raise Unsupported(f"{case.backend_label} cannot save its compiled model.", hint=DYNAMO)
         if case.precision in QUANTIZED:
-            raise Unsupported(
-                "Models that ModelOpt quantized cannot be deployed.", hint="--backend tensorrt, an engine"
-            )
+            hint = "--backend tensorrt, an engine"
+            raise Unsupported("Models that ModelOpt quantized cannot be deployed.", hint=hint)
         return ".ts" if case.variant in SCRIPTS else ".ep"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -560,11 +553,8 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchTensorRTOptions = self.parse_options(case)
         autocast = options.autocast or (case.variant == LOADED and bool(built_option(case.model, "autocast")))
-        opened = (
-            f"torch.jit.load({sibling_path(file)})"
-            if file.endswith(".ts")
-            else LOAD_PROGRAM.format(sibling_path(file), "")
-        )
+        path = sibling_path(file)
+        opened = f"torch.jit.load({path})" if file.endswith(".ts") else LOAD_PROGRAM.format(path, "")
         return torch_script(
             case, structs.replace(options, autocast=False), inputs, [f"model = {opened}"],
             imports=["import torch_tensorrt  # knows what the file holds"], floats="fp32" if autocast else "",
@@ -607,13 +597,11 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=DYNAMO)
         if model.module is None:
             raise Unsupported(f"'{model.spec}' is not a PyTorch module.", hint="--backend tensorrt, for an ONNX file")
-        if model.format not in _formats(case.variant) or (
-            model.format == "exported" and case.variant == SCRIPT_VARIANT
-        ):
-            raise Unsupported(
-                f"{case.backend_label} does not take '{model.spec}', of the format {model.format}.",
-                hint=f"--backend torch_tensorrt:{SCRIPT_VARIANT if model.format == 'torchscript' else 'ts-trace'}",
-            )
+        without_source = model.format == "exported" and case.variant == SCRIPT_VARIANT
+        if without_source or model.format not in _formats(case.variant):
+            variant = SCRIPT_VARIANT if model.format == "torchscript" else "ts-trace"
+            message = f"{case.backend_label} does not take '{model.spec}', of the format {model.format}."
+            raise Unsupported(message, hint=f"--backend torch_tensorrt:{variant}")
         if case.precision in QUANTIZED:
             if model.format != "module":
                 raise Unsupported("ModelOpt quantizes modules, not exported programs.", hint="the original model")

@@ -105,18 +105,15 @@ class LoweredGraph:
             if node.op == "call_module":
                 side: Side = "TensorRT" if ENGINE_PREFIX in str(node.target) else "PyTorch"
                 parts.append(self._segment(partitioned.get_submodule(node.target).graph.nodes, side))
-            elif node.target is not getitem or not any(
-                input_node.op == "call_module" for input_node in node.all_input_nodes
-            ):
+            elif node.target is not getitem or all(item.op != "call_module" for item in node.all_input_nodes):
                 parts.append(self._segment([node], "PyTorch"))  # nodes that unpack a submodule's outputs are new
         return merged(parts)
 
     def _segment(self, nodes: Any, side: Side) -> Segment:
         why: Callable[[Any], tuple[Why, str]] = self.pytorch_reason if side == "PyTorch" else lambda _: ("", "")
-        operators = (
-            Operator(short_name(node), module_path(node), *why(node)) for node in nodes if node.op in CALL_NODES
-        )
-        return Segment(side, tuple(operators), self._number)
+        calls = (node for node in nodes if node.op in CALL_NODES)
+        operators = tuple(Operator(short_name(node), module_path(node), *why(node)) for node in calls)
+        return Segment(side, operators, self._number)
 
 
 @contextmanager
@@ -141,9 +138,8 @@ def watch_partitioner() -> Iterator[list[LoweredGraph]]:
             graphs[-1].set_partition(result[0], partial(partition, **{**arguments, **whole}))
         return result
 
-    watched = {
-        name: partial(record_partition, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")
-    }
+    names = ("fast_partition", "global_partition")
+    watched = {name: partial(record_partition, getattr(partitioning, name)) for name in names}
     with replace_attributes(partitioning, get_graph_converter_support=record_graph, **watched):
         yield graphs
 
