@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,22 @@ def found(format: Format) -> ModelInfo:
     return ModelInfo(spec=f"{format}:small", name="small", format=format)
 
 
+def as_program(model: Model) -> Model:
+    """The model as an exported program."""
+    assert model.module is not None
+    feed = tuple(torch.zeros(spec.shape) for spec in model.inputs)
+    program = torch.export.export(model.module, feed).module()
+    return dataclasses.replace(model, format="exported", module=program)
+
+
+def skip_unless_runs(case: Case, format: Format) -> Backend:
+    """Return the case's backend; skips the test where this machine lacks what it needs."""
+    refusal = backend(case.backend).capabilities().refusal(case, found(format))
+    if refusal:
+        pytest.skip(str(refusal))
+    return backend(case.backend)
+
+
 def preparation(folder: Path) -> Preparation:
     """Folders under ``folder``."""
     (folder / "case").mkdir(exist_ok=True)
@@ -165,6 +182,14 @@ def run(model: Model, case: Case, preparation: Preparation, inputs: Inputs) -> O
         outputs = runner.infer(runner.place(inputs))
         runner.synchronize()
         return runner.collect(outputs)
+
+
+def exported(path: Path, module: Any, *shape: int, free: bool = False, **more: Any) -> Path:
+    """An ONNX file of a module with the input ``image``; its batch is ``free`` to be any."""
+    sizes = {"dynamic_shapes": ({0: "batch"},)} if free else {}
+    words: dict[str, Any] = {"input_names": ["image"], "dynamo": True, "verbose": False, **sizes, **more}
+    torch.onnx.export(module.eval(), (torch.zeros(shape),), path, **words)
+    return path
 
 
 def agrees(model: Model, case: Case, preparation: Preparation, reference: Model | None = None) -> None:
@@ -191,18 +216,15 @@ def quantized_file(folder: Path, kind: str, layers: str, *, leaving: int = 0) ->
     module: Any = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     if convolution:
         module = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
-    example = torch.randn(1, 3, 16, 16) if convolution else torch.randn(4, 32)
-    torch.onnx.export(
-        module.eval(), (example,), folder / "float.onnx", input_names=["image"], dynamo=True, verbose=False,
-        external_data=False,
-    )  # fmt: skip
+    shape = (1, 3, 16, 16) if convolution else (4, 32)
+    exported(folder / "float.onnx", module, *shape, external_data=False)
     if kind == "fp8" and not hasattr(onnx.numpy_helper, "float8e4m3_to_float32") and QUANTIZES < (1, 24):
         pytest.skip("ONNX Runtime 1.23 quantizes to FP8 by a function that newer ONNX does not have")
     type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
     nodes = onnx.load(folder / "float.onnx").graph.node
     products = [node.name for node in nodes if node.op_type in ("Conv", "Gemm", "MatMul")]
     quantize_static(
-        folder / "float.onnx", folder / f"{kind}.onnx", Reader(tuple(example.shape)), quant_format=QuantFormat.QDQ,
+        folder / "float.onnx", folder / f"{kind}.onnx", Reader(shape), quant_format=QuantFormat.QDQ,
         activation_type=type, weight_type=type,
         nodes_to_exclude=products[len(products) - leaving :],
         calibrate_method=CalibrationMethod.MinMax if kind == "int8" else CalibrationMethod.Distribution,

@@ -20,13 +20,8 @@ from inferlens.spec.case import PRECISIONS, QUANTIZED
 from tests.backends import small
 
 REAL = (
-    "pytorch",
-    "torchscript:trace",
-    "torchscript:script",
-    "torch_compile:default",
-    "onnxruntime:cpu",
-    "openvino:cpu",
-)
+    "pytorch", "torchscript:trace", "torchscript:script", "torch_compile:default", "onnxruntime:cpu", "openvino:cpu",
+)  # fmt: skip
 # Variants that on the CPU run the code of one above; they take a compiler's time, and get one test.
 SAME_ON_CPU = (
     "torch_compile:reduce-overhead",
@@ -51,10 +46,7 @@ def skip_absent(request: pytest.FixtureRequest) -> None:
     label = request.node.callspec.params.get("label") if hasattr(request.node, "callspec") else None
     if label is None:
         return
-    model_info = small.found("fake" if "fake" in label else "module")
-    refusal = small.backend(label).capabilities().refusal(small.case(label), model_info)
-    if refusal:
-        pytest.skip(str(refusal))
+    small.skip_unless_runs(small.case(label), "fake" if "fake" in label else "module")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,16 +87,10 @@ def test_options_are_described_and_unknown_ones_rejected_with_a_suggestion(name:
 @pytest.mark.parametrize("name", NAMES)
 def test_recommended_options_are_effective_on_their_device(name: str) -> None:
     backend = small.backend(name)
-    ways = [
-        (
-            one,
-            small.case(
-                f"{name}:{one.variant}".rstrip(":"), device=one.device, precision=precision, options=one.options
-            ),
-        )
-        for one in backend.recommended
-        for precision in one.precisions or PRECISIONS
-    ]
+    ways = []
+    for one in backend.recommended:
+        case = small.case(f"{name}:{one.variant}".rstrip(":"), device=one.device, options=one.options)
+        ways += [(one, msgspec.structs.replace(case, precision=item)) for item in one.precisions or PRECISIONS]
     for one, way in ways:
         assert one.variant in backend.variants
         assert not one.fixed_shapes or one.options
@@ -152,6 +138,19 @@ def test_options_leave_outputs_right(label: str, changed: str, preparation: Prep
     case = small.case(label, threads=1, batch=2, options=dict.fromkeys(changed.split(), True))
     small.stays_right(small.backend(label).prepare(model, case, preparation), model, TOLERANCES["fp32"])
     assert not preparation.warnings
+
+
+@pytest.mark.parametrize(
+    ("label", "option"),
+    [
+        ("pytorch", "tf32"), ("pytorch", "cudnn_benchmark"), ("torch_compile:default", "cudnn_benchmark"),
+        ("torch_compile:default", "coordinate_descent_tuning"),
+    ],
+)  # fmt: skip
+def test_options_of_a_gpu_say_so_on_the_cpu(label: str, option: str, preparation: Preparation) -> None:
+    small.backend(label).prepare(small.model(), small.case(label, options={option: True}), preparation)
+    (warning,) = preparation.warnings
+    assert (warning.code, option in warning.message) == ("no-effect", True)
 
 
 @pytest.mark.parametrize("label", REAL)

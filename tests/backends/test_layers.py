@@ -123,11 +123,8 @@ def test_own_times_of_nested_and_repeated_calls() -> None:
 
 
 def test_exported_programs_have_one_layer_and_say_why(tmp_path: Path) -> None:
-    network = model(Fused)
-    assert network.module is not None
-    program = torch.export.export(network.module, (torch.zeros(1, 3, 32, 32),))
-    exported = Model("small", "small", "exported", network.inputs, module=program.module())
-    assert "nn.Module" in profiled("pytorch", exported, prepared(tmp_path)).absent["modules"]
+    layers = profiled("pytorch", small.as_program(model(Fused)), prepared(tmp_path))
+    assert "nn.Module" in layers.absent["modules"]
 
 
 def test_openvino_counts_each_run_by_itself() -> None:
@@ -135,10 +132,9 @@ def test_openvino_counts_each_run_by_itself() -> None:
     status = SimpleNamespace(EXECUTED="executed")
     counter = NodeCounter("name", "Convolution")
     for count, mean in enumerate((100, 90, 93), start=1):
-        simple_namespace = SimpleNamespace(
-            status="executed", Status=status, exec_type="brgconv", real_time=timedelta(microseconds=mean)
-        )
-        counter.update(simple_namespace, count, keep=count > 1)
+        time = timedelta(microseconds=mean)
+        told = SimpleNamespace(status="executed", Status=status, exec_type="brgconv", real_time=time)
+        counter.update(told, count, keep=count > 1)
     assert counter.times == pytest.approx([80e-6, 99e-6])
 
 
@@ -189,10 +185,8 @@ def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
 @pytest.mark.parametrize("label", ONNX)
 def test_files_without_module_paths_say_so(label: str, tmp_path: Path) -> None:
     """An ONNX file of the user's own has operators, and says how module paths can be had."""
-    path, network = tmp_path / "own.onnx", model(Fused)
-    assert network.module is not None
-    feed = (torch.zeros(1, 3, 32, 32),)
-    torch.onnx.export(network.module, feed, path, input_names=["image"], verbose=False, dynamo=False)
+    network = model(Fused)
+    path = small.exported(tmp_path / "own.onnx", network.module, 1, 3, 32, 32, dynamo=False)
     own = Model("own.onnx", "own", "onnx", network.inputs, path=path)
     layers = profiled(label, own, prepared(tmp_path))
     assert not any(layer.modules for layer in layers.layers)

@@ -235,12 +235,8 @@ def test_what_openvino_makes_of_a_switch_is_a_fact(
 
 
 def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path: Path, preparation: Preparation) -> None:
-    model, path = small.model(batch=3), tmp_path / "model.onnx"
-    assert model.module is not None
-    torch.onnx.export(
-        model.module, (torch.zeros(3, 3, 16, 16),), path, input_names=["image"],
-        dynamic_shapes=({0: "batch"},), dynamo=True, verbose=False,
-    )  # fmt: skip
+    model = small.model(batch=3)
+    path = small.exported(tmp_path / "model.onnx", model.module, 3, 3, 16, 16, free=True)
     file = dataclasses.replace(model, module=None, format="onnx", path=path)
     small.agrees(file, small.case(OPENVINO, batch=3), preparation, model)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -55,13 +54,6 @@ def test_tf32_has_its_own_tolerance_on_cuda() -> None:
     assert backend.tolerance(small.case("pytorch", options={"tf32": True})) == TOLERANCES["fp32"]
     case = small.case("pytorch", device="cuda", precision="bf16", options={"tf32": True})
     assert backend.tolerance(case) == TOLERANCES["bf16"]
-
-
-@pytest.mark.parametrize("option", ["tf32", "cudnn_benchmark"])
-def test_option_without_effect_is_said(option: str, preparation: Preparation) -> None:
-    small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={option: True}), preparation)
-    (warning,) = preparation.warnings
-    assert (warning.code, option in warning.message) == ("no-effect", True)
 
 
 def test_autocast_keeps_weights_in_fp32(preparation: Preparation) -> None:
@@ -123,10 +115,8 @@ def test_fuse_folds_what_can_be_folded(precision: str, preparation: Preparation)
     assert preparation.facts["batch_norms_folded"] == 2
     assert not preparation.warnings
     assert model.module is not None
-    assert [path for path, part in model.module.named_modules() if isinstance(part, nn.Identity)] == [
-        "plain.1",
-        "shown.1",
-    ]
+    folded = [path for path, part in model.module.named_modules() if isinstance(part, nn.Identity)]
+    assert folded == ["plain.1", "shown.1"]
 
 
 @pytest.mark.parametrize("options", [{}, {"fuse": True}])
@@ -167,9 +157,8 @@ def test_options_that_cannot_be_are_refused(option: str, why: str, preparation: 
 
 
 def test_exported_program(preparation: Preparation) -> None:
-    model = small.model(format="exported")
-    program = torch.export.export(model.module, (torch.zeros(1, 3, 16, 16),))
-    small.agrees(dataclasses.replace(model, module=program.module()), small.case("pytorch"), preparation, model)
+    model = small.model()
+    small.agrees(small.as_program(model), small.case("pytorch"), preparation, model)
 
 
 class Types(nn.Module):

@@ -183,13 +183,10 @@ def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
         (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", **words)
         return [phase.note for phase in record.phases if phase.name == "quantize"]
 
-    path = tmp_path / "other.npz"
+    path, entropy = tmp_path / "other.npz", {"option": "onnxruntime.ranges=entropy"}
     np.savez(path, image=np.ones((4, 1, 8, 8)))
     assert [noted(), noted(), noted(calibration=str(path))] == [[""], ["cached"], [""]]
-    assert [noted(option="onnxruntime.ranges=entropy"), noted(option="onnxruntime.ranges=entropy")] == [
-        [""],
-        ["cached"],
-    ]
+    assert [noted(**entropy), noted(**entropy)] == [[""], ["cached"]]
     assert len(list((tmp_path / ".cache" / "quantized").glob("*/calibration.json"))) == 3
 
 
@@ -429,22 +426,17 @@ def test_the_backend_builds_a_quantized_engine_without_a_gpu(tmp_path: Path) -> 
     assert [phase.name for phase in preparation.phases] == ["export", "quantize", "build"]
 
 
-QUICK_INT8: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1, "precision": "int8"}
-DYNAMIC = {"option": "onnxruntime.quantize=dynamic", "backend": "onnxruntime:cpu"}
-
-
 def test_dynamic_quantization_takes_no_data_but_products_with_weights(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    (record,) = inferlens.bench(
-        Attending().eval(), torch.randn(2, 8, 32), output=str(tmp_path), **QUICK_INT8, **DYNAMIC
-    )
+    words = {"option": "onnxruntime.quantize=dynamic", "backend": "onnxruntime:cpu", "precision": "int8", **QUICK}
+    (record,) = inferlens.bench(Attending().eval(), torch.randn(2, 8, 32), output=str(tmp_path), **words)
     assert (record.status, record.reason) == ("ok", "")
     assert record.agreement
     assert record.agreement.agrees
     assert (record.agreement.rel_l2 or 0) > 0
     assert 0.8 < record.facts["quantized_share"] < 1
     convolutions = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
-    (record,) = inferlens.bench(convolutions, torch.randn(1, 3, 8, 8), output=str(tmp_path), **QUICK_INT8, **DYNAMIC)
+    (record,) = inferlens.bench(convolutions, torch.randn(1, 3, 8, 8), output=str(tmp_path), **words)
     assert record.status == "unsupported"
     assert "no MatMul has weights" in record.reason
 
@@ -464,16 +456,8 @@ class Mostly(torch.nn.Module):
         return made
 
 
-def mostly_linear() -> Model:
-    torch.manual_seed(0)
-    return Model("mostly", "mostly", "module", residual().inputs, Mostly().eval())
-
-
 def case(precision: str, keep: str = "") -> Any:
-    import msgspec
-
-    case = small.case("torch_compile", precision=precision, device="cuda", calibration="random")
-    return msgspec.structs.replace(case, keep=keep)
+    return small.case("torch_compile", precision=precision, device="cuda", calibration="random", keep=keep)
 
 
 def test_fp8_needs_a_gpu_that_has_it() -> None:
@@ -488,7 +472,8 @@ def test_fp8_needs_a_gpu_that_has_it() -> None:
 
 
 def test_torchao_quantizes_linear_layers_alone(preparation: Preparation) -> None:
-    model = mostly_linear()
+    torch.manual_seed(0)
+    model = Model("mostly", "mostly", "module", residual().inputs, Mostly().eval())
     inputs = small.arrays(model)
     right = small.eager(model, inputs)
     assert model.module is not None
@@ -537,8 +522,3 @@ def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: 
     other = residual()
     quantize_module(other, case(precision, keep="fp16:second"), preparation)
     assert preparation.facts["quantized_share"] < 0.5
-
-
-@pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
-    return small.preparation(tmp_path)

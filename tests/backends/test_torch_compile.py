@@ -226,13 +226,6 @@ def test_modes_that_differ_by_cuda_graphs_say_that_a_cpu_has_none(variant: str, 
     assert [warning.code for warning in preparation.warnings] == ["no-effect"]
 
 
-@pytest.mark.parametrize("option", ["cudnn_benchmark", "coordinate_descent_tuning"])
-def test_options_of_a_gpu_say_so_on_the_cpu(option: str, preparation: Preparation) -> None:
-    small.backend(LABEL).prepare(small.model(), small.case(LABEL, options={option: True}), preparation)
-    (warning,) = preparation.warnings
-    assert (warning.code, option in warning.message) == ("no-effect", True)
-
-
 def test_coordinate_descent_is_part_of_autotuning(preparation: Preparation) -> None:
     options = {"coordinate_descent_tuning": True}
     case = small.case("torch_compile:max-autotune-no-cudagraphs", device="cuda", options=options)

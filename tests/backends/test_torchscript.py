@@ -276,9 +276,8 @@ def test_a_loaded_archive_runs_as_it_is(frozen: bool, precision: str, tmp_path: 
 
 
 def test_exported_programs_are_traced_and_not_scripted(preparation: Preparation) -> None:
-    model = small.model(format="exported")
-    program = torch.export.export(model.module, (torch.zeros(1, 3, 16, 16),))
-    exported = dataclasses.replace(model, module=program.module())
+    model = small.model()
+    exported = small.as_program(model)
     small.agrees(exported, small.case(TRACE), preparation, model)
     with pytest.raises(Unsupported, match="no source to script"):
         small.backend(SCRIPT).prepare(exported, small.case(SCRIPT), preparation)

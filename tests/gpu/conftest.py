@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from inferlens.backends.base import Preparation
 
 try:
     import torch
@@ -15,3 +19,9 @@ def on_a_gpu() -> None:
     """Asked before any other fixture."""
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Preparation:
+    (tmp_path / "case").mkdir()
+    return Preparation(tmp_path / "case", tmp_path / "cache")

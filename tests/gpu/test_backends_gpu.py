@@ -64,20 +64,11 @@ def name(value: Any) -> str:
     return ",".join(value) if isinstance(value, dict) else str(value)
 
 
-@pytest.fixture
-def preparation(tmp_path: Any) -> Preparation:
-    return small.preparation(tmp_path)
-
-
 def prepared(label: str, options: Options, model: Model, preparation: Preparation, precision: str = "fp32") -> Runner:
     """A runner on the GPU; skips what this machine lacks."""
     batch = model.inputs[0].shape[0]
     case = small.case(label, device="cuda", precision=precision, batch=batch, options=options)
-    backend = small.backend(label)
-    refusal = backend.capabilities().refusal(case, small.found(model.format))
-    if refusal:
-        pytest.skip(str(refusal))
-    return backend.prepare(model, case, preparation)
+    return small.skip_unless_runs(case, model.format).prepare(model, case, preparation)
 
 
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)

@@ -50,10 +50,7 @@ def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **o
     case = small.case(
         label, device="cuda", precision=precision, batch=model.inputs[0].shape[0] or 1, options=dict(options)
     )
-    backend = small.backend(label)
-    refusal = backend.capabilities().refusal(case, small.found(model.format))
-    if refusal:
-        pytest.skip(str(refusal))
+    backend = small.skip_unless_runs(case, model.format)
     (folder / "case").mkdir(exist_ok=True)
     return backend.prepare(model, case, Preparation(folder / "case", folder / "cache", level="kernel"))
 

@@ -63,16 +63,9 @@ def test_no_more_calls_than_the_depth_are_in_flight(depth: int | None) -> None:
 
 @pytest.mark.parametrize(("label", "options"), CAPTURED, ids=str)
 def test_rotating_inputs_give_each_its_own_outputs(label: str, options: Any, tmp_path: Path) -> None:
-    case, model, backend = (
-        small.case(label, device="cuda", options=options, rotate=True),
-        small.model(),
-        small.backend(label),
-    )
-    refusal = backend.capabilities().refusal(case, small.found("module"))
-    if refusal:
-        pytest.skip(str(refusal))
+    case, model = small.case(label, device="cuda", options=options, rotate=True), small.model()
     preparation = small.preparation(tmp_path)
-    with backend.prepare(model, case, preparation) as runner:
+    with small.skip_unless_runs(case, "module").prepare(model, case, preparation) as runner:
         first, second = (small.arrays(model, seed=seed) for seed in (0, 1))
         for arrays in (first, second, first):
             feed = runner.place(arrays)

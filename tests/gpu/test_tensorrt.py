@@ -39,11 +39,6 @@ def label(request: pytest.FixtureRequest) -> str:
     return f"tensorrt:{request.param}"
 
 
-@pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
-    return small.preparation(tmp_path)
-
-
 def at(model: Model, batch: int) -> Model:
     """The model at another batch, its input with a range of sizes."""
     return dataclasses.replace(model, inputs=(msgspec.structs.replace(RANGE, shape=(batch, 3, 16, 16)),))
@@ -188,11 +183,7 @@ def bench(*models: Any, **words: Any) -> list[Record]:
 @pytest.fixture
 def engine(label: str, tmp_path: Path) -> Path:
     path = tmp_path / "model.engine"
-    model = small.model(batch=4)
-    torch.onnx.export(
-        model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
-        verbose=False, external_data=False,
-    )  # fmt: skip
+    small.exported(tmp_path / "model.onnx", small.model(batch=4).module, 4, 3, 16, 16, external_data=False)
     from inferlens.execution.deploy import save, single
 
     case = single({"model": str(tmp_path / "model.onnx")}, label)

@@ -56,11 +56,6 @@ def name(value: Any) -> str:
     return ",".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
 
 
-@pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
-    return small.preparation(tmp_path)
-
-
 def case(variant: str, precision: str = "fp32", options: Options | None = None, batch: int = 3) -> Any:
     label = f"torch_tensorrt:{variant}"
     return small.case(label, device="cuda", precision=precision, batch=batch, options=options or {})
@@ -69,10 +64,7 @@ def case(variant: str, precision: str = "fp32", options: Options | None = None, 
 def prepared(variant: str, precision: str, options: Options, model: Model, preparation: Preparation) -> Runner:
     """A runner; skips what this build lacks."""
     wanted = case(variant, precision, options, model.inputs[0].shape[0])
-    refusal = TorchTensorRT().capabilities().refusal(wanted, small.found(model.format))
-    if refusal:
-        pytest.skip(str(refusal))
-    return TorchTensorRT().prepare(model, wanted, preparation)
+    return small.skip_unless_runs(wanted, model.format).prepare(model, wanted, preparation)
 
 
 def ranged(batch: int, most: int = 16, best: int = 2) -> Model:

@@ -171,14 +171,11 @@ def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
         launched = [event.gpu_launch for event in run.events]
         origins = kernel_sources(launched, engine(name), {})
         assert origins.absent == {}
-        owned = [
-            (item.name, origin.layer) for item, origin in zip(launched, origins.origins, strict=True) if origin.layer
-        ]
+        pairs = zip(launched, origins.origins, strict=True)
+        owned = [(item.name, origin.layer) for item, origin in pairs if origin.layer]
         assert [owner for _, owner in owned] == [layer.name for layer in layers]
         for (kernel, _), layer in zip(owned, layers, strict=True):
-            assert layer.kind != "kgen" or tactic(layer) == kernel, (
-                "a kernel of the compiler's own is named by its layer"
-            )
+            assert layer.kind != "kgen" or tactic(layer) == kernel, "the compiler's own kernels are named by layers"
             matrix = {"correlation": ("conv", "Corr"), "gemm": ("matMul", "Fc")}.get(layer.kind)
             assert matrix is None or matrix[0] in kernel
 
@@ -277,10 +274,10 @@ def test_modules_are_scopes_in_each_other(kind: Callable[[], Any], shape: tuple[
     runner = SimpleNamespace(infer=module, synchronize=lambda: None)
     with torch.inference_mode():
         root = trace_single_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
-    (outer,) = [traced_operator for traced_operator in root.children if traced_operator.name == SCOPE]
-    scopes = [traced_operator.name for traced_operator in outer.children if traced_operator.name.startswith(SCOPE)]
+    (outer,) = [operator for operator in root.children if operator.name == SCOPE]
+    scopes = [operator.name for operator in outer.children if operator.name.startswith(SCOPE)]
     origins = sources_by_scope([GpuLaunch(name="k", scopes=(SCOPE, scope)) for scope in scopes])
-    assert [kernel_origin.modules for kernel_origin in origins.origins] == [(name,) for name in inside]
+    assert [origin.modules for origin in origins.origins] == [(name,) for name in inside]
     assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
@@ -313,10 +310,8 @@ def launched(*names: str) -> list[GpuLaunch]:
     ],
 )
 def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
-    origins = sources_by_match(
-        launched(*names),
-        MatchedKernels([(item, origin) for item, origin in zip(launched("k", "k"), (A, B), strict=True)]),
-    )
+    matched = MatchedKernels(list(zip(launched("k", "k"), (A, B), strict=True)))
+    origins = sources_by_match(launched(*names), matched)
     assert origins.origins == (expected or (KernelOrigin(),) * len(names))
     assert ("not the same in the same order" in origins.absent.get("modules", "")) == (expected is None)
 
@@ -474,12 +469,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     ("label", "options", "kind", "graphs"),
     [
         ("torch_compile:default", {}, Fused, False),
-        (
-            "torch_compile:default",
-            {},
-            Fused,
-            True,
-        ),  # compiled once more, without CUDA graphs; here nothing else differs
+        ("torch_compile:default", {}, Fused, True),  # compiled again without CUDA graphs, which is all that differs
         ("torch_compile:default", {}, Breaking, False),
         ("torchscript:trace", {}, Fused, False),
         ("torchscript:trace", {"freeze": True}, Fused, False),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from inferlens.backends.tensorrt.engine import BuiltEngine, EngineJob, cached_engine
 from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, load_flavour
@@ -28,13 +27,7 @@ def rtx() -> Flavour:
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small convolutional model as an ONNX file with a batch that is free."""
     path = tmp_path_factory.mktemp("graph") / "small.onnx"
-    module = small.model().module
-    assert module is not None
-    torch.onnx.export(
-        module, (torch.ones(2, 3, 16, 16),), path, input_names=["image"], dynamo=True, verbose=False,
-        dynamic_shapes=({0: "batch"},),
-    )  # fmt: skip
-    return path
+    return small.exported(path, small.model().module, 2, 3, 16, 16, free=True)
 
 
 Making = Callable[..., EngineJob]

@@ -72,14 +72,8 @@ def test_the_code_uses_nothing_that_the_table_does_not_have() -> None:
 
 def test_the_table_has_nothing_that_the_code_does_not_use() -> None:
     code = words()
-    by_value = {
-        "CUBLAS",
-        "CUBLAS_LT",
-        "CUDNN",
-        "EDGE_MASK_CONVOLUTIONS",
-        "JIT_CONVOLUTIONS",
-        "Logger",
-    }  # named by users, and in scripts
+    # Named by users, and in scripts.
+    by_value = {"CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS", "Logger"}
     assert {name for names in TABLE.values() for name in names} - code <= by_value
 
 

@@ -80,10 +80,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
 def test_the_steps_of_the_page(rtx: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What ``docs/tensorrt.md`` says to do in Python is done."""
     monkeypatch.chdir(tmp_path)
-    torch.onnx.export(
-        torch.nn.Conv2d(3, 8, 3).eval(), (torch.ones(2, 3, 64, 64),), "model.onnx", input_names=["x"], dynamo=True,
-        verbose=False, dynamic_shapes=({0: "batch"},),
-    )  # fmt: skip
+    small.exported(Path("model.onnx"), torch.nn.Conv2d(3, 8, 3), 2, 3, 64, 64, free=True, input_names=["x"])
     (steps,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     exec(compile(steps, str(PAGE), "exec"), {})
     assert read_engine_header(Path("model.engine")).version == rtx.version

@@ -181,10 +181,8 @@ def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
     assert origins.origins[REWRITTEN].modules == ("features.18.0",)
     assert origins.origins[1].modules == ("features.0.0", "features.0.1", "features.0.2")
     assert origins.origins[-1].modules == ("classifier.1",)
-    assert all(
-        ("convFwd" in kernel) == ("Corr" in kernel_origin.layer)
-        for kernel, kernel_origin in zip(kernels, origins.origins, strict=True)
-    )
+    pairs = zip(kernels, origins.origins, strict=True)
+    assert all(("convFwd" in kernel) == ("Corr" in origin.layer) for kernel, origin in pairs)
     more = kernel_sources(launched([*kernels[:20], SPLIT, *kernels[20:]]), layers, {})
     assert [kernel_origin.layer for kernel_origin in more.origins] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
     assert more.absent["layers"].startswith("1 of 56 kernels")

@@ -363,6 +363,8 @@ class CudaRunner(OnnxRunner):
     _bound_feed: DeviceFeed | None = None
 
     def __enter__(self) -> CudaRunner:
+        import onnxruntime  # noqa: F401 - before PyTorch, and before the build, which is timed
+
         load_cuda_libraries(ort, self.provider)
         with ExitStack() as entered:
             stream = torch.cuda.Stream()
