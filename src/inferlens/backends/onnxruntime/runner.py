@@ -396,6 +396,8 @@ class CudaRunner(OnnxRunner):
 
     def take(self, inputs: Mapping[str, Any]) -> DeviceFeed:
         """Return the tensors themselves; a call copies them into the bound ones."""
+        import torch  # in every call: half a microsecond less than the late module
+
         return {name: torch.as_tensor(inputs[name]) for name in self._inputs}
 
     def infer(self, feed: DeviceFeed) -> list[Any]:
