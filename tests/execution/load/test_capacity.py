@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferlens.execution.load.dispatcher import SimulatedInstances
-from inferlens.execution.load.tasks import DriveJob, chosen, measured
+from inferlens.execution.load.tasks import REACH, DriveJob, chosen, measured
 from inferlens.record.load import Arrivals, Deployment, Limit
 
 EVENLY = Arrivals("constant")
@@ -67,3 +67,24 @@ def test_a_disturbance_in_the_search_does_not_lower_the_capacity() -> None:
 def test_no_rate_keeps_a_limit_below_one_call() -> None:
     instances = SimulatedInstances(1, lambda _samples, _size: 0.2)
     assert measured(job(Deployment(), EVENLY), instances, lambda _: None).capacity == 0.0
+
+
+def test_a_limit_that_no_rate_keeps_ends_the_search_before_the_traffic_takes_very_long() -> None:
+    """A call takes 11 ms: the search begins at a quarter of the rate that full use would serve."""
+    instances = SimulatedInstances(1, lambda _samples, size: 0.01 + 0.001 * size)
+    job = DriveJob(address="", stop="", deployment=Deployment(), arrivals=EVENLY, limit=Limit(0.99, 0.005))
+    result = measured(job, instances, lambda _: None)
+    assert result.capacity == 0
+    assert min(run.rate for run in result.runs) > 1 / 0.011 / 4 / REACH
+
+
+def test_the_curve_below_a_capacity_is_measured_once() -> None:
+    instances = SimulatedInstances(1, lambda _samples, size: 0.01 + 0.001 * size)
+    for draw, count in ((0, 4), (1, 0)):
+        job = DriveJob(
+            address="", stop="", deployment=Deployment(), arrivals=EVENLY, limit=Limit(0.99, 0.1), seconds=1, draw=draw
+        )
+        result = measured(job, instances, lambda _: None)
+        assert result.capacity
+        shares = [run.rate / result.capacity for run in result.runs]
+        assert sum(round(share, 3) in (0.25, 0.5, 0.75, 0.9) for share in shares) == count

@@ -382,6 +382,7 @@ START_SHARE = 0.05  # of the requests at the start are not counted
 PRECISION = 0.01  # of a capacity
 CURVE = (0.25, 0.5, 0.75, 0.9)  # of a capacity: rates that are measured after it, in the first round
 MOST_SEARCHES = 3
+REACH = 16.0  # how far below the predicted capacity a search goes: traffic of a very low rate takes very long
 LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
 SIMULATED_REQUESTS = 2000
 SERVICE_SECONDS = 1.0
@@ -463,7 +464,7 @@ def measured(job: DriveJob, instances: Instances, keep: Callable[[DriveResult], 
     for clients in job.clients:
         measure(clients=clients)
     if not (job.rates or job.clients):
-        capacity, above = find_capacity(measure, job.limit, guess)
+        capacity, above = find_capacity(measure, job.limit, guess, REACH)
         for share in CURVE if capacity and not job.draw else ():
             measure(share * capacity)
     return DriveResult(deployment=deployment, runs=tuple(runs), service=service, capacity=capacity, above=above)
@@ -572,16 +573,16 @@ def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: An
     )
 
 
-def find_capacity(measure: Measure, limit: Limit, guess: float) -> tuple[float, float | None]:
+def find_capacity(measure: Measure, limit: Limit, guess: float, reach: float = 1000.0) -> tuple[float, float | None]:
     """Return the highest rate that kept the limit, and the lowest one that did not; they are 1 % apart.
 
-    ``guess`` is where the search begins. A capacity of 0: no rate down to a thousandth of it keeps the limit. The
+    ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. The
     lowest rate that failed is measured again at the end, because a short disturbance of the machine may have failed it;
     if the limit is kept now, the search goes on above that rate.
     """
     low, high, step, rate = 0.0, math.inf, 1.1, guess
     for _ in range(MOST_SEARCHES):
-        while high > low * (1 + PRECISION) and rate > guess / 1000:
+        while high > low * (1 + PRECISION) and rate > guess / reach:
             if measure(rate).keeps(limit):
                 low = max(low, rate)
             else:
@@ -623,4 +624,4 @@ def predicted(job: DriveJob, service: Service) -> tuple[Deployment, float]:
         for weight, times in zip(job.mix.weights, service, strict=True)
     )
     most = deployment.instances / seconds
-    return deployment, find_capacity(measure, job.limit, most / 1.2)[0] or most / 100
+    return deployment, find_capacity(measure, job.limit, most / 1.2)[0] or most / 4
