@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.modules import fusion_rule, module_flops, module_table
+from inferlens.analysis.modules import module_table
 from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.analysis.work import assign_work as units_of
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
-from tests.analysis.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
+from tests.analysis.floors import MEGA, ceilings, module, operator, timed, work_of, worked
 from tests.analysis.kernel_profiles import kernel, made, of_kernels
 from tests.analysis.profiles import failed, unprofiled
 from tests.views.samples import case
@@ -260,16 +260,6 @@ def test_why_there_are_no_floors() -> None:
     assert roofline(worked(EACH, ceilings=none)) == "The ceilings of its device were not measured."
     with pytest.raises(InferlensError, match="no kind of row 'modul'"):
         roofline(worked(EACH), by="modul")  # type: ignore[arg-type]
-
-
-def test_a_fused_layer_is_split_by_flops() -> None:
-    flops = module_flops(CHAIN)
-    split = fusion_rule("split", flops)
-    assert split([("conv",), ("norm",), ("relu",)]) == {("conv",): 1.0}
-    assert split([("conv",), ("head",)]) == {("conv",): pytest.approx(20 / 21), ("head",): pytest.approx(1 / 21)}
-    assert split([("norm",), ("relu",)]) == {("norm",): 0.5, ("relu",): 0.5}
-    assert split([("x",), ("y",)]) == {("x",): 0.5, ("y",): 0.5}
-    assert fusion_rule("whole", flops)([("conv",), ("norm",)]) == {(): 1.0}
 
 
 def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from inferlens.analysis.trace_findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.record.profile import GpuLimits
-from inferlens.trace.analysis import Analysis, Intervals
+from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import execution, rows_compared
 from inferlens.trace.kernels import achieved, theoretical
 from inferlens.trace.memory import devices, holders
@@ -287,28 +287,6 @@ def test_every_event_of_a_public_trace_is_joined() -> None:
     links = LaunchLinks(trace)
     assert (links.launch >= 0).all()
     assert (links.operator >= 0).all()
-
-
-@given(*[st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=12)] * 2)
-def test_sets_of_moments(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    def both_ways(spans: list[tuple[int, int]]) -> tuple[Intervals, set[int]]:
-        begin = np.array([begin for begin, _ in spans], dtype=np.int64)
-        end = np.array([begin + length for begin, length in spans], dtype=np.int64)
-        return Intervals.union(begin, end), {at for a, length in spans for at in range(a, a + length)}
-
-    def moments(intervals: Intervals) -> set[int]:
-        assert (intervals.end > intervals.begin).all()
-        assert (intervals.begin[1:] >= intervals.end[:-1]).all() or len(intervals) < 2
-        return {at for a, b in zip(intervals.begin, intervals.end, strict=True) for at in range(a, b)}
-
-    (a, of_a), (b, of_b) = both_ways(first), both_ways(second)
-    assert moments(a) == of_a
-    assert a.total == len(of_a)
-    both, without = a.intersection(b), a.difference(b)
-    assert (moments(both), moments(without)) == (of_a & of_b, of_a - of_b)
-    low, high = np.array([-20, -3, 5]), np.array([40, 7, 5])
-    inside = [len(of_a & set(range(x, y))) for x, y in zip(low, high, strict=True)]
-    assert a.covered(low, high).tolist() == inside
 
 
 # Beside the numbers of TensorBoard's own loader, torch-tb-profiler 0.4.3, which is older than the names that events'

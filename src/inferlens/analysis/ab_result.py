@@ -159,16 +159,15 @@ class ABResult(Struct, frozen=True, kw_only=True):
     def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
         """The description that A and B share, then the description and the measurements of both sides."""
         common, names = distinguish_cases((self.a, self.b), self.revisions)
-        a, b = (
-            "  ".join([self._figure(side), *_cost_texts(costs)])
-            for side, costs in zip((self.base, self.candidate), self.costs, strict=True)
-        )
+        a, b = map(self._figures, (self.base, self.candidate), self.costs)
         return common, names, (a, b)
 
-    def _figure(self, side: Side) -> str:
-        if side.median is None:
-            return {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
-        return f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
+    def _figures(self, side: Side, costs: dict[str, float | None]) -> str:
+        figure = {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
+        if side.median is not None:
+            figure = f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
+        shown = (f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None)
+        return "  ".join([figure, *shown])
 
     @property
     def environments_sentence(self) -> str:
@@ -226,10 +225,6 @@ class ABResult(Struct, frozen=True, kw_only=True):
         remarks = [*filter(None, [self.environments_sentence, self.outputs_sentence]), *self.notes]
         more = f"({len(remarks) - 2} more: inferlens show {shlex.quote(self.output)} --view notes)"
         return remarks if len(remarks) < 3 else [*remarks[:2], more]
-
-
-def _cost_texts(costs: dict[str, float | None]) -> list[str]:
-    return [f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None]
 
 
 def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:

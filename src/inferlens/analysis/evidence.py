@@ -11,12 +11,12 @@ missing.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -294,20 +294,6 @@ class PartGroup(Generic[PartT]):
         return counts[0][0] if len(self) == 1 else list_few([f"{count:,} {kind}" for kind, count in counts], 2)
 
 
-class HostWait(NamedTuple):
-    """Seconds that a GPU waits for the host, of ``whole`` seconds, and the kernels that it runs otherwise.
-
-    ``traced``: a profiler slowed the host meanwhile, so the wait is an upper bound.
-    """
-
-    idle: float
-    whole: float
-    calls: int
-    mean: float
-    numbers: Mapping[str, Number]
-    traced: bool = False
-
-
 @dataclass(frozen=True)
 class Evidence:
     """The profiles of one case, and the records that they are compared with; derived values are computed once."""
@@ -347,10 +333,8 @@ class Evidence:
     @cached_property
     def facts(self) -> dict[str, object]:
         """Facts that the backend gave about the run; those of the record take precedence."""
-        facts: dict[str, object] = {}
-        for profile in reversed(self.profiles):
-            facts |= profile.facts
-        return facts | (self.record.facts if self.record else {})
+        records = [self.record] if self.record else []
+        return dict(ChainMap(*(item.facts for item in (*records, *self.profiles))))
 
     def hint(self, option: str, value: Option = True) -> Hint:
         """Return how to get the effect of an option with the backend of the case."""
@@ -426,12 +410,6 @@ class Evidence:
         pairs = zip(self.layer_profile.layers.layers, self.table.rows, strict=True)
         return tuple(TimedLayer(layer, row.times, floors.get(row.place)) for layer, row in pairs)
 
-    @cached_property
-    def layers_are_modules(self) -> bool:
-        """Return whether every layer is one module, as in eager PyTorch, so that nothing has compiled the model."""
-        layers = [timed_layer.layer for timed_layer in self.timed_layers]
-        return bool(layers) and all(layer.modules == (layer.name,) for layer in layers)
-
     @property
     def layer_call(self) -> float | None:
         """Seconds of the call that times of layers are scaled to, or else of a profiled one."""
@@ -440,8 +418,8 @@ class Evidence:
     @property
     def layer_base(self) -> str:
         """The base of shares of layers, in words: layers of a call that waits for the host are timed there."""
-        waits = (wait := self.host_wait) and gpu_waits_for_host(wait.idle, wait.whole)
-        return "the host's time" if waits else "the call" if self.latency else "the profiled call"
+        call = "the call" if self.latency else "the profiled call"
+        return "the host's time" if self.waits_for_host else call
 
     def call_share(self, seconds: float) -> float:
         return seconds / self.layer_call if self.layer_call else 0.0
@@ -492,48 +470,33 @@ class Evidence:
         return PartGroup(tuple(filter(predicate, self.timed_kernels)), self.busy, "the GPU's time", self.kernel_call)
 
     @property
-    def host_wait(self) -> HostWait | None:
-        """The wait of the GPU in unprofiled calls: profiling stretches calls, but not kernels."""
-        if not self.on_gpu or not self.latency or not self._kernels or self.busy <= 0:
-            return None
-        kernels = self.kernel_group(lambda timed_kernel: timed_kernel.kind == "kernel")
-        mean = kernels.seconds / max(kernels.calls, 1)
-        numbers: dict[str, Number] = {
-            "busy": self.busy, "latency": self.latency, "launches": self._kernels[0].launches, "kernels": kernels.calls,
-            "mean kernel": mean,
-        }  # fmt: skip
-        return HostWait(self.latency - self.busy, self.latency, kernels.calls, mean, numbers)
+    def launches(self) -> int | None:
+        """Number of calls of the runtime that launch the kernels of a run."""
+        return self._kernels[0].launches if self._kernels else None
+
+    @property
+    def host_wait(self) -> float | None:
+        """Seconds that the GPU waits in an unprofiled call: profiling stretches calls, but not kernels."""
+        return self.latency - self.busy if self.on_gpu and self.latency and self.busy > 0 else None
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Return whether the host is known to be the bottleneck of unprofiled calls, by their kernels."""
+        return self.host_wait is not None and gpu_waits_for_host(self.host_wait, self.latency or 0.0)
 
 
-_LAUNCH_LESS = "Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
-# Tracing slows the host: a trace alone does not show how long the GPU waits otherwise.
-_IF_UNTRACED = "If bench says host-bound too: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
+LAUNCH_LESS = "Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
 
 
-def host_bound_finding(
-    wait: HostWait | None, record: Record | None = None, hint: Callable[[], str] = str
-) -> Iterator[Finding]:
-    """Yield a finding if the host is the bottleneck: the GPU waits for it, or enqueueing a call takes all its time.
+def enqueue_bound_finding(record: Record, hint: Callable[[], str]) -> Iterator[Finding]:
+    """Yield a finding if enqueueing a call takes all its time.
 
-    The record is used only if the wait is unknown. ``hint`` is called only for a finding, as it may import a backend.
+    ``hint`` is called only for a finding, as it may import a backend.
     """
-    if wait and gpu_waits_for_host(wait.idle, wait.whole):
-        sentence = (
-            "The host is slow to launch {calls:#kernel} of {mean:duration} a step: at most {share:percent} of a step "
-            "({idle:duration}) to save."
-            if wait.traced
-            else "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
-            "{mean:duration} to run."
-        )
-        yield make_finding(
-            sentence, wait.numbers, code="host-bound", subject="the run", seconds=wait.idle, whole=wait.whole,
-            share=wait.idle / wait.whole, calls=wait.calls, mean=wait.mean, idle=wait.idle,
-            hint=_IF_UNTRACED if wait.traced else hint() or _LAUNCH_LESS,
-        )  # fmt: skip
-    elif not wait and record and bound_by(record) == "host":
+    if bound_by(record) == "host":
         latency, enqueue = (median(steady_samples(record, name).for_median) for name in ("latency", "enqueue time"))
         yield make_finding(
             "Bound by the host: enqueueing a call takes about as long as the call.",
             {"enqueue": enqueue, "latency": latency}, code="host-bound",
-            subject="the run", share=min(enqueue / latency, 1.0), hint=hint() or _LAUNCH_LESS,
+            subject="the run", share=min(enqueue / latency, 1.0), hint=hint() or LAUNCH_LESS,
         )  # fmt: skip

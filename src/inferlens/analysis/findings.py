@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.evidence import (
     FIRST_CAPABILITY,
+    LAUNCH_LESS,
     NEGLIGIBLE,
     Evidence,
     Finding,
@@ -23,7 +24,7 @@ from inferlens.analysis.evidence import (
     PartGroup,
     TimedKernel,
     TimedLayer,
-    host_bound_finding,
+    enqueue_bound_finding,
     list_few,
     make_finding,
     module_label,
@@ -210,7 +211,20 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
             return f"A CUDA graph: {evidence.command(graph.ask)}"
         return evidence.advice(others="another backend with a CUDA graph")
 
-    yield from host_bound_finding(evidence.host_wait, evidence.record, hint)
+    idle, call = evidence.host_wait, evidence.latency
+    if idle and call and evidence.waits_for_host:
+        kernels = evidence.kernel_group(lambda part: part.kind == "kernel")
+        yield make_finding(
+            "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {kernels:#kernel} of "
+            "{mean kernel:duration} to run.",
+            {
+                "busy": evidence.busy, "latency": call, "launches": evidence.launches, "kernels": kernels.calls,
+                "mean kernel": kernels.seconds / max(kernels.calls, 1),
+            },
+            subject="the run", seconds=idle, whole=call, share=idle / call, hint=hint() or LAUNCH_LESS,
+        )  # fmt: skip
+    elif idle is None and evidence.record:
+        yield from enqueue_bound_finding(evidence.record, hint)
 
 
 # Layers
@@ -353,7 +367,9 @@ def reformats(evidence: Evidence) -> Iterator[Finding]:
 def unfused_chains(evidence: Evidence) -> Iterator[Finding]:
     layers = evidence.layer_group(_mergeable(evidence.timed_layers)[0])
     if layers.share >= CHAINS:
-        backend = f"{'a' if evidence.layers_are_modules else 'another'} backend that fuses such layers"
+        # In eager PyTorch every layer is one module, so that nothing has compiled the model.
+        eager = all(part.layer.modules == (part.layer.name,) for part in evidence.timed_layers)
+        backend = f"{'a' if eager else 'another'} backend that fuses such layers"
         yield make_finding(
             "{layers:#layer} ({kinds}) {layers:is|are} not fused with what is before {layers:it|them}: "
             "{cost}{location}.",

@@ -210,11 +210,6 @@ def _energies(runs: CaseRuns) -> list[Energy]:
     return [energy for record in runs.ran for energy in (record.energy, record.cpu_energy) if energy and energy.joules]
 
 
-def _latency(runs: CaseRuns) -> float | None:
-    latency = estimate(runs.processes)
-    return latency.median if latency else runs.latency("median")
-
-
 def _throughput(runs: CaseRuns) -> float | None:
     """Return items per second; a call without a batch is one item."""
     rate = estimate(runs.windows)
@@ -231,7 +226,7 @@ def _build(runs: CaseRuns) -> float | None:
 
 
 _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
-    "latency": _latency,
+    "latency": lambda runs: latency.median if (latency := estimate(runs.processes)) else runs.latency("median"),
     "latency.p95": partial(CaseRuns.latency, name="p95"),
     "latency.p99": partial(CaseRuns.latency, name="p99"),
     "throughput": _throughput,

@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from inferlens.analysis.evidence import Finding, host_bound_finding, make_finding, rule
+from inferlens.analysis.evidence import Finding, enqueue_bound_finding, make_finding, rule
 from inferlens.analysis.interference import interference_warnings, record_load
 from inferlens.analysis.measures import bound_by, measured_drop, score_accuracy
 from inferlens.analysis.samples import CaseRuns, Series, latencies, steady_samples
@@ -321,7 +321,7 @@ def random_calibration(evidence: RecordEvidence) -> Iterator[Finding]:
 @rule("host-bound")
 def host_bound(evidence: RecordEvidence) -> Iterator[Finding]:
     record = evidence.record
-    yield from host_bound_finding(None, record, lambda: for_the_host(record.case, record.facts))
+    yield from enqueue_bound_finding(record, lambda: for_the_host(record.case, record.facts))
 
 
 @rule(

@@ -346,13 +346,10 @@ class ProfilingCost(Struct, frozen=True, kw_only=True):
 
 
 class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
-    """Layers against the whole, in seconds.
-
-    ``outside`` is the whole less the layers, run by run; negative if layers ran at the same time.
-    """
+    """Layers against the whole, in seconds."""
 
     layers: RunTimes
-    outside: RunTimes
+    outside: RunTimes  # the whole less the layers, run by run; negative if layers ran at the same time
     untimed: int
 
     @property
@@ -381,14 +378,11 @@ AccountT = TypeVar("AccountT", bound=ProfilingCost)
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileTable(Generic[RowT, AccountT]):
-    """The layers or kernels of one case in the order of execution, and their account.
-
-    ``members`` has, by each row's place, the places from 0 of its layers or kernels.
-    """
+    """The layers or kernels of one case in the order of execution, and their account."""
 
     rows: tuple[RowT, ...]
     reconciliation: AccountT
-    members: Mapping[int, Sequence[int]]
+    members: Mapping[int, Sequence[int]]  # by each row's place, the places from 0 of its layers or kernels
     runs: Runs
 
     def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:

@@ -114,9 +114,9 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         log = log_cost(aim.objective, record) if aim else log_time(record, metric)
         if log is None:
             continue
-        if key := round_of(record):
-            rounds[name][key] = log
-        else:
+        if record.repeats > 1 or record.repeat > 0:
+            rounds[name][record.run, record.repeat] = log
+        else:  # each case was measured once
             separate[name].append(log)
             unsteady[name] = max(unsteady[name], 0.0 if aim else unsteadiness(record, metric))
     entries = {
@@ -141,11 +141,6 @@ def race(cases: Mapping[str, CaseRuns], *, metric: Metric | None = None, aim: Fi
         threshold=max((record.budget.threshold for _, record in records), default=0.02),
         rounds=max(map(len, shared), default=0),
     )
-
-
-def round_of(record: Record) -> tuple[str, int] | None:
-    """Return the round of its run that a record belongs to; ``None`` if each case was measured once."""
-    return (record.run, record.repeat) if record.repeats > 1 or record.repeat > 0 else None
 
 
 def log_time(record: Record, metric: Metric) -> float | None:

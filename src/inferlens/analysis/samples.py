@@ -135,15 +135,11 @@ def _sequence(values: Array) -> Sequence[float]:
 
 @dataclass(frozen=True)
 class CaseRuns:
-    """The records of one case in one run, one for each of its processes, in order of time.
-
-    ``later`` has those of a later run that was cut short, and does not count; ``of_runs`` is the number of comparable
-    runs of the case.
-    """
+    """The records of one case in one run, one for each of its processes, in order of time."""
 
     records: tuple[Record, ...]
-    later: tuple[Record, ...] = ()
-    of_runs: int = 1
+    later: tuple[Record, ...] = ()  # those of a later run that was cut short, and does not count
+    of_runs: int = 1  # number of comparable runs of the case
 
     @property
     def cut_short(self) -> bool:

@@ -23,14 +23,13 @@ from inferlens.analysis.evidence import (
     NEGLIGIBLE,
     Finding,
     Findings,
-    HostWait,
     Rule,
-    host_bound_finding,
     make_finding,
     shorten,
 )
 from inferlens.analysis.findings import FEW_LAUNCHES, TINY
 from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, kernel_family, short_name
+from inferlens.stats.samples import gpu_waits_for_host
 from inferlens.trace.analysis import Analysis, Intervals, communication, host_gaps, synchronising
 from inferlens.trace.kernels import kernel_precision, uses_tensor_cores
 from inferlens.trace.model import CALLS, SECOND, Bools, Category, Floats, Ints
@@ -142,16 +141,6 @@ class TraceEvidence:
         causes = {"synchronising": drained, "outside-operators": outside, "host-bound": ~drained & ~outside}
         return {**gaps, **{cause: Intervals(rest.begin[mask], rest.end[mask]) for cause, mask in causes.items()}}
 
-    @property
-    def host_wait(self) -> HostWait | None:
-        """The wait of the GPU for its next kernel, without other causes."""
-        kernels = self.trace.category[self.rows] == Category.KERNEL
-        if not self.on_gpu or not kernels.any():
-            return None
-        idle = self.seconds(self.gaps["host-bound"])
-        mean, calls = float(self.times[kernels].mean()) / SECOND, round(int(kernels.sum()) / self.count)
-        return HostWait(idle, self.step, calls, mean, {"time": idle, "share": idle / self.step}, traced=True)
-
     # Time of the work
 
     @cached_property
@@ -231,12 +220,13 @@ def _rule(code: str, saving: Callable[[TraceEvidence], Saving], sentence: str, h
 
     def check(evidence: TraceEvidence) -> Iterator[Finding]:
         seconds, words = saving(evidence)
+        words = {"subject": code, **words}
         share = seconds / evidence.step
         if share > NEGLIGIBLE:
             start = sentence.replace("{noun}", words.get("noun", ""))
             yield make_finding(
                 start + ": at most {share:percent} of a step ({time:duration}) to save.",
-                {"time": seconds, "share": share}, subject=code, seconds=seconds, whole=evidence.step, share=share,
+                {"time": seconds, "share": share}, seconds=seconds, whole=evidence.step, share=share,
                 hint=make_finding(hint, **words).sentence, **words,
             )  # fmt: skip
 
@@ -349,6 +339,15 @@ def _products(evidence: TraceEvidence) -> Saving:
     return half if largest else 0.0, {**words, "lower": lower, "device": "cuda" if evidence.on_gpu else "cpu"}
 
 
+def _host_bound(evidence: TraceEvidence) -> Saving:
+    kernels = (evidence.trace.category[evidence.rows] == Category.KERNEL) & evidence.on_gpu
+    idle = evidence.seconds(evidence.gaps["host-bound"]) if kernels.any() else 0.0
+    if not gpu_waits_for_host(idle, evidence.step):
+        return 0.0, {}
+    mean, calls = float(evidence.times[kernels].mean()) / SECOND, round(int(kernels.sum()) / evidence.count)
+    return idle, {"subject": "the run", "calls": calls, "mean": mean}
+
+
 def _outside(evidence: TraceEvidence) -> Saving:
     if evidence.on_gpu:
         action = "Prepare inputs and read outputs in other threads or processes"
@@ -394,6 +393,9 @@ TRACE_RULES = (
           "Race other backends, and a lower precision: "
           "inferlens bench MODEL --device {device} --precision fp32,{lower}"),
     _rule("outside-operators", _outside, "{start} while the host runs no operator", "{action}."),
+    # Tracing slows the host: a trace alone does not show how long the GPU waits otherwise.
+    _rule("host-bound", _host_bound, "The host is slow to launch {calls:#kernel} of {mean:duration} a step",
+          "If bench says host-bound too: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."),
 )  # fmt: skip
 
 
@@ -403,5 +405,4 @@ def trace_findings(analysis: Analysis) -> Findings:
         return Findings()
     evidence = TraceEvidence(analysis)
     findings = [finding for rule in TRACE_RULES for finding in rule(evidence)]
-    findings += host_bound_finding(evidence.host_wait)
     return Findings(sorted(findings, key=lambda finding: -(finding.seconds or 0.0)))

@@ -74,26 +74,20 @@ class Candidate(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True):
-    """Advice that paid: ``settings`` of the winner helped ``against`` the bottleneck of another ``way``.
-
-    ``speedup`` is that of the winner over it.
-    """
+    """Advice that paid: ``settings`` of the winner helped ``against`` the bottleneck of another ``way``."""
 
     settings: str
     against: str
     way: str
-    speedup: Factor
+    speedup: Factor  # of the winner over that way
 
 
 class SkippedCandidate(Struct, frozen=True, kw_only=True):
-    """A backend or precision that was not measured: the reason, and the options that include it, if there are any.
-
-    Without a reason the request excluded it.
-    """
+    """A backend or precision that was not measured."""
 
     name: str
-    reason: str = field(default="", name="why")
-    hint: str = ""
+    reason: str = field(default="", name="why")  # empty if the request excluded it
+    hint: str = ""  # the options that include it, if there are any
 
 
 class TuningReport(Struct, frozen=True, kw_only=True):

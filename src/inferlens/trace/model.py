@@ -168,12 +168,9 @@ class Calls(_Rows):
 
 @dataclass(frozen=True, eq=False)
 class Scopes(_Rows):
-    """Operators and annotations of the host, by thread, then by begin, outer ones first.
+    """Operators and annotations of the host, by thread, then by begin, outer ones first."""
 
-    ``shapes``, ``stack``: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
-    """
-
-    shapes: Codes
+    shapes: Codes  # as ``stack``, places in the trace's ``texts``: JSON as the trace has it, empty where it has none
     stack: Codes
 
 
@@ -443,12 +440,9 @@ def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Events that share a key.
+    """Events that share a key."""
 
-    ``first``: the index of the first member of every group, in the order of first members.
-    """
-
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # the index of the first member of every group, in the order of first members
     group: NDArray[np.int64]
     count: NDArray[np.int64]
 

@@ -422,7 +422,10 @@ class TraceBuilder:
         for place in [place for place, event in enumerate(timed) if event.cat in MIXED]:
             categories[place] = self._kind_of_mixed(timed[place])
         for place in np.flatnonzero(categories == Category.OTHER).tolist():
-            self._add_unknown(timed[place], int(durations[place]))
+            event = timed[place]
+            self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
+            if event.args and (event.args.device, event.args.stream) != (None, None):
+                self._unknown_time += int(durations[place])
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
@@ -446,11 +449,6 @@ class TraceBuilder:
             return Category.RUNTIME
         args.device = event.pid if args.device is None and isinstance(event.pid, int) else args.device
         return category_of(event.cat, event.name)
-
-    def _add_unknown(self, event: Event, nanoseconds: int) -> None:
-        self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
-        if event.args and (event.args.device, event.args.stream) != (None, None):
-            self._unknown_time += nanoseconds
 
     def _unknown_share(self, events: int, device_time: int) -> str:
         """Return the sentence about events of unknown categories."""
