@@ -177,14 +177,11 @@ class EventReader:
             end = _cut(self._buffer, end - 1)
             if not end:
                 break
-            try:
-                return self._take(end)
-            except PROBLEMS as error:
-                if "truncated" not in str(error):  # else the cut is within a string or an event
-                    return self._salvaged(end)
+            if (events := self._read(end, cut=True)) is not None:
+                return events
         if len(self._buffer) <= MOST_EVENT:
             return []
-        events = self._salvaged(_cut(self._buffer, len(self._buffer) + 1) or len(self._buffer))
+        events = self._read(_cut(self._buffer, len(self._buffer) + 1) or len(self._buffer)) or []
         if not events:
             self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
             self._ended, self._buffer, self._blocks = True, b"", iter(())
@@ -192,29 +189,30 @@ class EventReader:
 
     def _last(self) -> list[Event]:
         self._buffer = self._buffer.strip().rstrip(b",")
-        try:
-            events = self._take(len(self._buffer))
-        except PROBLEMS:
-            events = self._salvaged(len(self._buffer))
+        events = self._read(len(self._buffer)) or []
         if not (self._ended or self._bare):
             self._remarks["The text ends within the events; the rest is missing."] += 1
         self._ended = True
         return events
 
-    def _take(self, end: int) -> list[Event]:
-        """Return events of the buffer up to a place in it, or up to the end of the list."""
-        events, rest = _decoded(decode_events, self._buffer[:end])
-        self._leave(rest, end)
-        return events
+    def _read(self, end: int, *, cut: bool = False) -> list[Event] | None:
+        """Return events of the buffer up to a place in it or to the end of the list; keep the rest of the buffer.
 
-    def _salvaged(self, end: int) -> list[Event]:
-        """Return events of broken text. It is mended, or else read event by event."""
-        text = mend_json(self._buffer[:end]).strip().strip(b",")
+        Broken text is mended, or else read event by event. ``None`` if a ``cut`` is within a string or an event.
+        """
         try:
-            events, rest = _decoded(decode_events, text)
-        except PROBLEMS:
-            events, rest = self._one_by_one(text.decode())
-        self._leave(rest, end)
+            events, rest = _decoded(self._buffer[:end])
+        except PROBLEMS as error:
+            if cut and "truncated" in str(error):
+                return None
+            text = mend_json(self._buffer[:end]).strip().strip(b",")
+            try:
+                events, rest = _decoded(text)
+            except PROBLEMS:
+                events, rest = self._one_by_one(text.decode())
+        behind = self._buffer[end:]
+        self._ended = rest is not None
+        self._buffer = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
         return events
 
     def _one_by_one(self, text: str) -> tuple[list[Event], bytes | None]:
@@ -237,12 +235,6 @@ class EventReader:
         count = max(text.count('"ph"'), bool(text.strip(", \t\r\n")))
         self._remarks["could not be read and were skipped"] += count
 
-    def _leave(self, rest: bytes | None, end: int) -> None:
-        """Keep the rest of the buffer: the text behind the list if that has ended, else from a place in the buffer."""
-        behind = self._buffer[end:]
-        self._ended = rest is not None
-        self._buffer = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
-
     def _finish(self) -> None:
         while len(self._buffer) <= MOST_HELD and (block := next(self._blocks, b"")):
             self._buffer += block
@@ -254,20 +246,20 @@ class EventReader:
             self._remarks["What follows the events cannot be read; it was left out."] += 1
 
 
-def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
+def _decoded(text: bytes) -> tuple[list[Event], bytes | None]:
     """Return the events of a text of objects with commas between them, and the rest if the list ends within the text.
 
     Raises msgspec.DecodeError or another of :data:`PROBLEMS`, if it is not as it should be.
     """
     try:
-        return decode(b"[" + text + b"]"), None
+        return decode_events(b"[" + text + b"]"), None
     except PROBLEMS as error:
         trailing = _TRAILING.search(str(error))
         if not trailing:
             raise
         # msgspec counts from the bracket put before the text, and names the place behind it or the one after that.
         end = text.rfind(b"]", 0, int(trailing[1]))
-        return decode(b"[" + text[:end] + b"]"), text[end + 1 :]
+        return decode_events(b"[" + text[:end] + b"]"), text[end + 1 :]
 
 
 def _one_event(text: str, start: int) -> tuple[Event, int] | None:
