@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens import cli
+from inferlens.cli import main
 from inferlens.execution import child as processes
 from inferlens.execution import profile, race, scheduler, worker
 from inferlens.execution.child import Interleaver, Outcome
@@ -133,7 +133,7 @@ def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         patch.setattr(sys, "argv", command)
         stay(patch)
         try:
-            cli.main()
+            main.main()
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
         except BaseException:

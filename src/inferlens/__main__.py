@@ -5,6 +5,6 @@ import sys
 if not getattr(sys.flags, "safe_path", False):
     sys.path.append(sys.path.pop(0))
 
-from inferlens.cli import main
+from inferlens.cli.main import main
 
 main()

@@ -92,8 +92,8 @@ def test_files_called_like_libraries_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_user_without_a_name_and_without_a_home(tmp_path: Path) -> None:
     words = ("bench", "fake:demo", "--quick", "--iterations", "5")
-    lost = "import os, pwd; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]; from inferlens.cli import main; "
-    command = [sys.executable, "-c", f"{lost}main()", *words]
+    lost = "import os, pwd; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]"
+    command = [sys.executable, "-c", f"{lost}; from inferlens.cli.main import main; main()", *words]
     environment = {**os.environ, "HOME": "/nowhere"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def test_a_user_without_a_name_and_without_a_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
 def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path, code: int) -> None:
     full = f"def full(*_, **__): raise OSError({code}, {os.strerror(code)!r}, '/tmp')"
-    lines = (full, "import tempfile", "tempfile.mkdtemp = full", "from inferlens.cli import main", "main()")
+    lines = (full, "import tempfile", "tempfile.mkdtemp = full", "from inferlens.cli.main import main", "main()")
     command = [sys.executable, "-c", "\n".join(lines)]
     words = ("bench", "fake:demo", "--quick", "--iterations", "5")
     done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path, check=False)

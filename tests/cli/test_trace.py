@@ -107,7 +107,7 @@ def test_what_cannot_be_is_one_error(line: str, says: str, folder: Path) -> None
 def test_a_trace_comes_through_a_pipe_and_loads_no_framework() -> None:
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (
-        "import sys; from inferlens.cli import main; sys.argv = ['inferlens', 'trace', '-']\n"
+        "import sys; from inferlens.cli.main import main; sys.argv = ['inferlens', 'trace', '-']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'polars', 'pandas', 'vl_convert', 'scipy'} & set(sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""``inferlens profile``, ``findings``, ``modules``, ``layers``, ``kernels``, ``roofline`` and ``trace``."""
+"""``inferlens profile``, ``modules``, ``layers``, ``kernels`` and ``roofline``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,6 @@ KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a r
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: add deeper modules to those above them. [dim]Default: show all.[/dim]"
 PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pdf or .html decides the format."
-PATH = (
-    "A trace file (.json, .json.gz, .json.zst), a pipe, - for the standard input, a folder with the traces of a job's "
-    "ranks, or a folder of log folders."
-)
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
@@ -272,33 +268,18 @@ def layers(
 
     if trace:
         check_file(trace)
-    format_of_plot = picture_format(plot, "layers.svg")
+    format_of_plot = screen.picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
     cases = cases_of_level(loaded, "layer")
     if plot:
         from inferlens.views.profiles.roofline import boxes
 
-        write(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
+        screen.draw(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
     if trace:
-        write(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        screen.draw(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
         shown_as = parts_document("layer", cases, sort=sort, top=top)
         screen.document(shown_as, format, **how)
-
-
-def picture_format(plot: Path | None, example: str) -> str:
-    """Return the format of a picture by the name of its file; svg without a file."""
-    from inferlens.views import picture
-
-    format = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check_picture(format, f"--plot {example}")
-    return format
-
-
-def write(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
-    """Write a picture or a trace, and say which cases are not in it."""
-    screen.save(file, drawing[0], option=option)
-    screen.notes(drawing[1])
 
 
 @options.takes()
@@ -344,34 +325,12 @@ def roofline(
 
     if depth is not None and by != "module":
         raise InferlensError("--depth is for modules.", hint="--by module")
-    format_of_plot = picture_format(plot, "roofline.svg")
+    format_of_plot = screen.picture_format(plot, "roofline.svg")
     cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
         from inferlens.views.profiles.roofline import rooflines
 
-        write(plot, rooflines(cases, format_of_plot), "--plot")
+        screen.draw(plot, rooflines(cases, format_of_plot), "--plot")
     else:
         shown = roofline_document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, **how)
-
-
-@options.takes()
-def trace(
-    path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
-    **words: Any,
-) -> None:
-    """Show what a trace of torch.profiler says, whoever took it.
-
-    Nothing is measured, and no framework is needed. Damaged traces are read as far as possible, with a note.
-    """
-    from inferlens.cli import show_trace
-
-    show_trace(path, **words)
-
-
-def trace_chart(path: Path, file: Path, step: str | None) -> None:
-    """Draw the parts of the steps of a trace."""
-    from inferlens.views.trace_documents import render_steps
-
-    picture_format(file, "steps.svg")
-    write(file, (render_steps(path, file.suffix.lower()[1:], step=step), []), "--plot")

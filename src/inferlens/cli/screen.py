@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from inferlens.errors import InferlensError, check_choice, one_of, unwritable
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS, SCREEN, Document, Table, column_names
@@ -82,7 +80,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
 
     if columns == "help":
         text(column_names([Table("", "", COLUMNS, [])]))
-        raise typer.Exit
+        sys.exit()
     check_columns(columns)
     if format in FORMATS:
         return None
@@ -230,6 +228,21 @@ def save(output: Path, drawn: str | bytes, format: str = "", option: str = "--ou
     replaces = output.exists()
     write(output, drawn, option)
     note(f"{'Replaced' if replaces else 'Wrote'} {output}.")
+
+
+def picture_format(plot: Path | None, example: str) -> str:
+    """Return the format of a picture by the name of its file; svg without a file."""
+    from inferlens.views.picture import check_picture
+
+    format = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    check_picture(format, f"--plot {example}")
+    return format
+
+
+def draw(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
+    """Write a picture or a trace, and say which cases are not in it."""
+    save(file, drawing[0], option=option)
+    notes(drawing[1])
 
 
 def log(log: Log, output: Path | None = None) -> None:
