@@ -15,7 +15,8 @@ from inferlens.execution import profile as profiling
 from inferlens.record.profile import Ceilings
 from inferlens.record.record import encode
 from inferlens.record.store import load_profiles, save_profile
-from inferlens.views.profiles import group_profiles, modules
+from inferlens.views.profiles import modules
+from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.renderers import render
 from tests import commands

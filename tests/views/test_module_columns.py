@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.profiling.traces import GPU_CLOCK
 from inferlens.record.profile import Kernel, Layer, Profile
-from inferlens.views.profiles import group_profiles
+from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.modules import module_columns
 from tests.analysis.kernel_profiles import made, of_kernels, traced
 from tests.analysis.profiles import profile

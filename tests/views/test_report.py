@@ -24,7 +24,7 @@ from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
 from inferlens.views.chart import points_chart, records_chart
 from inferlens.views.picture import THEMES, chart_data, converter
-from inferlens.views.profiles import cases_of_level, group_profiles
+from inferlens.views.profiles.cases import cases_of_level, group_profiles
 from inferlens.views.profiles.modules import icicles
 from inferlens.views.renderers import html, render_markdown_report
 from inferlens.views.report import (

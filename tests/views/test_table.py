@@ -20,7 +20,7 @@ from tests.views.samples import case, cpu_records, failure, gpu_records, record
 
 COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
 TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])
-DOCUMENT = Document(lambda: [TABLE, "A sentence."], lambda: {"schema": "test"}, lambda: (["name"], [["one"]]))
+DOCUMENT = Document(lambda: [TABLE, "A sentence."], lambda: {"schema": "test"}, lambda: [{"name": "one"}])
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     """
     from inferlens.analysis.graph import profile_source
     from inferlens.record.store import LoadedProfiles, load_profiles
-    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.cases import group_profiles
 
     files = {path: source for path in paths if (source := _file(path))}
     profiles = [path for path in paths if path not in files]

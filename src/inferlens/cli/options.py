@@ -165,7 +165,7 @@ def argument(parameter: inspect.Parameter) -> inspect.Parameter:
     import typer
 
     kind, extra = get_args(parameter.annotation)
-    info = typer.Argument(help=extra.help, metavar=extra.metavar) if isinstance(extra, OptionSpec) else extra
+    info = typer.Argument(help=extra.help, metavar=extra.metavar or None) if isinstance(extra, OptionSpec) else extra
     return parameter.replace(annotation=Annotated[kind, info])
 
 

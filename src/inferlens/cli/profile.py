@@ -104,9 +104,10 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_profile
     from inferlens.execution.profile import levels_of
-    from inferlens.views.profiles import group_profiles, precision_lines
+    from inferlens.views.profiles.cases import group_profiles
     from inferlens.views.profiles.findings import findings_document, judge_cases
     from inferlens.views.profiles.modules import modules_document
+    from inferlens.views.profiles.tables import precision_lines
     from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
@@ -240,7 +241,7 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. Time of no known
     module has a row of its own, so that columns of layers add up to a profiled call, and of kernels to all kernels.
     """
-    from inferlens.views.profiles import group_profiles
+    from inferlens.views.profiles.cases import group_profiles
     from inferlens.views.profiles.modules import modules_document
 
     loaded = group_profiles(screen.profiles(paths, format))
@@ -263,7 +264,8 @@ def layers(
 
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
-    from inferlens.views.profiles import cases_of_level, part_tables, parts_document
+    from inferlens.views.profiles.cases import cases_of_level
+    from inferlens.views.profiles.parts import part_tables, parts_document
     from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
@@ -296,7 +298,8 @@ def kernels(
 
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.views.profiles import cases_of_level, parts_document
+    from inferlens.views.profiles.cases import cases_of_level
+    from inferlens.views.profiles.parts import parts_document
 
     cases = cases_of_level(screen.profiles(paths, format), "kernel")
     shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks

@@ -109,6 +109,7 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
             "candidates": [{"case": case, "seconds": seconds(case)} for case in candidates()],
             "refused": refused,
         },
-        csv=lambda: (["candidate", "seconds"], [[case.label, seconds(case)] for case in candidates()]),
+        rows=lambda: ({"candidate": case.label, "seconds": seconds(case)} for case in candidates()),
+        fields=("candidate", "seconds"),
         title="What would be tried",
     )

@@ -42,7 +42,7 @@ from inferlens.views.picture import (
 )
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, rows, sizes_text, varying_sizes
+from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, row_names, rows, sizes_text, varying_sizes
 from inferlens.views.table import Column, cut_middle, plain
 
 CHART_WIDTH = 736  # pixels of a row of panels
@@ -129,9 +129,8 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
         heading = wrap(f"{where} · {answer_text(item)}", int(CHART_WIDTH / LETTER)) if several else []
         drawn_rows = [row for row in item if names[row.id] in first]
         panels += [_bars(drawn_rows, names, keys, shades, heading)] if drawn_rows else []
-    width = CHART_WIDTH + LETTER * max(
-        len(label) for item in group_rows(chosen, "comparison") for label in labels(item, names)
-    )
+    named = [label for item in group_rows(chosen, "comparison") for label in labels(item, names)]
+    width = CHART_WIDTH + LETTER * max(map(len, named))
     answer = title_of(comparisons, names, width / TITLE_LETTER)
     left_out = len(set(names.values())) - len(first)
     about = f"{headline(table)}{f' · the first {len(first)} are drawn' * bool(left_out)}"
@@ -142,8 +141,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
 
 def chart_names(table: Sequence[Row]) -> dict[str, str]:
     """Return row names by id, without a shared precision and without the ``io`` that stands above the bars."""
-    shared = len({row.precision for row in table}) == 1
-    names = {row.id: row.way if shared else plain(row.name) for row in table}
+    names = row_names(table)
     if len({row.io for row in table}) > 1:
         names = {row.id: names[row.id].replace(f" {row.io} io", "", 1) for row in table}
     return names
@@ -197,11 +195,8 @@ def comparison_place(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) 
     """Return what distinguishes one comparison from the others."""
     texts = {"io": f"{rows[0].io} io", "call_mode": rows[0].call_mode or "repeated"}
     words = [texts[name] for name in texts if len({getattr(comparison[0], name) for comparison in comparisons}) > 1]
-    return plain(
-        ", ".join(
-            filter(None, [sizes_text(rows[0], varying_sizes(comparison[0] for comparison in comparisons)), *words])
-        )
-    )
+    sizes = sizes_text(rows[0], varying_sizes(comparison[0] for comparison in comparisons))
+    return plain(", ".join(filter(None, [sizes, *words])))
 
 
 def _missing_word(row: Row) -> str:
@@ -219,17 +214,12 @@ def _order(row: Row) -> tuple[bool, float]:
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
     """Return the names of ``most`` ways: references, and ways that are among the fastest somewhere."""
-    places = sorted(
-        (
-            not (row.is_reference or row.fastest),
-            place if has_mark(row) else len(comparison),
-            _seconds(row),
-            names[row.id],
-        )
-        for comparison in comparisons
-        for place, row in enumerate(sorted(comparison, key=_order))
-    )
-    return set(list(dict.fromkeys(name for *_, name in places))[:most])
+    places = []
+    for comparison in comparisons:
+        for place, row in enumerate(sorted(comparison, key=_order)):
+            rank = place if has_mark(row) else len(comparison)
+            places.append((not (row.is_reference or row.fastest), rank, _seconds(row), names[row.id]))
+    return set(list(dict.fromkeys(name for *_, name in sorted(places)))[:most])
 
 
 def _charted_columns(values: Sequence[dict[str, Any]]) -> list[Column]:
@@ -319,27 +309,22 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
 
 
 def _tooltip() -> list[Any]:
-    channels = (
-        ("case", "case"),
-        ("spread", "p5 to p95 (ms)"),
-        *((f"{column.key}_text", column.chart) for column in CHARTED),
-    )
-    return fields(*channels)
+    charted = ((f"{column.key}_text", column.chart) for column in CHARTED)
+    return fields(("case", "case"), ("spread", "p5 to p95 (ms)"), *charted)
 
 
 def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     """Return the values of a row that the panels draw, in the unit of their column, and as text."""
+    marked = has_mark(row)
     values: dict[str, Any] = {
-        "case": plain(row.name),
-        "colour": keys[row.id],
-        "low": None if row.p5 is None or not has_mark(row) else 1e3 * row.p5,
-        "high": None if row.p95 is None or not has_mark(row) else 1e3 * row.p95,
-        "opacity": 1.0 if has_mark(row) else 0.65,
-        "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
-    }
+        "case": plain(row.name), "colour": keys[row.id],
+        "low": None if row.p5 is None or not marked else 1e3 * row.p5,
+        "high": None if row.p95 is None or not marked else 1e3 * row.p95,
+        "opacity": 1.0 if marked else 0.65, "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
+    }  # fmt: skip
     for place, column in enumerate(CHARTED):
-        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if has_mark(row) else 0.0
-        text = column.text(row) if value else "not measured" if has_mark(row) else "" if place else _missing_word(row)
+        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if marked else 0.0
+        text = column.text(row) if value else "not measured" if marked else "" if place else _missing_word(row)
         faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
         values |= {column.key: value, f"{column.key}_text": text, f"{column.key}_said": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
@@ -388,9 +373,7 @@ MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
 
 
 def accuracy_axis(metrics: Iterable[tuple[str, bool]]) -> PanelAxis:
-    """Return the accuracy axis under its metric's name if all share one; pairs hold the metric and whether it is a
-    share.
-    """
+    """Return the accuracy axis under its metric's name if all share one; the booleans mark metrics that are shares."""
     titles = {plain(name) + " (%)" * share for name, share in metrics}
     return replace(ACCURACY, title=titles.pop()) if len(titles) == 1 else ACCURACY
 
@@ -442,32 +425,19 @@ def scatter_panel(
     ``tooltip`` pairs keys with titles; ``colours`` maps the points' ``colour``.
     """
     points = [value for value in values if value[up.key] is not None]
-    ends = {
-        panel_axis.key: panel_axis.domain([point_value[panel_axis.key] for point_value in points])
-        for panel_axis in (across, up)
-    }
+    ends = {axis.key: axis.domain([point[axis.key] for point in points]) for axis in (across, up)}
     best = pareto_front(points, up.key, less=across.less, up_less=up.less)
     order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
     points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
+    ticks = {"format": across.format, "tickCount": 6, "labelOverlap": True}
     x, y = (
-        field(
-            f"{panel_axis.key}:Q",
-            title=_axis_title(panel_axis, ends[panel_axis.key]),
-            axis=axis,
-            scale=_scale(ends[panel_axis.key]),
-        )
-        for panel_axis, axis in (
-            (across, {"format": across.format, "tickCount": 6, "labelOverlap": True}),
-            (up, _axis(up, ends[up.key])),
-        )
+        field(f"{axis.key}:Q", title=_axis_title(axis, ends[axis.key]), axis=look, scale=_scale(ends[axis.key]))
+        for axis, look in ((across, ticks), (up, _axis(up, ends[up.key])))
     )
     base = {"x": x, "y": y, "detail": [field("colour:N"), field("precision:N")]}  # by which a page hides them
     point, text = {**base, "tooltip": fields(*tooltip), **_point_channels(values, theme, colours)}, field("label:N")
-    line: Part = {
-        "interpolate": "step-after" if across.less else "step-before",
-        "strokeWidth": 1.5,
-        "strokeDash": [4, 3],
-    }
+    step = "step-after" if across.less else "step-before"
+    line: Part = {"interpolate": step, "strokeWidth": 1.5, "strokeDash": [4, 3]}
     ring: Part = {"filled": False, "size": 230, "strokeWidth": 1.8, "color": theme.text, "shape": "circle"}
     layers = [
         marks("line", {"x": x, "y": y}, values=best, color=theme.faint, **line),
@@ -484,8 +454,8 @@ def scatter_panel(
     return overlay(layers, points, width=size[0], height=size[1])
 
 
-def _axis_title(panel_axis: PanelAxis, ends: Ends) -> str:
-    return f"{panel_axis.title[:-1]}, log scale)" if ends[2] and panel_axis.title.endswith(")") else panel_axis.title
+def _axis_title(axis: PanelAxis, ends: Ends) -> str:
+    return f"{axis.title[:-1]}, log scale)" if ends[2] and axis.title.endswith(")") else axis.title
 
 
 def _scale(ends: Ends) -> dict[str, Any]:

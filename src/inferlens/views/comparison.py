@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -50,7 +49,6 @@ from inferlens.units import (
     plural,
     significant,
 )
-from inferlens.views import table
 from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
 from inferlens.views.picture import (
     GREY,
@@ -69,6 +67,7 @@ from inferlens.views.picture import (
 from inferlens.views.renderers import render
 from inferlens.views.report import MOST_PACKED, environments, pack_records, spread
 from inferlens.views.table import (
+    FORMATS,
     Block,
     Column,
     Document,
@@ -77,7 +76,6 @@ from inferlens.views.table import (
     Report,
     Section,
     Table,
-    csv_text,
     cut_middle,
     plain,
     profile_command,
@@ -90,7 +88,7 @@ _MAX_VALUE = 44  # characters of a reason, and of a value in a list of what else
 _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
 _WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
 CI_FORMATS = ("github", "junit")
-COMPARISON_FORMATS = (*table.FORMATS, *CI_FORMATS)
+COMPARISON_FORMATS = (*FORMATS, *CI_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -110,11 +108,8 @@ class CaseLine:
 
     @property
     def processes(self) -> str:
-        return (
-            f"{self.compared_case.base.processes} / {self.compared_case.candidate.processes}"
-            if self.compared_case.comparable
-            else ABSENT
-        )
+        case = self.compared_case
+        return f"{case.base.processes} / {case.candidate.processes}" if case.comparable else ABSENT
 
 
 def render_comparison(compared: RecordComparison, format: str = "table", *, top: int | None = None, **how: Any) -> str:
@@ -125,8 +120,7 @@ def render_comparison(compared: RecordComparison, format: str = "table", *, top:
     """
     check_choice("format", format, COMPARISON_FORMATS)
     if format in CI_FORMATS:
-        written: str = getattr(import_module("inferlens.views.comparison"), format)(compared)
-        return written
+        return github(compared) if format == "github" else junit(compared)
     return render(comparison_document(compared, top), format, **how)
 
 
@@ -135,7 +129,8 @@ def comparison_document(compared: RecordComparison, top: int | None = None) -> D
     return Document(
         blocks=lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
         data=lambda: _comparison_data(compared),
-        csv=lambda: _comparison_fields(compared),
+        rows=lambda: map(_comparison_row, case_lines(compared)),
+        fields=_FIELDS,
         title="Comparison – Inferlens",
     )
 
@@ -151,63 +146,46 @@ def case_lines(compared: RecordComparison) -> list[CaseLine]:
     ]
 
 
-def _line(compared: RecordComparison, compared_case: CaseComparison, name: str, *, several: bool) -> CaseLine:
-    interval, settled, model = (
-        compared_case.change_interval,
-        compared_case.verdict in ("FASTER", "SAME", "SLOWER"),
-        plain(compared_case.case.model),
-    )
+def _line(compared: RecordComparison, case: CaseComparison, name: str, *, several: bool) -> CaseLine:
+    interval, model = case.change_interval, plain(case.case.model)
+    reasons = [] if case.verdict in ("FASTER", "SAME", "SLOWER") else [case.reason]
     return CaseLine(
-        compared_case=compared_case,
+        compared_case=case,
         model=model,
         name=name,
         full=f"{model} {name}" if several else name,
-        base=_median_text(compared_case.base, compared.metric),
-        candidate=_median_text(compared_case.candidate, compared.metric),
-        change=_change(compared_case),
+        base=_median_text(case.base, compared.metric),
+        candidate=_median_text(case.candidate, compared.metric),
+        change=_change(case),
         interval=change_range(interval.low, interval.high) if interval else ABSENT,
-        remark=plain(_case_remark(compared, compared_case)),
-        notes=tuple(
-            map(
-                plain,
-                [
-                    *([] if settled else [compared_case.reason]),
-                    *side_notes(Base=compared_case.base, Candidate=compared_case.candidate),
-                ],
-            )
-        ),
+        remark=plain(_case_remark(compared, case)),
+        notes=tuple(map(plain, [*reasons, *side_notes(Base=case.base, Candidate=case.candidate)])),
     )
 
 
-def _change(compared_case: CaseComparison) -> str:
+def _change(case: CaseComparison) -> str:
     """Return the change and its half-width over processes: ``+10.0 ± 0.4 %``."""
-    if compared_case.change is None or compared_case.change_interval is None or not compared_case.replicated:
-        return change(compared_case.change)
-    return change_spread(compared_case.change, compared_case.change_interval.low, compared_case.change_interval.high)
+    if case.change is None or case.change_interval is None or not case.replicated:
+        return change(case.change)
+    return change_spread(case.change, case.change_interval.low, case.change_interval.high)
 
 
-def _case_remark(compared: RecordComparison, compared_case: CaseComparison) -> str:
+def _case_remark(compared: RecordComparison, case: CaseComparison) -> str:
     """Return a short remark on a case. Most have none, and the headline has those that all cases share."""
-    if compared_case.ran_on_neither:
-        return f"on neither side, {_state_text(compared_case.candidate)}"
-    for name, side in (("candidate", compared_case.candidate), ("base", compared_case.base)):
+    if case.ran_on_neither:
+        return f"on neither side, {_state_text(case.candidate)}"
+    for name, side in (("candidate", case.candidate), ("base", case.base)):
         if not side.ok:
             return "" if side.state == MISSING else f"{name} {_state_text(side)}"
-    words = (
-        [f"likely {compared_case.likely_verdict(compared.threshold)}"] if compared_case.verdict == "UNDECIDED" else []
-    )
-    words += ["measured once"] if compared_case.measured_once and not compared.measured_once else []
-    return ", ".join([*words, *(["outputs unchecked"] if compared_case.outputs_unchecked else [])])
+    words = [f"likely {case.likely_verdict(compared.threshold)}"] if case.verdict == "UNDECIDED" else []
+    words += ["measured once"] * (case.measured_once and not compared.measured_once)
+    return ", ".join([*words, *["outputs unchecked"] * case.outputs_unchecked])
 
 
-def _verdict(compared_case: CaseComparison) -> str:
+def _verdict(case: CaseComparison) -> str:
     """Return the verdict, or the only side that has the case."""
-    only = [
-        name
-        for name, side in (("BASE", compared_case.candidate), ("CANDIDATE", compared_case.base))
-        if side.state == MISSING
-    ]
-    return f"ONLY IN {only[0]}" if len(only) == 1 else compared_case.verdict
+    missing = {"CANDIDATE": case.base.state == MISSING, "BASE": case.candidate.state == MISSING}
+    return f"ONLY IN {next(name for name in missing if missing[name])}" if sum(missing.values()) == 1 else case.verdict
 
 
 def _state_text(side: Side) -> str:
@@ -228,9 +206,8 @@ def unit(metric: str) -> str:
 def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> list[str]:
     """Return distinct names of one model's cases, without the axes ``omitted``."""
     shared = {*omitted, *(name for name in ("batch", "device") if len({getattr(case, name) for case in cases}) == 1)}
-    shared |= (
-        {name for name in cases[0].sizes if len({case.sizes.get(name) for case in cases}) == 1} if cases else {*()}
-    )
+    sizes = cases[0].sizes if cases else {}
+    shared |= {name for name in sizes if len({case.sizes.get(name) for case in cases}) == 1}
     names = [" ".join(case.words(*shared)) for case in shown_together(cases)]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words in zip(*hidden, strict=True):
@@ -248,31 +225,20 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
         Column("change", "change", f"± at {percent(compared.level)}"),
         Column("interval", "interval", percent(compared.level), keep=4, wide=True),
         Column("processes", "processes", "of each", keep=4, wide=True),
-        Column(
-            "",
-            "verdict",
-            "",
-            lambda line: ": ".join(filter(None, [_verdict(line.compared_case), line.remark])),
-            numeric=False,
-            fold=True,
-        ),
+        Column("", "verdict", "", _verdict_text, numeric=False, fold=True),
     )
-    lines = case_lines(compared)
-    lines.sort(
-        key=lambda line: (
-            line.compared_case.ran_on_neither,
-            _WORST_FIRST.index(line.compared_case.verdict),
-            -abs(line.compared_case.change or 0.0),
-        )
-    )
+
+    def order(line: CaseLine) -> tuple[bool, int, float]:
+        case = line.compared_case
+        return case.ran_on_neither, _WORST_FIRST.index(case.verdict), -abs(case.change or 0.0)
+
+    lines = sorted(case_lines(compared), key=order)
     same_precision = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
     shown = []
     for line in lines[:top]:
-        label = line.compared_case.case.backend_label
-        name = (
-            line.full.replace(f"{label} {line.compared_case.case.precision}", label, 1) if same_precision else line.full
-        )
-        shown.append(table.Line.from_row(name, columns, line, style=_STYLES[line.compared_case.verdict]))
+        case, label = line.compared_case.case, line.compared_case.case.backend_label
+        name = line.full.replace(f"{label} {case.precision}", label, 1) if same_precision else line.full
+        shown.append(Line.from_row(name, columns, line, style=_STYLES[line.compared_case.verdict]))
     left = len(lines) - len(shown)
     more = [f"{plural(left, 'more row')}: --top {len(lines)}, or --format csv"] if left > 0 else []
     return Table(
@@ -280,15 +246,19 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
     )
 
 
+def _verdict_text(line: CaseLine) -> str:
+    return ": ".join(filter(None, [_verdict(line.compared_case), line.remark]))
+
+
 def comparison_answer(compared: RecordComparison) -> str:
     """Return one sentence with the number of cases per verdict and the largest changes."""
+    if not compared.comparisons:
+        return "Nothing could be compared."
     by_verdict = {
         verdict: [case for case in compared.with_verdict(verdict) if not case.ran_on_neither]
         for verdict in _WORST_FIRST
     }
     unmatched = sum(case.ran_on_neither for case in compared.cases)
-    if not compared.comparisons:
-        return "Nothing could be compared."
     words = {
         "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
         "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
@@ -301,9 +271,8 @@ def comparison_answer(compared: RecordComparison) -> str:
         if cases := by_verdict[verdict]:
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
-            if verdict == "UNDECIDED" and (
-                likely := sum(case.likely_verdict(compared.threshold) == "slower" for case in cases)
-            ):
+            likely = sum(case.likely_verdict(compared.threshold) == "slower" for case in cases)
+            if verdict == "UNDECIDED" and likely:
                 by = f" ({likely:,} likely slower)"
             parts.append(f"{len(cases):,} {words[verdict]}{by}")
     text = ", ".join([*parts, *missing, *([f"{unmatched:,} on neither side"] if unmatched else [])])
@@ -371,14 +340,11 @@ def next_steps(compared: RecordComparison) -> list[str]:
 
 def _commits(compared: RecordComparison, case: Case) -> list[str]:
     """Return the command that shows the code changes of a model, if both sides have a revision."""
-    difference = next(
-        (change for change in compared.differences if change.field == REVISION and case.runs_own_code), None
-    )
-    if difference is None or not all(
-        re.fullmatch(r"[0-9a-f]+\+?", item) for item in (difference.base, difference.candidate)
-    ):
+    code = (change for change in compared.differences if change.field == REVISION and case.runs_own_code)
+    revisions = next(([change.base, change.candidate] for change in code), [])
+    if not revisions or not all(re.fullmatch(r"[0-9a-f]+\+?", item) for item in revisions):
         return []
-    revisions = [difference.base.rstrip("+"), *([] if difference.candidate.endswith("+") else [difference.candidate])]
+    revisions = [revisions[0].rstrip("+"), *(item for item in revisions[1:] if not item.endswith("+"))]
     folder = ["-C", case.checkout] if case.checkout else []
     return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 
@@ -388,34 +354,21 @@ def _comparison_data(compared: RecordComparison) -> dict[str, object]:
         {"name": line.full, "digest": line.compared_case.case.digest, **fields_by_key(line.compared_case)}
         for line in case_lines(compared)
     ]
-    return {
-        "schema": COMPARISON_SCHEMA,
-        "exit_code": compared.exit_code,
-        "sentences": sentences(compared),
-        "machine_load": compared.machine_load,
-        **fields_by_key(compared),
-        "cases": cases,
-    }
+    about = {"exit_code": compared.exit_code, "sentences": sentences(compared), "machine_load": compared.machine_load}
+    return {"schema": COMPARISON_SCHEMA, **about, **fields_by_key(compared), "cases": cases}
 
 
-def _comparison_fields(compared: RecordComparison) -> tuple[list[str], list[list[object]]]:
-    """Return a line per case in seconds or calls per second, changes as shares."""
-    names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
-    of_side = ("state", "median", "processes", "samples")
-    values: list[list[object]] = []
-    for line in case_lines(compared):
-        case = line.compared_case
-        fields = [
-            case.case.model,
-            line.name,
-            case.verdict,
-            case.reason,
-            case.change,
-            *ends(case.change_interval),
-            case.ratio,
-        ]
-        values.append([*fields, *(getattr(side, name) for side in (case.base, case.candidate) for name in of_side)])
-    return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], values
+_SIDE_FIELDS = ("state", "median", "processes", "samples")
+_FIELDS = ("model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio",
+           *(f"{side}_{name}" for side in ("base", "candidate") for name in _SIDE_FIELDS))  # fmt: skip
+
+
+def _comparison_row(line: CaseLine) -> dict[str, object]:
+    """Return a case in seconds or calls per second, changes as shares."""
+    case = line.compared_case
+    values = (case.case.model, line.name, case.verdict, case.reason, case.change, *ends(case.change_interval))
+    sides = (getattr(side, name) for side in (case.base, case.candidate) for name in _SIDE_FIELDS)
+    return dict(zip(_FIELDS, (*values, case.ratio, *sides), strict=True))
 
 
 def sentences(compared: RecordComparison) -> list[str]:
@@ -491,26 +444,19 @@ def junit(compared: RecordComparison) -> str:
     """Return a JUnit report with a suite per model and a test case per case."""
     root = Xml.Element("testsuites", name="inferlens compare")
     for model, group in itertools.groupby(case_lines(compared), key=lambda line: line.model):
-        model_lines = list(group)
+        lines = list(group)
         suite = Xml.SubElement(root, "testsuite", name=model)
-        created = max(
-            side.created for line in model_lines for side in (line.compared_case.base, line.compared_case.candidate)
-        )
-        if created:
+        cases = [line.compared_case for line in lines]
+        if created := max(side.created for case in cases for side in (case.base, case.candidate)):
             suite.set("timestamp", plain(created)[:19])
         properties = Xml.SubElement(suite, "properties")
-        properties_text = {
-            "metric": compared.metric,
-            "threshold": f"{compared.threshold:g}",
-            "level": f"{compared.level:g}",
-        }
+        values = {"metric": compared.metric, "threshold": f"{compared.threshold:g}", "level": f"{compared.level:g}"}
         for difference in compared.differences:
-            properties_text[f"differs: {difference.field}{case_count_label(difference, compared.common_cases)}"] = (
-                f"{difference.base} / {difference.candidate}"
-            )
-        for name, value in properties_text.items():
+            name = f"differs: {difference.field}{case_count_label(difference, compared.common_cases)}"
+            values[name] = f"{difference.base} / {difference.candidate}"
+        for name, value in values.items():
             Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
-        for line in model_lines:
+        for line in lines:
             _test_case(suite, line, compared.metric)
         _count(suite)
         Xml.SubElement(suite, "system-out").text = "\n".join(sentences(compared))
@@ -520,18 +466,16 @@ def junit(compared: RecordComparison) -> str:
 
 
 def _test_case(suite: Xml.Element, line: CaseLine, metric: str) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=line.model, name=line.name)
-    median, verdict = line.compared_case.candidate.median, line.compared_case.verdict
-    if median is not None and metric != "throughput":
-        case.set("time", f"{median:.9f}")
-    kind = "skipped" if line.compared_case.ran_on_neither else _OUTCOMES.get(verdict)
-    message = f"{verdict}: {_change_text(line, metric) or next(iter(line.notes), '')}"
+    element, case = Xml.SubElement(suite, "testcase", classname=line.model, name=line.name), line.compared_case
+    if case.candidate.median is not None and metric != "throughput":
+        element.set("time", f"{case.candidate.median:.9f}")
+    kind = "skipped" if case.ran_on_neither else _OUTCOMES.get(case.verdict)
+    message = f"{case.verdict}: {_change_text(line, metric) or next(iter(line.notes), '')}"
     if kind:
-        Xml.SubElement(case, kind, message=message, type=verdict).text = (
-            "\n".join(line.notes) or line.compared_case.reason
-        )
+        outcome = Xml.SubElement(element, kind, message=message, type=case.verdict)
+        outcome.text = "\n".join(line.notes) or case.reason
     else:
-        Xml.SubElement(case, "system-out").text = "\n".join([message, *line.notes])
+        Xml.SubElement(element, "system-out").text = "\n".join([message, *line.notes])
 
 
 def _count(element: Xml.Element) -> None:
@@ -551,12 +495,11 @@ def ab_document(result: ABResult | ABSteps, next_step: str = "") -> Document:
     def table() -> list[Table | str]:
         common, names, figures = result.sides
         lines = [Line(f"{side}  {name}", (figure,)) for side, name, figure in zip("AB", names, figures, strict=True)]
-        sentences = [
-            *filter(None, [result.machine_load.sentence, result.accuracy_sentence, *result.remarks, next_step])
-        ]
-        return [Table(result.sentence, "", (Column("", "", max_width=60),), lines, about=common, sentences=sentences)]
+        sentences = [result.machine_load.sentence, result.accuracy_sentence, *result.remarks, next_step]
+        columns = (Column("", "", max_width=60),)
+        return [Table(result.sentence, "", columns, lines, about=common, sentences=[*filter(None, sentences)])]
 
-    return Document(table, data=lambda: ab_data(result), csv=lambda: _ab_fields(result), title=result.sentence)
+    return Document(table, lambda: ab_data(result), lambda: _ab_rows(result), title=result.sentence)
 
 
 def ab_data(ab_result: ABResult) -> dict[str, Any]:
@@ -572,39 +515,31 @@ def _steps_document(ab_steps: ABSteps, next_step: str) -> Document:
         first, *_ = ab_steps.named_steps
         lines = [Line(first.before, (first.ab_result.sides[2][0], "", ""))]
         for step in ab_steps.named_steps:
-            lines.append(
-                Line(
-                    step.after, (step.figure, step.ab_result.verdict, differences_sentence(step.ab_result.differences))
-                )
-            )
+            result = step.ab_result
+            lines.append(Line(step.after, (step.figure, result.verdict, differences_sentence(result.differences))))
         columns = (Column("", first.ab_result.rule.metric, max_width=60), *words)
         sentences = filter(None, [ab_steps.machine_load.sentence, next_step])
         return [Table(answer, "environment", columns, lines, sentences=[*more, *sentences])]
 
-    def csv() -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-        sides = [_ab_fields(step) for step in ab_steps.steps]
-        return ("step", *sides[0][0]), [(step, *line) for step, (_, its) in enumerate(sides, 1) for line in its]
+    def data() -> dict[str, Any]:
+        about = {"exit_code": ab_steps.exit_code, "sentences": ab_steps.sentences}
+        return {"schema": AB_STEPS_SCHEMA, **about, "steps": list(map(ab_data, ab_steps.steps))}
 
-    def all_of_it() -> dict[str, Any]:
-        steps = [ab_data(step) for step in ab_steps.steps]
-        return {
-            "schema": AB_STEPS_SCHEMA,
-            "exit_code": ab_steps.exit_code,
-            "sentences": ab_steps.sentences,
-            "steps": steps,
-        }
+    def rows() -> Iterator[dict[str, object]]:
+        return ({"step": place, **row} for place, step in enumerate(ab_steps.steps, 1) for row in _ab_rows(step))
 
-    return Document(table, data=all_of_it, csv=csv, title=answer)
+    return Document(table, data, rows, title=answer)
 
 
-def _ab_fields(ab_result: ABResult) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
-    """Return a line per side; B has the verdict and the ratio to A."""
-    names = ("side", "model", "case", "state", ab_result.rule.metric, "low", "high", "verdict", "ratio")
-    lines = []
-    for letter, case, side in (("A", ab_result.a, ab_result.base), ("B", ab_result.b, ab_result.candidate)):
-        of_b = (ab_result.verdict, ab_result.ratio) if letter == "B" else ("", None)
-        lines.append((letter, case.model, case.label, side.state, side.median, *ends(side.interval), *of_b))
-    return names, lines
+def _ab_rows(result: ABResult) -> Iterator[dict[str, object]]:
+    """Yield both sides; B has the verdict and the ratio to A."""
+    for letter, case, side in (("A", result.a, result.base), ("B", result.b, result.candidate)):
+        low, high = ends(side.interval)
+        verdict, ratio = (result.verdict, result.ratio) if letter == "B" else ("", None)
+        yield {
+            "side": letter, "model": case.model, "case": case.label, "state": side.state,
+            result.rule.metric: side.median, "low": low, "high": high, "verdict": verdict, "ratio": ratio,
+        }  # fmt: skip
 
 
 # The page and its chart of changes. The axis is logarithmic in the ratio of candidate and base, so that double and half
@@ -627,17 +562,17 @@ def draw_comparison(compared: RecordComparison, format: str) -> str | bytes:
 
 
 def comparison_chart(compared: RecordComparison) -> Callable[[Theme], dict[str, Any]]:
-    """Return the function that makes the Vega-Lite document for a theme. Raise InferlensError if no case ran on both
-    sides.
+    """Return the function that makes the Vega-Lite document for a theme.
+
+    Raises InferlensError if no case ran on both sides.
     """
-    compared_lines = [
-        line for line in case_lines(compared) if line.compared_case.comparable and line.compared_case.change is not None
-    ]
-    if not compared_lines:
+    pairs = [(line, line.compared_case) for line in case_lines(compared)]
+    lines = [line for line, case in pairs if case.comparable and case.change is not None]
+    if not lines:
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
-    chosen = sorted(compared_lines, key=lambda line: -abs(math.log(_ratio(line))))[:MAX_CASES]
+    chosen = sorted(lines, key=lambda line: -abs(math.log(_ratio(line))))[:MAX_CASES]
     chosen.sort(key=lambda line: -_ratio(line))
-    return lambda theme: _chart(compared, chosen, len(compared_lines), theme)
+    return lambda theme: _chart(compared, chosen, len(lines), theme)
 
 
 def _ratio(line: CaseLine) -> float:
@@ -661,14 +596,8 @@ def _chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, th
     y = field("case:N", sort=[value["case"] for value in values], title=None)
     band = [{"from": max(1 / (1 + compared.threshold), low / margin), "to": min(1 + compared.threshold, high * margin)}]
     verdicts = [verdict for verdict in _COLOURS if any(value["verdict"] == verdict for value in values)]
-    colour, shape = (
-        field(
-            "verdict:N",
-            scale={"domain": verdicts, "range": [item[verdict] for verdict in verdicts]},
-            legend={"title": None, "orient": "top"},
-        )
-        for item in (_COLOURS, _SHAPES)
-    )
+    scales = [{"domain": verdicts, "range": [item[verdict] for verdict in verdicts]} for item in (_COLOURS, _SHAPES)]
+    colour, shape = (field("verdict:N", scale=item, legend={"title": None, "orient": "top"}) for item in scales)
     tooltip = [field(f"{name}:N") for name in ("case", "verdict", "change", "base", "candidate")]
     point = {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": tooltip}
     hollow: Part = {"filled": False, "size": 90, "opacity": 1, "fill": theme.background}
@@ -694,17 +623,14 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     names = [cut_middle(line.full, _MAX_NAME) for line in shown]
     values: list[dict[str, Any]] = []
     for line, name in zip(shown, names, strict=True):
-        ratio, interval = _ratio(line), line.compared_case.change_interval if line.compared_case.replicated else None
+        case, ratio = line.compared_case, _ratio(line)
+        interval = case.change_interval if case.replicated else None
         values.append({
             "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
-            "verdict": line.compared_case.verdict,
-            "decided": line.compared_case.verdict != "UNDECIDED",
-            "ratio": ratio,
+            "verdict": case.verdict, "decided": case.verdict != "UNDECIDED", "ratio": ratio,
             "low": max(1 + interval.low, 1 / most) if interval else ratio,
             "high": min(1 + interval.high, most) if interval else ratio,
-            "change": line.change,
-            "base": line.base,
-            "candidate": line.candidate,
+            "change": line.change, "base": line.base, "candidate": line.candidate,
         })  # fmt: skip
     return values
 
@@ -712,8 +638,7 @@ def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
 MAX_SAMPLES = 4  # changed cases of which the samples are drawn
 _SPREAD = "{}: the stronger the colour, the more calls took that long; the line is the median."
 _UNLIKE = "Not the same conditions, so changes are not the software's alone."
-_DIFFERENT = (Column("", "base", numeric=False, fold=True), Column("", "candidate", numeric=False, fold=True),
-              Column("", "cases", numeric=False))  # fmt: skip
+_DIFFERENT = [Column(side, side, write=plain, numeric=False, fold=True) for side in ("base", "candidate")]
 
 
 def comparison_report(
@@ -740,7 +665,7 @@ def comparison_report(
 
 
 def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
-    yield Table(comparison_headline(compared), "", (), (), answer=[comparison_answer(compared)])
+    yield Table(comparison_headline(compared), answer=[comparison_answer(compared)])
     verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
     for verdict in verdicts:
         if changed := [f"{line.full}, {line.change}" for line in changed_lines(compared, verdict)]:
@@ -774,18 +699,16 @@ def _sample_pictures(
 
 
 def _difference_blocks(compared: RecordComparison) -> list[Block]:
+    columns = (*_DIFFERENT, Column("", "cases", "", partial(_cases_with, compared), numeric=False))
     lines = [
-        Line(
-            plain(difference.field),
-            [
-                *map(plain, (difference.base, difference.candidate)),
-                case_count_label(difference, compared.common_cases).strip(" ()"),
-            ],
-            style="bold" if difference.unlike else "",
-        )
+        Line.from_row(plain(difference.field), columns, difference, style="bold" * difference.unlike)
         for difference in compared.differences
     ]
-    return [Table("", "what", _DIFFERENT, lines)] if lines else ["Nothing else that is known."]
+    return [Table("", "what", columns, lines)] if lines else ["Nothing else that is known."]
+
+
+def _cases_with(compared: RecordComparison, difference: Difference) -> str:
+    return case_count_label(difference, compared.common_cases).strip(" ()")
 
 
 def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
@@ -794,5 +717,5 @@ def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
 
 
 def _csv_download(compared: RecordComparison) -> Download:
-    names, values = comparison_document(compared).csv()  # type: ignore[misc] # which it has
-    return Download("compare.csv", "every number of the comparison", "text/csv", csv_text(names, values).encode())
+    numbers = comparison_document(compared).csv().encode()
+    return Download("compare.csv", "every number of the comparison", "text/csv", numbers)

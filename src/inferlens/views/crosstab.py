@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from functools import cached_property, partial
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from inferlens.analysis.race import Race, race
-from inferlens.analysis.samples import CaseRuns, latest
+from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.record import Record, machine_name
+from inferlens.record.record import Record
 from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, shown_together
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
@@ -30,7 +30,17 @@ from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.comparison import distinct_names
 from inferlens.views.records import WIDTH, headline, rerun_notes, table_notes
 from inferlens.views.renderers import terminal
-from inferlens.views.rows import PARTLY, Row, group_rows, rows, sizes_text, varying_sizes, with_notes
+from inferlens.views.rows import (
+    PARTLY,
+    Row,
+    RowKey,
+    group_rows,
+    rows,
+    runs_by_row,
+    sizes_text,
+    varying_sizes,
+    with_notes,
+)
 from inferlens.views.table import Column, Document, Line, Screen, Table, plain
 
 MAX_NAMES = 3  # ways in a sentence
@@ -54,10 +64,8 @@ AXES = {
     "precision": _field("precision", "", (*PRECISIONS, *QUANTIZED)),
     "batch": CrossAxis(lambda row, _: row.batch, lambda _: {}),
     "threads": _field("threads", None),
-    "device": CrossAxis(
-        lambda _, case: case.device,
-        lambda case: {"device": "", "variant": case.variant.replace(case.device, "")},
-        DEVICES,
+    "device": _field("device", "", DEVICES)._replace(
+        without=lambda case: {"device": "", "variant": case.variant.replace(case.device, "")}
     ),
     "backend": CrossAxis(lambda row, _: row.backend, lambda _: {"backend": "", "variant": "", "options": {}}),
     "calibration": _field("calibration", ""),
@@ -112,7 +120,7 @@ class CrossTable:
     axis: str
     dimension: CrossAxis
     rows: Sequence[Row]
-    runs: Mapping[tuple[str, str], CaseRuns]
+    runs: Mapping[RowKey, CaseRuns]
     names: Mapping[Any, str]
 
     @cached_property
@@ -218,19 +226,18 @@ class CrossTable:
             return None
         if base.comparison == row.comparison:
             return self._races[row.comparison].data.difference(base.id, row.id)
-        base_entry, row_entry = (self._races[item.comparison].entries.get(item.id) for item in (base, row))
-        if not (base_entry and row_entry):
+        entries = [self._races[item.comparison].entries.get(item.id) for item in (base, row)]
+        known = [entry for entry in entries if entry]
+        if len(known) < 2:
             return None
-        first, second = (
-            list(row_entry.rounds.values()) or list(row_entry.separate) for row_entry in (base_entry, row_entry)
-        )
-        return unpaired_difference(first, second, base_entry.usual)
+        first, second = (list(entry.rounds.values()) or list(entry.separate) for entry in known)
+        return unpaired_difference(first, second, known[0].usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:
-        comparisons = group_rows(self.rows, "comparison")
         return {
-            item[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in item}) for item in comparisons
+            comparison[0].comparison: race({row.id: self.runs[row.id, row.machine] for row in comparison})
+            for comparison in group_rows(self.rows, "comparison")
         }
 
     # What it comes to
@@ -238,10 +245,7 @@ class CrossTable:
     @cached_property
     def sentences(self) -> list[str]:
         """Return the effect of each value, and of the fastest way at each value."""
-        return [
-            *(self._value_sentence(value) for value in self._compared_values if self._value_sentence(value)),
-            *self._way_sentences(),
-        ]
+        return [*filter(None, map(self._value_sentence, self._compared_values)), *self._way_sentences()]
 
     @property
     def _compared_values(self) -> list[Any]:
@@ -281,17 +285,16 @@ class CrossTable:
         complete.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
         if len(complete) < 2:
             return []
-        best = complete[0]
-        crossed_line = next(
-            (line for line in complete if any(cell.row.is_reference for cell in line.cells.values())), complete[1]
-        )
-        crossed_line = complete[1] if crossed_line is best else crossed_line
-        result = {
-            value: CrossCell(row, *self._times(crossed_line.cells[value].row, row))
-            for value, row in ((value, best.cells[value].row) for value in self.values)
-        }
-        words = [f"{cell.times} {self._where(value)}" for value, cell in result.items() if cell.speedup is not None]
-        return [f"{best.name} against {crossed_line.name}: {', '.join(words)}."] if words else []
+        best, following, *_ = complete
+        references = (line for line in complete if any(cell.row.is_reference for cell in line.cells.values()))
+        base = next(references, following)
+        base = following if base is best else base
+        words = []
+        for value in self.values:
+            row = best.cells[value].row
+            cell = CrossCell(row, *self._times(base.cells[value].row, row))
+            words += [f"{cell.times} {self._where(value)}"] if cell.speedup is not None else []
+        return [f"{best.name} against {base.name}: {', '.join(words)}."] if words else []
 
 
 def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None) -> list[CrossTable]:
@@ -303,43 +306,41 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
     shown = rows(records, reference, notes=False)
     axes = AXES | {name: CrossAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
-    runs = {(case_runs.first.id, machine_name(case_runs.first.environment)): case_runs for case_runs in latest(records)}
-    sentences = {name: _values(shown, runs, name, dimension) for name, dimension in axes.items()}
-    if len(sentences[axis]) < 2:
-        shared = f" All are of {listing(list(sentences[axis].values()))}." if sentences[axis] else ""
-        differing = [name for name, values in sentences.items() if len(values) > 1]
+    runs = runs_by_row(records)
+    names = {name: _values(shown, runs, name, dimension) for name, dimension in axes.items()}
+    if len(names[axis]) < 2:
+        shared = f" All are of {listing(list(names[axis].values()))}." if names[axis] else ""
+        differing = [name for name, values in names.items() if len(values) > 1]
         problem = f"There is nothing to show by {axis}.{shared}"
         raise InferlensError(problem, expected=f"something that differs: {listing(differing) or 'nothing does here'}")
     if axis != "machine":  # there the notes of the fastest ways are enough
         shown = with_notes(shown, runs)
-    machines = [[row for row in shown if row.machine == name] for name in sentences["machine"]]
+    machines = [[row for row in shown if row.machine == name] for name in names["machine"]]
     groups = [shown] if axis == "machine" else machines
-    result = [CrossTable(axis, axes[axis], group, runs, sentences[axis]) for group in groups]
-    return [crossed for crossed in result if len(crossed.values) > 1] or result
+    result = [CrossTable(axis, axes[axis], group, runs, names[axis]) for group in groups]
+    return [crosstab for crosstab in result if len(crosstab.values) > 1] or result
 
 
 def _size(name: str, row: Row, _: Case) -> int | None:
     return row.sizes.get(name)
 
 
-def _values(
-    shown: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], name: str, axis: CrossAxis
-) -> dict[Any, str]:
+def _values(shown: Sequence[Row], runs: Mapping[RowKey, CaseRuns], name: str, axis: CrossAxis) -> dict[Any, str]:
     """Return the ordered values of an axis and their names."""
-    datasets = list(dict.fromkeys(axis.value(row, runs[row.id, row.machine].first.case) for row in shown))
-    if all(isinstance(value, int) or value is None for value in datasets):
-        datasets.sort(key=lambda value: value or 0)
-    datasets.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
+    cases = [runs[row.id, row.machine].first.case for row in shown]
+    values = list(dict.fromkeys(axis.value(row, case) for row, case in zip(shown, cases, strict=True)))
+    if all(isinstance(value, int) or value is None for value in values):
+        values.sort(key=lambda value: value or 0)
+    values.sort(key=lambda value: axis.order.index(value) if value in axis.order else len(axis.order))
     if name == "machine":
-        sentences = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
-        return {value: sentences[value] for value in datasets}
+        devices = {row.machine: row.device_name for row in sorted(shown, key=lambda row: row.device != "cpu")}
+        return {value: devices[value] for value in values}
     if name == "python":
-        cases = [runs[row.id, row.machine].first.case for row in shown]
         pairs = zip(cases, shown_together(cases), strict=True)
         return {case.python: plain(short.python) or "this one" for case, short in pairs}
     if name == "model":
-        return dict(zip(datasets, _short(datasets), strict=True))
-    return {value: plain(str(value)) if value not in (None, "") else "default" for value in datasets}
+        return dict(zip(values, _short(values), strict=True))
+    return {value: plain(str(value)) if value not in (None, "") else "default" for value in values}
 
 
 def _short(models: Sequence[str]) -> list[str]:
@@ -385,7 +386,13 @@ def crosstab_document(
         shown = terminal.first_fitting((blocks(most, screen.width, sentences=item) for most, item in fewer), screen)
         return shown or blocks(LEAST_ROWS, screen.width, sentences=False)
 
-    return Document(blocks, lambda: _data(result, axis), lambda: _csv(result, axis), f"By {axis} – Inferlens", fitted)
+    return Document(
+        blocks,
+        lambda: _data(result, axis),
+        lambda: _rows(result, axis),
+        title=f"By {axis} – Inferlens",
+        screen=fitted,
+    )
 
 
 def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None, *, sentences: bool = True) -> Table:
@@ -416,21 +423,17 @@ def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int 
 
     Columns with most cells come first, because a narrow screen drops the others.
     """
-    cells = {
-        (line.name, plain(crosstab.names[value])): cell for line in crosstab.lines for value, cell in line.cells.items()
-    }
-    models, machines = (
-        [line.name for line in crosstab.lines],
-        [plain(crosstab.names[value]) for value in crosstab.values],
-    )
+    models, machines = [line.name for line in crosstab.lines], [plain(crosstab.names[of]) for of in crosstab.values]
     turned = len(machines) > len(models)
     down, across = (machines, models) if turned else (models, machines)
+    cells: dict[tuple[str, str], CrossCell] = {}
+    for line in crosstab.lines:
+        for value, cell in line.cells.items():
+            pair = line.name, plain(crosstab.names[value])
+            cells[pair[::-1] if turned else pair] = cell
     met = Counter(name for pair in cells for name in pair)
     across = sorted(across, key=lambda name: -met[name])
-    rows = {
-        name_down: {item: cells.get((item, name_down) if turned else (name_down, item)) for item in across}
-        for name_down in down
-    }
+    rows = {name: {item: cells.get((name, item)) for item in across} for name in down}
     way = partial(_way, brief=bool(width))
     ways = [Column(item, item, "", way, numeric=False, max_width=32) for item in across]
     fits = len(across)
@@ -439,7 +442,7 @@ def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int 
         widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
         sizes = [terminal.GAP + min(item, column.max_width) for item, column in zip(widths, ways, strict=True)]
         fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    shown = sorted(down, key=lambda name_down: not any(rows[name_down][item] for item in across[:fits]))[:most]
+    shown = sorted(down, key=lambda name: not any(rows[name][item] for item in across[:fits]))[:most]
     columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
     nouns = ("machine", "model") if turned else ("model", "machine")
     left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
@@ -547,12 +550,8 @@ def _data(crosstabs: Sequence[CrossTable], axis: str) -> dict[str, Any]:
     return {"schema": SCHEMA, "axis": axis, "tables": tables}
 
 
-def _csv(crosstabs: Sequence[CrossTable], axis: str) -> tuple[list[str], list[list[object]]]:
-    cells = [
-        (crosstab, line, *item) for crosstab in crosstabs for line in crosstab.lines for item in line.cells.items()
-    ]
-    lines = [
-        [cell.row.machine, cell.row.model, line.name, axis, value, *_fields(cell).values()]
-        for _, line, value, cell in cells
-    ]
-    return ["machine", "model", "line", "axis", "value", *_fields(cells[0][-1])], lines
+def _rows(crosstabs: Sequence[CrossTable], axis: str) -> Iterator[dict[str, object]]:
+    for line in (line for crosstab in crosstabs for line in crosstab.lines):
+        for value, cell in line.cells.items():
+            about = {"machine": cell.row.machine, "model": cell.row.model, "line": line.name}
+            yield {**about, "axis": axis, "value": value, **_fields(cell)}

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
 from inferlens.analysis.graph import SCHEMA, Graph, Node, Region
 from inferlens.analysis.modules import Path, module_path
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
@@ -27,6 +25,7 @@ from inferlens.spec.case import Case, bare
 from inferlens.spec.plan import command
 from inferlens.units import duration, listing, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
+from inferlens.views.renderers import json_text
 from inferlens.views.renderers.html import picture_page
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, plain
 
@@ -314,7 +313,7 @@ def render_graphs(
     check_choice("format of graphs", format, FORMATS)
     if format == "json":
         data = {"schema": SCHEMA, "title": plain(title), "graphs": list(graphs)}
-        return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
+        return json_text(data)
     if len(graphs) > MOST_GRAPHS:
         raise InferlensError(
             f"These are {len(graphs)} graphs, and {MOST_GRAPHS} at most fit side by side.",
@@ -412,7 +411,7 @@ def partition_document(
     return Document(
         lambda: list(partition_blocks(answers, wide, defaults or {})),
         lambda: partition_data(answers),
-        lambda: _csv(answers),
+        lambda: map(_counts, answers),
     )
 
 
@@ -424,13 +423,12 @@ def partition_data(answers: Sequence[PartitionResult]) -> Any:
     return {"schema": PARTITION_SCHEMA, "partitions": parts}
 
 
-def _csv(answers: Sequence[PartitionResult]) -> tuple[list[str], list[list[Any]]]:
-    rows = []
-    for case, result, _ in answers:
-        partition = result if isinstance(result, Partition) else None
-        numbers = [count(partition) if partition else None for count in COUNTS.values()]
-        rows.append([case.model, case.label, *numbers, "" if partition else str(result)])
-    return ["model", "case", *COUNTS, "failure"], rows
+def _counts(answer: PartitionResult) -> dict[str, object]:
+    """Return the numbers of a partition by their names, or the failure."""
+    case, result, _ = answer
+    part, failure = (result, "") if isinstance(result, Partition) else (None, str(result))
+    numbers = {name: count(part) if part else None for name, count in COUNTS.items()}
+    return {"model": case.model, "case": case.label, **numbers, "failure": failure}
 
 
 def partition_blocks(
@@ -443,7 +441,7 @@ def partition_blocks(
     }
     flavours = {partition.flavour: None for partition in partitions.values() if partition.flavour}
     title = " · ".join([answers[0].case.model, *shared, *flavours])
-    yield Table(title, "", (), (), sentences=_partition_answer(partitions, defaults))
+    yield Table(title, sentences=_partition_answer(partitions, defaults))
     left = {}
     if len(answers) > 1 or wide:
         yield _counts_table(labels, answers, None if wide else MOST_CASES)
@@ -464,7 +462,7 @@ def partition_blocks(
     more = [plural(count, f"more {noun}") for noun, count in left.items() if count > 0]
     if more and not wide:
         yield f"({', '.join(more)}: --wide)"
-    yield Table("", "", (), (), sentences=[_next_command(answers, partitions)])
+    yield Table(sentences=[_next_command(answers, partitions)])
 
 
 def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:

@@ -167,7 +167,7 @@ def load_document(
             "records": list(records),
         }
 
-    return Document(blocks, data, lambda: run_fields(records), title=load_title(tests[0][1][0]), screen=screen)
+    return Document(blocks, data, lambda: run_rows(records), title=load_title(tests[0][1][0]), screen=screen)
 
 
 def serves(rows: Sequence[LoadRow]) -> bool:
@@ -187,17 +187,18 @@ def row_data(row: LoadRow) -> dict[str, object]:
     }  # fmt: skip
 
 
-def run_fields(records: Sequence[LoadRecord]) -> tuple[list[str], list[list[object]]]:
-    """Return a line for each run."""
+def run_rows(records: Sequence[LoadRecord]) -> list[dict[str, object]]:
+    """Return the values of each run by name, as CSV has them."""
     deployment = ["instances", "max_batch", "wait"]
     measures = ["rate", "clients", "throughput", "answered", "refused", "expired", "failed", "lag", "mean_batch"]
     measures += ["padding", "busy", "host", "gpu"]
     names = ["model", "way", *deployment, "round", *measures, "energy", "p50", "p95", "p99"]
-    return names, [
+    lines = [
         [record.case.model, record.case.label, *(getattr(record.deployment, name) for name in deployment),
          record.round, *(getattr(run, name) for name in measures), energy(run), *(run.quantiles or (None, None, None))]
         for record in records for run in record.runs
     ]  # fmt: skip
+    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
 def energy(run: LoadRun) -> float | None:

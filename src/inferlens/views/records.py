@@ -16,13 +16,13 @@ from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.notes import LEVELS, OUTCOME_LEVELS, Note
-from inferlens.analysis.samples import latest, split_runs
-from inferlens.record.record import AGREEMENT, Record, machine_name
+from inferlens.analysis.samples import split_runs
+from inferlens.record.display import fields_by_key
+from inferlens.record.record import AGREEMENT, Record
 from inferlens.spec.case import bare, short_name
 from inferlens.units import (
     ABSENT,
@@ -54,6 +54,7 @@ from inferlens.views.rows import (
     matches_words,
     row_names,
     rows,
+    runs_by_row,
     sizes_text,
     varying_sizes,
     with_notes,
@@ -127,7 +128,7 @@ def records_document(
     if into:
         shown = [_add_output(row, f" --output {shlex.quote(into)}") for row in shown]
     many = not all_runs and top is None
-    runs = {} if all_runs else {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
+    runs = {} if all_runs else runs_by_row(records)
 
     @cache
     def whole() -> list[Row]:
@@ -136,15 +137,14 @@ def records_document(
     def fitted(screen: Screen) -> list[Table | str]:
         if not many or LEAST_HEIGHT * len(group_rows(shown, "table")) <= screen.lines:
             return _fit_records(whole(), where, top, screen)
+        # Answers say nothing of the other rows.
         named = [row for row in shown if row.place == 1 or row.fastest or row.is_reference]
         first = {row.id: row for row in with_notes(named, runs)}
-        return _answers_only(
-            [first.get(row.id, row) for row in shown], where, screen
-        )  # which says nothing of the others
+        return _answers_only([first.get(row.id, row) for row in shown], where, screen)
 
     if not shown:
         nothing = {"schema": RECORDS_SCHEMA, "rows": [], "verdict": []}
-        return Document(lambda: ["There are no records to show."], lambda: nothing, lambda: row_fields(shown))
+        return Document(lambda: ["There are no records to show."], lambda: nothing, list, row_fields(shown))
     return Document(
         blocks=lambda: [*record_blocks(whole(), where), *lacking],
         data=lambda: {
@@ -153,7 +153,8 @@ def records_document(
             "verdict": [str(answer) for answer in answers(whole())],
             "machine_load": mean_load(row.machine_load for row in whole()),
         },
-        csv=lambda: row_fields(whole()),
+        rows=lambda: map(row_values, whole()),
+        fields=row_fields(shown),
         title=f"{shown[0].model} – Inferlens",
         screen=None if all_runs else fitted,
     )
@@ -162,7 +163,7 @@ def records_document(
 def _add_output(row: Row, words: str) -> Row:
     """Add words to the commands of a row."""
     hint = row.hint + words if row.standing == "likeliest" else row.hint
-    return msgspec.structs.replace(row, profile=row.profile + words, hint=hint)
+    return structs.replace(row, profile=row.profile + words, hint=hint)
 
 
 def check_columns(columns: str | None) -> None:
@@ -181,7 +182,7 @@ def _rows_by_run(records: Sequence[Record], reference: str | None) -> tuple[list
         elif reference:
             day = begun[:16].replace("T", " ")
             missing.append(f"The run of {day} has no '{reference}', and shows its own reference.")
-        result += [msgspec.structs.replace(row, run=begun) for row in shown]
+        result += [structs.replace(row, run=begun) for row in shown]
     if len(missing) == len(split_runs(records)):
         rows(records, reference)  # refuses what no run has
     return result, missing
@@ -244,11 +245,9 @@ def record_blocks(
 
     With ``detail`` 1 the commands to go on with are left out, with 0 also sentences, and notes but the most important.
     """
-    blocks: list[Table | str] = [
-        records_table(table, where, top, detail=detail) for table in group_rows(shown, "table")
-    ]
+    tables = [records_table(table, where, top, detail=detail) for table in group_rows(shown, "table")]
     again = rerun_notes([(row.model, 1 if row.run else row.runs) for row in shown], RUNS_HINT)
-    return [*blocks, *again, *_next_commands(shown, where, profile=detail > 1)]
+    return [*tables, *again, *_next_commands(shown, where, profile=detail > 1)]
 
 
 def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | str]:
@@ -257,10 +256,10 @@ def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> list[Tabl
 
     def first(count: int) -> list[Table | str]:
         left = len(lines) - count
-        more = [f"{left} more" * (left > 0), f"{plural(len(group_rows(shown, 'table')), 'table')}"]
-        more = [f"{listing([*filter(None, more)])}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"]
-        busy = [*filter(None, [mean_load(row.machine_load for row in shown).sentence])]
-        return [*(answer_line.brief for answer_line in lines[:count]), *busy, *more, *_next_commands(shown, where)]
+        more = [*[f"{left} more"] * (left > 0), plural(len(group_rows(shown, "table")), "table")]
+        rest = f"{listing(more)}: inferlens show {where or 'RESULTS'} --top {LEAST_ROWS}"
+        busy = filter(None, [mean_load(row.machine_load for row in shown).sentence])
+        return [*(line.brief for line in lines[:count]), *busy, rest, *_next_commands(shown, where)]
 
     return terminal.first_fitting(map(first, range(min(len(lines), screen.lines), 0, -1)), screen) or first(1)
 
@@ -332,15 +331,15 @@ def _failures(rows: Sequence[Row]) -> str:
 
 def _table_answer(table: Sequence[Row]) -> list[str]:
     """Return the answers of a table, and the command that decides open ones."""
-    answer_lines = answers(table)
-    if len(answer_lines) == 1:
-        return answer_lines[0].fold(WIDTH)
-    undecided = [answer_line for answer_line in answer_lines if answer_line.decide]
+    lines = answers(table)
+    if len(lines) == 1:
+        return lines[0].fold(WIDTH)
+    undecided = [line for line in lines if line.decide]
     which = f" (the first of {len(undecided)})" if len(undecided) > 1 else ""
     decide = [f"To decide {line.where}{which}: {line.decide}" for line in undecided[:1]]
     if which and (command := _bench_of_open(table)):
         decide = [f"To decide all {len(undecided)}: {command}"]
-    return [*(line.fit(WIDTH) for line in answer_lines), *decide]
+    return [*(line.fit(WIDTH) for line in lines), *decide]
 
 
 def _bench_of_open(table: Sequence[Row]) -> str:
@@ -352,14 +351,11 @@ def _bench_of_open(table: Sequence[Row]) -> str:
     if passed[:2] != ["inferlens", "ab"] or special or not uniform or rows[0].options or rows[0].call_mode:
         return ""
     axes = {axis: dict.fromkeys(str(getattr(row, axis)) for row in rows) for axis in ("backend", "precision", "batch")}
-    flags = [word for axis, values in axes.items() for word in (f"--{axis}", ",".join(values))]
-    remaining = [
-        word
-        for flag in ("--device", "--threads", "--output")
-        if flag in passed
-        for word in (flag, passed[passed.index(flag) + 1])
-    ]
-    return shlex.join(["inferlens", "bench", bare(rows[0].model), *flags, *remaining, "--thorough"])
+    flags = {f"--{axis}": ",".join(values) for axis, values in axes.items()}
+    kept = [flag for flag in ("--device", "--threads", "--output") if flag in passed]
+    flags |= {flag: passed[passed.index(flag) + 1] for flag in kept}
+    words = [word for flag in flags.items() for word in flag]
+    return shlex.join(["inferlens", "bench", bare(rows[0].model), *words, "--thorough"])
 
 
 def _first_rows(rows: Sequence[Row], top: int | None) -> list[Row]:
@@ -421,12 +417,13 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     notes_by_case: dict[str, str] = {}
     for code in shown_codes:
         code_rows, note = rows_by_code[code], notes[code]
-        label = (
-            f"{row_names(table)[code_rows[0].id]}: "
-            if len(code_rows) == 1
-            else f"{len(code_rows)} of {len(table)} rows: "
-        )
-        label = f"{DOUBTS[code]}: " if code in marked else "" if len(code_rows) == len(table) else label
+        if code in marked:
+            label = f"{DOUBTS[code]}: "
+        elif len(code_rows) == len(table):
+            label = ""
+        else:
+            few = f"{len(code_rows)} of {len(table)} rows"
+            label = f"{row_names(table)[code_rows[0].id] if len(code_rows) == 1 else few}: "
         both = f"{label}{note.message} {note.hint}"
         notes_by_case.setdefault(label, both if len(both) <= WIDTH else f"{label}{note.message}")
     if any(row.separate_rate for row in shown):
@@ -468,16 +465,16 @@ def _next_commands(shown: Sequence[Row], where: str | None, *, profile: bool = T
     return lines
 
 
-def row_fields(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
-    """Return the names and values of all fields and sizes; notes become texts."""
-    left_out = ("machine_load", "sizes", "form")  # a note says it, columns of their own, the inputs
-    fields = [field for field in msgspec.structs.fields(Row) if field.name not in left_out]
-    sizes = list(dict.fromkeys(name for row in shown for name in row.sizes))
-    lines = [
-        [*(getattr(row, field.name) for field in fields[:-1]), *map(row.sizes.get, sizes), list(map(str, row.notes))]
-        for row in shown
-    ]
-    return [*(field.encode_name for field in fields[:-1]), *sizes, fields[-1].encode_name], lines
+def row_fields(shown: Sequence[Row]) -> list[str]:
+    """Return the names of the fields of rows in CSV, with a field for each size."""
+    left_out = ("machine_load", "sizes", "form")  # a note says it, fields of their own, the inputs
+    *fields, notes = (name for name in Row.__struct_encode_fields__ if name not in left_out)
+    return [*fields, *dict.fromkeys(name for row in shown for name in row.sizes), notes]
+
+
+def row_values(row: Row) -> dict[str, Any]:
+    """Return the values of a row by the names of its fields; notes become texts."""
+    return {**fields_by_key(row), **row.sizes, "notes": list(map(str, row.notes))}
 
 
 def _in_flight(row: Row) -> str:
@@ -534,23 +531,18 @@ def growth(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     names, sentences = varying_sizes(row for comparison in comparisons for row in comparison), []
     largest = {name: max(comparison[0].dimensions.get(name) or 0 for comparison in comparisons) for name in names}
     for name in names:
-        fixed = [item for item in names if item != name]
-        at_largest = [
-            comparison
-            for comparison in comparisons
-            if all(comparison[0].dimensions.get(dimension) == largest[dimension] for dimension in fixed)
-        ]
+        fixed = {item: size for item, size in largest.items() if item != name}
+        at_largest = [item for item in comparisons if fixed.items() <= item[0].dimensions.items()]
         by_size = {item[0].dimensions.get(name): item for item in at_largest}
         if None not in by_size and 1 < len(at_largest) == len(by_size):
             where = f", at {sizes_text(at_largest[0][0], fixed)}" if fixed else ""
-            sentences += (
-                _throughput_growth(at_largest, where) if name == "batch" else _time_growth(name, at_largest, where)
-            )
+            grown = _throughput_growth(at_largest) if name == "batch" else _time_growth(name, at_largest)
+            sentences += [f"{sentence}{where}{more}." for sentence, more in grown]
     return sentences
 
 
-def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
-    """Return the batch size at which throughput stops growing."""
+def _throughput_growth(comparisons: Sequence[Sequence[Row]]) -> list[tuple[str, str]]:
+    """Return the batch size at which throughput stops growing, and the most."""
     rated = [[row for row in comparison if row.ranked and row.items_per_second] for comparison in comparisons]
     best = {row.batch or 0: row for item in rated if item for row in [max(item, key=_rate)]}
     if len(best) < len(comparisons):
@@ -561,10 +553,10 @@ def _throughput_growth(comparisons: Sequence[Sequence[Row]], where: str) -> list
     grows = "still grows at" if enough == max(best) else "stops growing at" if enough == top else "hardly grows after"
     by = f" by {plain(row.way)}" if any(len(item) > 1 for item in rated) else ""
     more = f", {rate(most)} at batch {top}" if top > enough else ""
-    return [f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second{by}{where}{more}."]
+    return [(f"Throughput {grows} batch {enough}: {rate(_rate(row))} items a second{by}", more)]
 
 
-def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) -> list[str]:
+def _time_growth(name: str, comparisons: Sequence[Sequence[Row]]) -> list[tuple[str, str]]:
     """Return how the shortest time grows with a size, and where most steeply."""
     first = (row for comparison in comparisons for row in comparison if row.place == 1)
     times = {row.sizes[name]: row.seconds_per_call for row in first if row.seconds_per_call}
@@ -575,7 +567,7 @@ def _time_growth(name: str, comparisons: Sequence[Sequence[Row]], where: str) ->
     steepest = max(steps, key=lambda step: math.log(times[step[1]] / times[step[0]]) / math.log(step[1] / step[0]))
     most = f", most steeply from {steepest[0]} to {steepest[1]}" if len(steps) > 1 else ""
     both = ratio(high / low), ratio(times[high] / times[low])
-    return [f"From {plain(name)} {low} to {high} ({both[0]}) the fastest takes {both[1]} the time{most}{where}."]
+    return [(f"From {plain(name)} {low} to {high} ({both[0]}) the fastest takes {both[1]} the time{most}", "")]
 
 
 def _rate(row: Row) -> float:
@@ -590,6 +582,7 @@ _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _BLANK = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 _LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
 _NAMES_WIDTH = 36  # columns
+NOTE_FIELDS = ("code", "level", "message", "hint")
 _WORST = ("wrong-outputs", "state-lost", "did-not-run")
 _NOTE_COLUMNS = [Column("", "", numeric=False, fold=True)]
 
@@ -606,29 +599,28 @@ def notes_document(
     ``paths`` are the words of the command; ``known_rows`` saves computing the rows again.
     """
     shown = rows(records) if known_rows is None else known_rows
-    runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
 
     def data() -> dict[str, Any]:
-        cases = []
-        for row in shown:
-            run = runs[row.id, row.machine]
-            cases.append({
+        runs = runs_by_row(records)
+        pairs = [(row, runs[row.id, row.machine]) for row in shown]
+        cases = [
+            {
                 "model": row.model, "label": row.label, "digest": run.first.case.digest,
                 "records": [record.id for record in run.records], "status": row.status, "warnings": row.notes,
-            })  # fmt: skip
+            }
+            for row, run in pairs
+        ]  # fmt: skip
         return {"schema": NOTES_SCHEMA, "cases": cases}
 
     return Document(
         blocks=lambda: [_notes_head(shown), *_by_case(shown)],
         data=data,
-        csv=lambda: (
-            ("model", "case", "code", "level", "message", "hint"),
-            [
-                (row.model, row.label, note.code, note.level, note.message, note.hint)
-                for row in shown
-                for note in row.notes
-            ],
+        rows=lambda: (
+            {"model": row.model, "case": row.label, **{name: getattr(note, name) for name in NOTE_FIELDS}}
+            for row in shown
+            for note in row.notes
         ),
+        fields=("model", "case", *NOTE_FIELDS),
         title="Notes – Inferlens",
         screen=None if all_cases else lambda screen: [_notes_head(shown), *_fit_notes(shown, paths, screen)],
     )
@@ -681,19 +673,14 @@ def _group_notes(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     """Return notes with the names of their cases, by level and number of cases."""
     groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
     for row, name in zip(shown, _distinct_names(shown), strict=True):
-        for entry_note in row.notes:
-            groups.setdefault((entry_note.level, entry_note.code, _BLANK.sub("", entry_note.message)), []).append(
-                (entry_note, name)
-            )
+        for note in row.notes:
+            groups.setdefault((note.level, note.code, _BLANK.sub("", note.message)), []).append((note, name))
     order, merged = list(LEVELS), []
     for group in sorted(groups.values(), key=len, reverse=True):
         first, names = group[0][0], list(dict.fromkeys(name for _, name in group))
-        hints = [
-            entry_note.hint for entry_note, _ in group if _BLANK.sub("", entry_note.hint) == _BLANK.sub("", first.hint)
-        ]
-        together = structs.replace(
-            first, message=_merge_texts([entry_note.message for entry_note, _ in group]), hint=_merge_texts(hints)
-        )
+        message = _merge_texts([note.message for note, _ in group])
+        hints = [note.hint for note, _ in group if _BLANK.sub("", note.hint) == _BLANK.sub("", first.hint)]
+        together = structs.replace(first, message=message, hint=_merge_texts(hints))
         merged.append((together, _case_names(names, len(shown))))
     return sorted(merged, key=lambda item: (order.index(item[0].level), item[0].code not in _WORST))
 

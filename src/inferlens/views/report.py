@@ -63,14 +63,14 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.profiles import ProfiledCase, cases_of_level, group_profiles, part_tables, parts_document
+from inferlens.views.profiles.cases import ProfiledCase, cases_of_level, group_profiles
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
-from inferlens.views.profiles.findings import findings_document as findings_of
 from inferlens.views.profiles.modules import LEVELS, icicles, modules_document
-from inferlens.views.profiles.quantization import quantization_document as of_quantization
+from inferlens.views.profiles.parts import part_tables, parts_document
+from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
-from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields
-from inferlens.views.rows import Row, group_rows, row_names, rows
+from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
+from inferlens.views.rows import Row, RowKey, group_rows, row_names, rows, runs_by_row
 from inferlens.views.table import Block, Column, Download, Line, Picture, Report, Section, Table, csv_text, plain
 from inferlens.views.trace import TraceTable, TraceView
 from inferlens.views.trace_documents import (
@@ -189,15 +189,13 @@ def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
     readable = [item for item in inputs.loaded_traces if item.overview]
     if len(readable) == 1:
         first, *more = readable[0].answer
-        yield Table(readable[0].name, "", (), (), answer=[first], sentences=more)
+        yield Table(readable[0].name, answer=[first], sentences=more)
     elif readable:
         sentences = _side_by_side(_overviews(inputs)).answer
         advice = [(plain(item.name), finding) for item in readable for finding in item.advice[:1]]
         advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
         hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:MAX_ADVICE]]
-        yield Table(
-            plural(len(readable), "trace"), "", (), (), answer=sentences[:1], sentences=[*sentences[1:], *hints]
-        )
+        yield Table(plural(len(readable), "trace"), answer=sentences[:1], sentences=[*sentences[1:], *hints])
 
 
 def traces_section(inputs: ReportInputs) -> Iterator[Block]:
@@ -234,10 +232,7 @@ _FAR = 3.0  # times the largest median: what is slower still is at the edge
 def spread(
     ways: Sequence[tuple[str, CaseRuns]], theme: Theme, colours: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Draw how often each latency occurs, with a line at the median.
-
-    ``colours`` maps backend names to colours.
-    """
+    """Draw how often each latency occurs, with a line at the median; ``colours`` maps backend names to colours."""
     samples = {name: np.concatenate([np.asarray(series.samples) for series in run.series]) * 1e3 for name, run in ways}
     low = min(float(values.min()) for values in samples.values())
     high = min(
@@ -261,12 +256,10 @@ def spread(
     scale = {"domain": [float(edges[0]), float(edges[-1])], "nice": False}
     bars = {
         "x": field("from:Q", scale=scale, title="latency of one call (ms)", axis={"format": ",~r", "tickCount": 8}),
-        "x2": {"field": "to"},
-        "y": y,
+        "x2": {"field": "to"}, "y": y, "color": field("colour:N", scale=None),
         "opacity": field("share:Q", scale={"domain": [0, 1], "range": [0.08, 1]}, legend=None),
-        "color": field("colour:N", scale=None),
         "tooltip": [field(name) for name in ("way:N", "from:Q", "to:Q", "samples:Q")],
-    }
+    }  # fmt: skip
     layers = [
         marks("bar", bars, values, height={"band": 0.7}),
         marks("tick", {"x": field("median:Q", scale=scale), "y": y}, middles, thickness=2, size=STEP * 0.8,
@@ -343,7 +336,7 @@ def answer_section(inputs: ReportInputs) -> Iterator[Block]:
         yield from itertools.chain.from_iterable(map(_tuning_blocks, inputs.tunings))
     if len(tables) == 1:
         lines = answers(tables[0])
-        yield Table(headline(tables[0]), "", (), (), answer=[line.lines[0] for line in lines])
+        yield Table(headline(tables[0]), answer=[line.lines[0] for line in lines])
         yield from _answer_details(tables[0], lines, inputs)
     elif tables:
         yield from _models_blocks(tables, inputs)
@@ -360,7 +353,7 @@ def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
     """Yield the winner, its costs, and the command that uses it."""
     finals = finals_rows(tuned)
     lines = tuning_answer(tuned, finals) if finals else []
-    yield Table(headline(finals) if finals else "", "", (), (), answer=lines[:1])
+    yield Table(headline(finals) if finals else "", answer=lines[:1])
     yield from lines[1:]
     if finals:
         yield _costs_table(finals, row_names(finals))
@@ -376,12 +369,12 @@ def _tuning_line(tuned: TuningReport) -> str:
 
 def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
     """Yield the main findings with advice."""
-    for block in findings_of(inputs.case_findings, lines=WHOLE, brief=True, measured=inputs.rows).blocks():
+    for block in findings_document(inputs.case_findings, lines=WHOLE, brief=True, measured=inputs.rows).blocks():
         if isinstance(block, Table) and block.lines:
             lines = block.lines[:FINDINGS]
             sentences = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in lines]
             about = " ".join([f"{block.title}. {_BRACKETS}", *block.answer])
-            yield Table("Worth acting on", "", (), (), about=about, sentences=sentences)
+            yield Table("Worth acting on", about=about, sentences=sentences)
 
 
 def _answer_details(table: Sequence[Row], lines: Sequence[AnswerLine], inputs: ReportInputs) -> Iterator[Block]:
@@ -389,9 +382,8 @@ def _answer_details(table: Sequence[Row], lines: Sequence[AnswerLine], inputs: R
     yield from dict.fromkeys(line for answer_line in lines for line in answer_line.lines[1:])
     yield _costs_table(table, row_names(table))
     comparisons = group_rows(table, "comparison")
-    leads = [
-        item for item in fastest_places(comparisons, chart_names(table)).values() if item[0][1].id in inputs.folders
-    ]
+    fastest = fastest_places(comparisons, chart_names(table)).values()
+    leads = [lead for lead in fastest if lead[0][1].id in inputs.folders]
     for lead in leads:
         where = f" at {listing([where for where, _ in lead])}" if len(leads) > 1 else ""
         folder = shlex.quote(str(inputs.folders[lead[0][1].id]))
@@ -462,7 +454,7 @@ def _first_rows(rows: Sequence[Row]) -> list[Row]:
 
 def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
     """Yield all ways with all measurements, and charts."""
-    runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(inputs.records)}
+    runs = runs_by_row(inputs.records)
     tables = group_rows(inputs.rows, "table")
     for number, table in enumerate(tables, 1):
         columns = [replace(item, wide=False) if item.title == "±" else item for item in COLUMNS]
@@ -475,7 +467,7 @@ def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
     if len(tables) > MOST_CHARTS:
         yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
     for number, quantization in enumerate(inputs.quantizations, 1):
-        quantized = of_quantization(quantization)
+        quantized = quantization_document(quantization)
         shown = [block for block in quantized.blocks() if isinstance(block, Table)]
         yield Section(f"quantized-{number}", f"Layers that lose most · {quantized.title}", shown, folded=True)
 
@@ -484,11 +476,8 @@ def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str], 
     """Yield charts of latency and throughput, and of latency against error or accuracy; ``whole`` adds other costs."""
     if any(has_mark(row) for row in table):
         several = len({row.batch for row in table if has_mark(row)}) > 1
-        yield picture(
-            f"comparison-{number}",
-            _LINES_CAPTION if several else _BARS_CAPTION,
-            partial(records_chart, table, colours=colours),
-        )
+        caption = _LINES_CAPTION if several else _BARS_CAPTION
+        yield picture(f"comparison-{number}", caption, partial(records_chart, table, colours=colours))
     costs = ["accuracy" if any(row.accuracy is not None for row in table) else "error"]
     if len({row.precision for row in table if drawable(row, costs[0])}) < 2:
         costs = []  # of one precision, errors are those of rounding
@@ -505,18 +494,17 @@ def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str], 
 
 
 def _sample_pictures(
-    table: Sequence[Row], runs: dict[tuple[str, str], CaseRuns], number: int, colours: dict[str, str]
+    table: Sequence[Row], runs: dict[RowKey, CaseRuns], number: int, colours: dict[str, str]
 ) -> Iterator[Block]:
     """Draw how the samples of the fastest ways are distributed, and how they change."""
-    comparison = next(
-        (item for item in group_rows(table, "comparison") if any(row.ranked and row.median for row in item)), []
-    )
-    measured_rows = [row for row in comparison if row.ranked and row.median][:MOST]
-    names = chart_names(comparison)
-    runs_by_name = [(names[row.id], run) for row in measured_rows if (run := runs[row.id, row.machine]).processes]
+    comparisons = group_rows(table, "comparison")
+    timed = ([row for row in comparison if row.ranked and row.median] for comparison in comparisons)
+    place, shown = next(((place, rows) for place, rows in enumerate(timed) if rows), (0, []))
+    names = chart_names(comparisons[place])
+    runs_by_name = [(names[row.id], run) for row in shown[:MOST] if (run := runs[row.id, row.machine]).processes]
     if not runs_by_name:
         return
-    batch = f" At batch {comparison[0].batch}." if len(group_rows(table, "comparison")) > 1 else ""
+    batch = f" At batch {shown[0].batch}." if len(comparisons) > 1 else ""
     yield picture(f"spread-{number}", _SPREAD_CAPTION + batch, partial(spread, runs_by_name, colours=colours))
     yield picture(f"samples-{number}", _SAMPLES_CAPTION + batch, partial(over_time, runs_by_name, colours=colours))
 
@@ -535,26 +523,18 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
     for run in latest(inputs.records):
         case, part = run.first.case, partition_in(run.first.facts)
         if part:
-            partitions = models.setdefault(case.model, {})
-            partitions.setdefault(
-                (case.backend_label, case.options_label, msgspec.json.encode(part)), PartitionResult(case, part)
-            )
+            key = case.backend_label, case.options_label, msgspec.json.encode(part)
+            models.setdefault(case.model, {}).setdefault(key, PartitionResult(case, part))
     for number, (model, partitions_by_key) in enumerate(models.items(), 1):
         answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
         blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
-        if any(len(part.segments) > 1 for part in _partitions(answers)):
-            panels = [
-                (name, _segment_boxes(part))
-                for name, part in zip(_case_labels(answers), _partitions(answers), strict=True)
-            ]
+        parts = [item.result for item in answers if isinstance(item.result, Partition)]
+        if any(len(part.segments) > 1 for part in parts):
+            panels = [(name, _segment_boxes(part)) for name, part in zip(_case_labels(answers), parts, strict=True)]
             drawn = partial(boxes_svg, "what runs in TensorRT and what in PyTorch", panels)
             blocks.insert(1, Picture(f"partition-{number}", PARTITION_CAPTION, drawn, _segment_values(panels)))
         title = f"Torch-TensorRT's partition · {plain(model)}"
         yield Section(f"partitions-{number}", title, blocks, folded=bool(inputs.profiles.profiles))
-
-
-def _partitions(answers: Sequence[PartitionResult]) -> list[Partition]:
-    return [item.result for item in answers if isinstance(item.result, Partition)]
 
 
 def _case_labels(answers: Sequence[PartitionResult]) -> list[str]:
@@ -576,10 +556,8 @@ def _segment_boxes(part: Partition) -> list[Box]:
         modules = list(dict.fromkeys(operator.module for operator in segment.operators if operator.module))
         where = f"{modules[0]} to {modules[-1]}" if len(modules) > 1 else "".join(modules)
         about = "; ".join(filter(None, (name, many, where)))
-        wide = (size if counted else 1) / whole
-        boxes.append(
-            Box(left, wide, 0, (f"{name} · {many}", name, str(engines)), about, SEGMENT_COLOURS[segment.runs_in])
-        )
+        wide, names = (size if counted else 1) / whole, (f"{name} · {many}", name, str(engines))
+        boxes.append(Box(left, wide, 0, names, about, SEGMENT_COLOURS[segment.runs_in]))
         left += wide
     return boxes
 
@@ -670,7 +648,7 @@ def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
         yield from _repeat_commands(inputs.records)
         note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
         yield Section("notes", f"Notes: {note_blocks[0]}", note_blocks[1:], folded=True)
-        numbers = csv_text(*row_fields(inputs.rows)).encode()
+        numbers = csv_text(map(row_values, inputs.rows), row_fields(inputs.rows)).encode()
         about = "every number of the comparison"
         if len(numbers) > MOST_PLAIN:
             yield Download("table.csv.gz", about, "application/gzip", gzip.compress(numbers, 6, mtime=0))

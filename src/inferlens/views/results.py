@@ -38,11 +38,11 @@ from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
 from inferlens.views.comparison import ab_document, comparison_document
-from inferlens.views.profiles import group_profiles
+from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.findings import findings_document, findings_table, judge_cases
 from inferlens.views.profiles.modules import modules_document
 from inferlens.views.profiles.quantization import quantization_document
-from inferlens.views.records import records_document, row_fields
+from inferlens.views.records import records_document, row_fields, row_values
 from inferlens.views.renderers import render
 from inferlens.views.renderers.html import notebook_html
 from inferlens.views.report import MAX_DEPTH
@@ -185,9 +185,9 @@ class Records(Displayed, Sequence[Record]):
         """
         frames = library("polars", extra="frames")
         of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
-        names, lines = row_fields(self.rows)
-        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _column_types(names).items()}
-        frame: polars.DataFrame = frames.DataFrame(lines, schema=schema, orient="row")
+        types = _column_types(row_fields(self.rows)).items()
+        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in types}
+        frame: polars.DataFrame = frames.DataFrame(self._values(schema), schema=schema, orient="row")
         return frame
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -198,10 +198,12 @@ class Records(Displayed, Sequence[Record]):
         """
         frames = library("pandas", extra="frames")
         of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
-        names, lines = row_fields(self.rows)
-        kinds = {name: of.get(kind, "object") for name, kind in _column_types(names).items()}
-        frame: pandas.DataFrame = frames.DataFrame(lines, columns=names).astype(kinds)
+        kinds = {name: of.get(kind, "object") for name, kind in _column_types(row_fields(self.rows)).items()}
+        frame: pandas.DataFrame = frames.DataFrame(self._values(kinds), columns=[*kinds]).astype(kinds)
         return frame
+
+    def _values(self, names: Iterable[str]) -> list[list[Any]]:
+        return [[values.get(name) for name in names] for values in map(row_values, self.rows)]
 
     def _by_row(self) -> dict[tuple[str, str], Record]:
         return {(record.id, machine_name(record.environment)): record for record in self}

@@ -198,13 +198,9 @@ class Row(Struct, frozen=True, kw_only=True):
     def outputs(self) -> str:
         """Return the state of the outputs in a word or two."""
         codes = {note.code for note in self.notes}
-        if self.agrees is not False and (
-            word := next((OUTPUT_WORDS[code] for code in OUTPUT_WORDS if code in codes), "")
-        ):
-            return word
-        return (
-            "state lost" if "state-lost" in codes else {True: "right", False: "wrong", None: "unchecked"}[self.agrees]
-        )
+        words = [] if self.agrees is False else [word for code, word in OUTPUT_WORDS.items() if code in codes]
+        words += ["state lost"] * ("state-lost" in codes)
+        return next(iter(words), {True: "right", False: "wrong", None: "unchecked"}[self.agrees])
 
     @property
     def way(self) -> str:
@@ -239,6 +235,14 @@ class Row(Struct, frozen=True, kw_only=True):
         return 1 / rate_only if rate_only else self.median
 
 
+RowKey = tuple[str, str]  # the id and the machine of a row
+
+
+def runs_by_row(records: Sequence[Record]) -> dict[RowKey, CaseRuns]:
+    """Return the latest run of each case by the id and the machine of its row."""
+    return {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
+
+
 def group_rows(rows: Sequence[Row], key: str) -> list[list[Row]]:
     """Group rows by ``table`` or ``comparison`` in order."""
     groups: dict[object, list[Row]] = {}
@@ -262,10 +266,10 @@ def sizes_text(row: Row, names: Iterable[str]) -> str:
 
 def command_seconds(table: Sequence[Row]) -> float | None:
     """Return the duration of a common command, from the first start to the last record."""
-    first, last = [moment(row.created) for row in table], [moment(row.ended) for row in table]
-    if len({row.command for row in table}) > 1 or None in (*first, *last):
-        return None
-    return max(filter(None, last)) - min(filter(None, first))
+    times = [moment(time) for row in table for time in (row.created, row.ended)]
+    known = [time for time in times if time is not None]
+    one_command = len({row.command for row in table}) == 1
+    return max(known) - min(known) if one_command and len(known) == len(times) else None
 
 
 def row_names(table: Sequence[Row]) -> dict[str, str]:
@@ -289,29 +293,25 @@ def rows(
     Raises:
         InferlensError: if ``reference`` names no row.
     """
-    runs = latest(records)
-    named = _bare_rows(runs)
-    runs_by_row = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
+    runs = runs_by_row(records)
+    named = _bare_rows(list(runs.values()))
     models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
-    comparisons = sorted(
-        group_rows(named, "comparison"),
-        key=lambda item: (
-            models.index(item[0].model),
-            tables.index(item[0].table),
-            [size or 0 for size in item[0].dimensions.values()],
-        ),
-    )
+
+    def order(comparison: Sequence[Row]) -> tuple[int, int, list[int]]:
+        row = comparison[0]
+        return models.index(row.model), tables.index(row.table), [size or 0 for size in row.dimensions.values()]
+
     check_reference(reference, named)
     result: list[Row] = []
-    for comparison in comparisons:  # one after the other, because statistics of its samples are cached
-        measured = [replace(row, **case_numbers(runs_by_row[row.id, row.machine], row.batch)) for row in comparison]
-        ranked = rank_rows(measured, runs_by_row, reference, aim)
-        result += with_notes(ranked, runs_by_row) if notes else ranked
+    for comparison in sorted(group_rows(named, "comparison"), key=order):  # in turn: statistics of samples are cached
+        measured = [replace(row, **case_numbers(runs[row.id, row.machine], row.batch)) for row in comparison]
+        ranked = rank_rows(measured, runs, reference, aim)
+        result += with_notes(ranked, runs) if notes else ranked
     return result
 
 
-def with_notes(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns]) -> list[Row]:
-    """Return the rows with their notes; ``runs`` are by id and machine."""
+def with_notes(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns]) -> list[Row]:
+    """Return the rows with their notes."""
     return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in rows]
 
 
@@ -348,14 +348,8 @@ def _distinguish_machines(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list
     for row, run in zip(rows, runs, strict=True):
         where, device = run.first.environment, row.device_name
         threads, card = plural(where.cpu_threads or 0, "thread"), f"{device} {card_name(where)}"
-        names = [
-            device,
-            f"{device}, {threads}",
-            card,
-            f"{card}, {threads}",
-            f"{card}, driver {where.driver}",
-            row.machine,
-        ]
+        names = [device, f"{device}, {threads}", card, f"{card}, {threads}", f"{card}, driver {where.driver}"]
+        names.append(row.machine)
         choices.setdefault(device, {}).setdefault(row.machine, names)
     unique: dict[tuple[str, str], str] = {}
     for device, machines in choices.items():
@@ -449,20 +443,17 @@ def _range(spec: TensorSpec) -> str:
 
 
 def check_reference(reference: str | None, rows: Sequence[Row]) -> None:
-    """Raise InferlensError if ``reference`` matches no row.
-
-    Raises InferlensError for words that are to name the reference, and fit no row.
-    """
+    """Raise InferlensError if ``reference`` matches no row."""
     if reference and rows and not any(matches_words(row, reference) for row in rows):
         raise unknown(reference, [row.label for row in rows])
 
 
 def rank_rows(
-    rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], reference: str | None, aim: FinalsAim | None = None
+    rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference: str | None, aim: FinalsAim | None = None
 ) -> list[Row]:
     """Return the rows of a comparison with speed-ups: the reference, ranked rows, wrong ones, failures.
 
-    ``runs`` are by id and machine; ``reference`` selects the reference if it matches a row.
+    ``reference`` selects the reference if it matches a row.
     """
     among = race({row.id: runs[row.id, row.machine] for row in rows}, aim=aim)
     metric = "median" if any(row.median is not None for row in rows) else "iterations_per_second"
@@ -476,12 +467,12 @@ def rank_rows(
     return [_with_hint(row, runs, placed) for row in placed]
 
 
-def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequence[Row]) -> Row:
+def _with_hint(row: Row, runs: Mapping[RowKey, CaseRuns], rows: Sequence[Row]) -> Row:
     """Add the command that decides between the likeliest row and the next."""
-    rivals = [row for row in rows if row.standing == "open"]
     if row.standing != "likeliest":
         return row
-    winner, record = (runs[item.id, item.machine].first for item in (row, rivals[0]))
+    rival = next(row for row in rows if row.standing == "open")
+    winner, record = (runs[item.id, item.machine].first for item in (row, rival))
     budget = replace(winner.budget, max_time=None) if IN_TURNS in winner.facts else winner.budget
     words = ab_words(winner.case, record.case, budget, device="cuda" if winner.environment.gpus else "cpu")
     return replace(row, hint=command("ab", [bare(row.model), *words]))
@@ -490,19 +481,15 @@ def _with_hint(row: Row, runs: Mapping[tuple[str, str], CaseRuns], rows: Sequenc
 def _with_speedup(row: Row, base: Row, race_result: Race) -> Row:
     if row.id == base.id:
         return replace(row, reference=base.name, reference_id=base.id, is_reference=True, speedup=1.0)
+    row = replace(row, reference=base.name)
     log_ratio = race_result.data.difference(base.id, row.id) if row.ranked else None
     if log_ratio is None:
-        return replace(row, reference=base.name)
-    interval = log_ratio.interval(race_result.level) if log_ratio.replicated else None
-    return replace(
-        row,
-        reference=base.name,
-        reference_id=base.id,
-        speedup=1 / log_ratio.ratio,
-        speedup_low=1 / interval.high if interval else None,
-        speedup_high=1 / interval.low if interval else None,
-        sure=log_ratio.replicated,
-    )
+        return row
+    row = replace(row, reference_id=base.id, speedup=1 / log_ratio.ratio, sure=log_ratio.replicated)
+    if not log_ratio.replicated:
+        return row
+    interval = log_ratio.interval(race_result.level)
+    return replace(row, speedup_low=1 / interval.high, speedup_high=1 / interval.low)
 
 
 def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
@@ -525,17 +512,9 @@ def _order_rows(rows: Sequence[Row], race_result: Race) -> list[Row]:
             low, high = ends(rival.interval(race_result.level) if rival.replicated else None)
             row = replace(row, behind=rival.ratio, behind_low=low, behind_high=high)
             standing = "equal" if row.id in answer.equal else "open" if row.id in answer.open else "slower"
-        placed.append(
-            replace(
-                row,
-                place=number,
-                standing=standing,
-                fastest=row.id in answer.fastest,
-                chance=answer.chance if row.id == answer.best else None,
-                rounds=answer.rounds,
-                threshold=answer.threshold,
-            )
-        )
+        chance = answer.chance if row.id == answer.best else None
+        row = replace(row, place=number, standing=standing, fastest=row.id in answer.fastest, chance=chance)
+        placed.append(replace(row, rounds=answer.rounds, threshold=answer.threshold))
     return placed
 
 
@@ -543,23 +522,21 @@ def _seconds(row: Row) -> float:
     return math.inf if row.seconds_per_call is None else row.seconds_per_call
 
 
-def _references(rows: Sequence[Row], runs: Mapping[tuple[str, str], CaseRuns], reference: str | None) -> dict[str, Row]:
+def _references(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns], reference: str | None) -> dict[str, Row]:
     """Return the reference of each device: the plainest row, with the shortest name among equals."""
     checked = (record.agreement for row in rows for record in runs[row.id, row.machine].records)
     usual = {agreement.reference.partition(" ")[0] for agreement in checked if agreement}
     eligible = [row for row in rows if row.ranked]
     if reference:
-        eligible = [
-            row for row in rows if row.ok and row.seconds_per_call is not None and matches_words(row, reference)
-        ]
+        timed = [row for row in rows if row.ok and row.seconds_per_call is not None]
+        eligible = [row for row in timed if matches_words(row, reference)]
 
     def place(row: Row, device: str) -> tuple[Any, ...]:
         case = runs[row.id, row.machine].first.case
         return reference not in (row.label, row.name), *plainness(case, device, usual), len(row.name), row.name
 
-    return {
-        device: min(eligible, key=partial(place, device=device)) for device in {row.device for row in rows} if eligible
-    }
+    devices = {row.device for row in rows} if eligible else ()
+    return {device: min(eligible, key=partial(place, device=device)) for device in devices}
 
 
 def matches_words(row: Row, phrase: str) -> bool:

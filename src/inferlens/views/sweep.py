@@ -7,33 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import structs
 
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.stats.intervals import ends
-from inferlens.units import (
-    ABSENT,
-    percent,
-    ratio,
-    ratio_range,
-)
-from inferlens.views.picture import (
-    PALETTE,
-    Theme,
-    draw_chart,
-    field,
-    marks,
-    overlay,
-    title,
-    vega_document,
-)
-from inferlens.views.records import (
-    COLUMNS,
-    headline,
-    row_fields,
-)
+from inferlens.units import ABSENT, percent, ratio, ratio_range
+from inferlens.views.picture import PALETTE, Theme, draw_chart, field, marks, overlay, title, vega_document
+from inferlens.views.records import COLUMNS, headline, row_fields, row_values
 from inferlens.views.rows import Row, rows
 from inferlens.views.table import Column, Document, Line, Table, plain
 
@@ -58,16 +40,14 @@ def study_document(study: Study, where: str) -> Document:
             "threshold": study.threshold,
             "machine_load": mean_load(row.machine_load for row in shown),
             "values": [
-                {
-                    "value": studied_value.value,
-                    "is_default": studied_value.is_default,
-                    "verdict": studied_value.verdict or None,
-                    "row": row,
-                }
-                for studied_value, row in zip(study.values, shown, strict=True)
+                {"value": value.value, "is_default": value.is_default, "verdict": value.verdict or None, "row": row}
+                for value, row in zip(study.values, shown, strict=True)
             ],
         },
-        csv=lambda: _study_fields(study, shown),
+        rows=lambda: (
+            {"value": value.value, **row_values(row)} for value, row in zip(study.values, shown, strict=True)
+        ),
+        fields=["value", *row_fields(shown)],
         title=study_answer(study),
     )
 
@@ -87,21 +67,15 @@ def study_answer(study: Study) -> str:
     sentence = f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}"
     if not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values()):
         return f"{sentence}: not decided; more with --within."
-    return (
-        f"{sentence}."
-        if faster or len(comparisons) == 1
-        else f"No value of {knob} is faster than its default: {sentence}."
-    )
+    one = faster or len(comparisons) == 1
+    return f"{sentence}." if one else f"No value of {knob} is faster than its default: {sentence}."
 
 
 def _fastest_value(study: Study) -> StudiedValue | None:
     """Return the fastest value that beats the default."""
-    faster = [value for value in study.values if value.verdict == "FASTER"]
-    return max(
-        faster,
-        key=lambda studied_value: studied_value.comparison.speedup or 0.0 if studied_value.comparison else 0.0,
-        default=None,
-    )
+    faster = [(value, value.comparison) for value in study.values if value.verdict == "FASTER"]
+    best = max(faster, key=lambda pair: (pair[1] and pair[1].speedup) or 0.0, default=None)
+    return best[0] if best else None
 
 
 def _study_rows(study: Study) -> list[Row]:
@@ -112,15 +86,10 @@ def _study_rows(study: Study) -> list[Row]:
 
 def _value_row(value: StudiedValue, row: Row) -> Row:
     comparison = value.comparison
+    speedup = 1.0 if value.is_default else comparison.speedup if comparison else None
     low, high = ends(comparison.speedup_interval) if comparison else (None, None)
-    return msgspec.structs.replace(
-        row,
-        is_reference=value.is_default,
-        speedup=1.0 if value.is_default else comparison.speedup if comparison else None,
-        speedup_low=low,
-        speedup_high=high,
-        sure=bool(comparison and comparison.interval),
-    )
+    row = structs.replace(row, is_reference=value.is_default, speedup=speedup, speedup_low=low, speedup_high=high)
+    return structs.replace(row, sure=bool(comparison and comparison.interval))
 
 
 def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
@@ -128,9 +97,9 @@ def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
     columns = [_study_column(column) for column in COLUMNS if column.title in STUDY_COLUMNS]
     best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
     lines = []
-    for studied_value, row in zip(study.values, shown, strict=True):
-        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if studied_value is best else ""
-        lines.append(Line.from_row(_value_name(studied_value), columns, row, style=style))
+    for value, row in zip(study.values, shown, strict=True):
+        style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if value is best else ""
+        lines.append(Line.from_row(_value_name(value), columns, row, style=style))
     return Table(
         headline(shown), request.name.replace(".", " "), columns, lines,
         answer=[study_answer(study)], fold=True,
@@ -164,13 +133,6 @@ def _speedup_text(row: Row) -> str:
     return ratio(row.speedup) + (f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.sure else "")
 
 
-def _study_fields(study: Study, shown: Sequence[Row]) -> tuple[list[str], list[list[object]]]:
-    names, lines = row_fields(shown)
-    return ["value", *names], [
-        [studied_value.value, *line] for studied_value, line in zip(study.values, lines, strict=True)
-    ]
-
-
 def study_picture(study: Study, format: str) -> str | bytes:
     """Draw the speed-up of each value over the default with its interval.
 
@@ -179,15 +141,11 @@ def study_picture(study: Study, format: str) -> str | bytes:
     """
     shown = _study_rows(study)
     values = [
-        {
-            "value": _value_name(studied_value),
-            "speedup": row.speedup,
-            "low": row.speedup_low or 1.0,
-            "high": row.speedup_high or 1.0,
-        }
-        for studied_value, row in zip(study.values, shown, strict=True)
-        if studied_value.comparison or studied_value.is_default
-    ]
+        {"value": _value_name(value), "speedup": row.speedup,
+         "low": row.speedup_low or 1.0, "high": row.speedup_high or 1.0}
+        for value, row in zip(study.values, shown, strict=True)
+        if value.comparison or value.is_default
+    ]  # fmt: skip
     if len(values) < 2:
         raise InferlensError(f"There is nothing to draw. {study_answer(study)}")
     return draw_chart(lambda theme: _study_chart(values, study, headline(shown), theme), format, study_answer(study))
@@ -203,11 +161,5 @@ def _study_chart(values: Sequence[dict[str, Any]], study: Study, about: str, the
         marks("line", {"x": x, "y": y}, strokeWidth=2, color=PALETTE[0]),
         marks("point", {"x": x, "y": y}, filled=True, size=60, opacity=1, color=PALETTE[0]),
     ]
-    return vega_document(
-        overlay(layers, values, width=STUDY_WIDTH, height=STUDY_HEIGHT, title=title(study_answer(study), about)), theme
-    )
-
-
-# The chart of a tuning: the objective against accuracy or error, and against memory. Hollow candidates break a limit.
-
-TUNING_HEIGHT, BETWEEN = 320, 70
+    heading = title(study_answer(study), about)
+    return vega_document(overlay(layers, values, width=STUDY_WIDTH, height=STUDY_HEIGHT, title=heading), theme)

@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import structs
 
-from inferlens.errors import check_choice
+from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.case import CALL_MODE, Case
 from inferlens.spec.plan import bench_words, command
 from inferlens.units import ABSENT, percent
@@ -154,10 +154,10 @@ class Table:
         all_columns: whether columns that do not fit form further tables.
     """
 
-    title: str
-    first: str
-    columns: Sequence[Column]
-    lines: Sequence[Line]
+    title: str = ""
+    first: str = ""
+    columns: Sequence[Column] = ()
+    lines: Sequence[Line] = ()
     about: str = ""
     answer: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -190,16 +190,28 @@ class Document:
     Attributes:
         blocks: tables and sentences in order.
         data: the JSON, in seconds and bytes, with the name of its schema.
-        csv: names and lines of values, if any.
+        rows: the values of CSV by their names, in the same units, if any.
+        fields: the names in CSV; empty: those of the rows.
         title: title of a page.
         screen: blocks that fit on a terminal of some size.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
     data: Callable[[], Any]
-    csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
+    rows: Callable[[], Iterable[Mapping[str, object]]] | None = None
+    fields: Sequence[str] = ()
     title: str = "Inferlens"
     screen: Callable[[Screen], Sequence[Table | str]] | None = None
+
+    def csv(self) -> str:
+        """Return CSV by RFC 4180; ``None`` is an empty field, and several texts are joined.
+
+        Raises:
+            InferlensError: if the document has no CSV.
+        """
+        if self.rows is None:
+            raise InferlensError("This cannot be written as CSV.", hint="--format json")
+        return csv_text(self.rows(), self.fields)
 
     def fit(self, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
         """Return what fits on a screen; with ``tables`` all blocks, where a screen has room for sentences alone."""
@@ -281,9 +293,8 @@ class Picture:
 
     def numbers(self) -> Download | None:
         """Return the values as CSV with six digits, if any."""
-        names = list(dict.fromkeys(name for value in self.values for name in value))
-        lines = csv_text(names, ([_six_digits(value.get(name)) for name in names] for value in self.values))
-        return Download(f"{self.name}.csv", self.caption, "text/csv", lines.encode()) if names else None
+        rows = [{name: _six_digits(value) for name, value in row.items()} for row in self.values]
+        return Download(f"{self.name}.csv", self.caption, "text/csv", csv_text(rows).encode()) if any(rows) else None
 
 
 def _six_digits(value: Any) -> Any:
@@ -321,11 +332,17 @@ class Report:
     sections: Sequence[Section]
 
 
-def csv_text(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+def csv_text(rows: Iterable[Mapping[str, object]], fields: Sequence[str] = ()) -> str:
+    """Return the values of rows under the names ``fields``, by default those of the rows.
+
+    A zero byte, which readers reject and Python 3.10 does not write, becomes U+FFFD.
+    """
+    rows = list(rows)
+    fields = fields or list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(names)
-    writer.writerows(map(_field, line) for line in lines)
+    writer.writerow(fields)
+    writer.writerows([_field(row.get(name)) for name in fields] for row in rows)
     return out.getvalue()
 
 

@@ -227,12 +227,11 @@ def peak_sentence(device: memory.AllocatedMemory, columns: Columns) -> str:
     rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
     holders = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
-    part = (
-        f", {byte_count(first['held'])} of it {holders.get(first['operator'], 'for ' + plain(first['operator']))}"
-        if first
-        else ""
-    )
-    return f"{device.name} holds {byte_count(device.peak)} at its peak{part}."
+    peak = f"{device.name} holds {byte_count(device.peak)} at its peak"
+    if first is None:
+        return f"{peak}."
+    holder = holders.get(first["operator"], f"for {plain(first['operator'])}")
+    return f"{peak}, {byte_count(first['held'])} of it {holder}."
 
 
 def mean_and_range(times: Sequence[float]) -> str:
@@ -317,11 +316,9 @@ class TraceTable:
         return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
 
     def _of_a_step(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        sums = (
-            [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
-            if self.steps > 1
-            else []
-        )
+        if self.steps == 1:
+            return rows
+        sums = [column.key for column in self.columns if column.key == "calls" or column.unit == "ms"]
         return [{**row, **{key: row[key] / self.steps for key in sums if row[key] is not None}} for row in rows]
 
 
@@ -362,10 +359,8 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     step = overview.step_time or 1.0
     idle = {cause: time / step for cause, time in overview.idle.items()}
     busy = percent(max(0.0, 1 - sum(idle.values())))
-    advice = [
-        plain(f"{place}. {finding.sentence} {finding.hint}")
-        for place, finding in enumerate(trace_findings(analysis), 1)
-    ]
+    findings = enumerate(trace_findings(analysis), 1)
+    advice = [plain(f"{place}. {finding.sentence} {finding.hint}") for place, finding in findings]
     rows = sum(seconds >= MIN_SHARE * step for seconds in overview.parts.values())
     fits = np.cumsum([len(wrap(item, _WIDTH)) for item in advice], dtype=int) <= _ROOM - rows
     left = len(advice) - max(int(fits.sum()), 1)
@@ -374,12 +369,8 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
     marked = WHOLE_TRACE not in analysis.counted.names
     length = f"of {duration(overview.step_time)}"
-    which = (
-        f"{plural(overview.steps, 'traced step')} {length}"
-        if marked
-        else f"no marked steps: the whole trace {length} counts as one"
-    )
-    about = [listing([*names]), which]
+    unmarked = f"no marked steps: the whole trace {length} counts as one"
+    about = [listing([*names]), f"{plural(overview.steps, 'traced step')} {length}" if marked else unmarked]
     about += [f"{plural(overview.left_out, 'step')} cut off"] if overview.left_out else []
     parts = _shares("parts", "", "a step's time", overview.parts, step)
     if not overview.gpus:
@@ -406,13 +397,8 @@ def _causes(bound: str, idle: Mapping[str, float]) -> list[str]:
     return [f"GPU idle: {', '.join(causes)} of a step."]
 
 
-_KERNELS, _LAUNCHERS, _MODULES, _STEPS = (
-    "--view kernels",
-    "--view kernels --by operator",
-    "--view modules",
-    "--view steps",
-)
-_OPERATORS, _OPERATOR_SHAPES = "--view operators", "--view operators --by shapes"
+_KERNELS, _OPERATORS, _MODULES, _STEPS = (f"--view {name}" for name in ("kernels", "operators", "modules", "steps"))
+_LAUNCHERS, _OPERATOR_SHAPES = f"{_KERNELS} --by operator", f"{_OPERATORS} --by shapes"
 # The question that a view answers, and whether it has content.
 _NEXT_STEPS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
     _KERNELS: ("Which kernels take it?", lambda analysis: len(analysis.trace.gpu)),
@@ -468,9 +454,8 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("operators", "", "operator", (*OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
-    return TraceView(
-        about, sentences, [table], _next_step(analysis, *([] if keys else [_OPERATOR_SHAPES]), _LAUNCHERS, _STEPS)
-    )
+    shapes = [] if keys else [_OPERATOR_SHAPES]
+    return TraceView(about, sentences, [table], _next_step(analysis, *shapes, _LAUNCHERS, _STEPS))
 
 
 def _own_seconds(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
@@ -498,9 +483,8 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
     sentences = dominant_names(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
-    return TraceView(
-        about, sentences, [table], _next_step(analysis, *([] if by_operator else [_LAUNCHERS]), _MODULES, _OPERATORS)
-    )
+    launchers = [] if by_operator else [_LAUNCHERS]
+    return TraceView(about, sentences, [table], _next_step(analysis, *launchers, _MODULES, _OPERATORS))
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
@@ -519,26 +503,19 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
     columns, curve = memory.holders(analysis), memory.curves(analysis)
     lines = []
-    for allocated_memory in devices:
-        levels = [row["allocated"] for row in curve.rows() if row["device"] == allocated_memory.name]
-        row = {
-            "peak": allocated_memory.peak,
-            "time": allocated_memory.time,
-            "strip": sparkline(levels, allocated_memory.peak),
-        }
-        lines.append(Line.from_row(allocated_memory.name, PEAK_COLUMNS, row))
+    for device in devices:
+        levels = [row["allocated"] for row in curve.rows() if row["device"] == device.name]
+        row = {"peak": device.peak, "time": device.time, "strip": sparkline(levels, device.peak)}
+        lines.append(Line.from_row(device.name, PEAK_COLUMNS, row))
     table = TraceTable("holders", "", "held at the peak by", HOLDER_COLUMNS, columns, "operator", top=top)
     tables: list[TraceTable | Table] = [
         Table("", "device", PEAK_COLUMNS, lines),
         table,
         TraceTable("curve", "Memory over time", "time", CURVE_COLUMNS, curve, _moment, wide=True),
     ]
-    sentences = (
-        peak_sentence(devices[0], columns)
-        if devices
-        else "The trace has no memory events: profile with profile_memory=True."
-    )
-    return TraceView(f"memory{_step_phrase(analysis)}", [sentences], tables, _next_step(analysis))
+    none = "The trace has no memory events: profile with profile_memory=True."
+    sentence = peak_sentence(devices[0], columns) if devices else none
+    return TraceView(f"memory{_step_phrase(analysis)}", [sentence], tables, _next_step(analysis))
 
 
 def _moment(row: Row) -> str:
@@ -550,11 +527,8 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     rows = list(data.rows())
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
     odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
-    sentences = (
-        [f"A traced step takes {mean_and_range(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
-        if times
-        else ["There is none."]
-    )
+    sentences = [f"A traced step takes {mean_and_range(times)}."] if times else ["There is none."]
+    sentences += [f"{listing(odd[:2])}."] if odd and times else []
     took = {part: sum(row[part] for row in rows) for part in PARTS}
     most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
     columns = [
@@ -572,10 +546,7 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     data = timeline(analysis)
     rows = list(data.rows())
     whole = sum(row["length"] for row in rows)
-    columns = (
-        SPARKLINE_COLUMNS[0],
-        replace(SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"),
-    )
+    columns = (SPARKLINE_COLUMNS[0], replace(SPARKLINE_COLUMNS[1], title=f"from 0 to {duration(whole)}"))
     lines = []
     for column in TIMELINE_COLUMNS:
         values = [row[column.key] for row in rows]
@@ -586,9 +557,8 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     name, title, first = "timeline", "Slices of the time", "from (ms)"
     slices = TraceTable(name, title, first, TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True)
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
-    return TraceView(
-        f"timeline of {duration(whole)}", idle_sentence(rows, busy, whole), tables, _next_step(analysis, _STEPS)
-    )
+    about, sentences = f"timeline of {duration(whole)}", idle_sentence(rows, busy, whole)
+    return TraceView(about, sentences, tables, _next_step(analysis, _STEPS))
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
@@ -665,32 +635,32 @@ def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None =
     """Return whether both have a common kernel, module or operator shape."""
     if view == "operators":
         return data is not None and distributed.BOTH in data.columns["state"]
-    first, second = (
-        set(module_tree(analysis).columns["path"]) - {NO_MODULE}
-        if view == "modules"
-        else set(analysis.trace.names_of(analysis.trace.rows(Category.KERNEL)))
-        for analysis in (before, after)
-    )
-    return not first.isdisjoint(second)
+
+    def names(analysis: Analysis) -> set[str]:
+        if view == "modules":
+            return set(module_tree(analysis).columns["path"]) - {NO_MODULE}
+        return set(analysis.trace.names_of(analysis.trace.rows(Category.KERNEL)))
+
+    return not names(before).isdisjoint(names(after))
 
 
 def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
     first, second = before.overview, after.overview
-    parts = distributed.parts_compared(
-        {**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time}
-    )
+    times = [{**overview.parts, "step": overview.step_time} for overview in (first, second)]
     sentences = []
     if first.step_time and second.step_time:
         took = f"Traced step: {_times(first.step_time, second.step_time)}."
         kernels = _times(first.parts["kernel"], second.parts["kernel"])
         sentences = [f"{took} Kernels: {kernels}." if first.gpus or second.gpus else took, _SPEED]
-    result = [TraceTable("parts", "", "a step's time", _TIME_COLUMNS, parts, brief=_largest_changes, style=_style)]
+
+    def table(name: str, heading: str, base: Mapping[str, float], candidate: Mapping[str, float]) -> TraceTable:
+        data = distributed.parts_compared(base, candidate)
+        return TraceTable(name, "", heading, _TIME_COLUMNS, data, brief=_largest_changes, style=_style)
+
+    tables = [table("parts", "a step's time", *times)]
     if first.gpus or second.gpus:
-        idle = distributed.parts_compared(first.idle, second.idle)
-        result.append(
-            TraceTable("idle", "", "why the GPU is idle", _TIME_COLUMNS, idle, brief=_largest_changes, style=_style)
-        )
-    return TraceView("", sentences, result, _comparison_next_step(before, after))
+        tables.append(table("idle", "why the GPU is idle", first.idle, second.idle))
+    return TraceView("", sentences, tables, _comparison_next_step(before, after))
 
 
 def _comparison_next_step(before: Analysis, after: Analysis) -> tuple[str, str]:
@@ -726,16 +696,8 @@ def _largest_changes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _compare_events(before: Analysis, after: Analysis, selection: Selection) -> TraceView:
     data = distributed.execution(before, after)
     sentences = f"{_states(data)}, of {plural(len(data), 'event')}."
-    table = TraceTable(
-        "execution",
-        "",
-        "event",
-        _EVENT_COLUMNS,
-        data,
-        kernel_label(data, selection.top),
-        top=selection.top,
-        style=_style,
-    )
+    label, top = kernel_label(data, selection.top), selection.top
+    table = TraceTable("execution", "", "event", _EVENT_COLUMNS, data, label, top=top, style=_style)
     return TraceView("one step of each, side by side", [sentences], [table], ("Added up?", "--view kernels"))
 
 

@@ -109,9 +109,8 @@ def trace_document(
         traces = _folder_traces(load, path, views, selection, format, brief)
     else:
         traces = [show_trace(load(path), path, views, selection, format)]
-    return traces_document(traces, views, everything, next_step=format != "html"), [
-        note for shown in traces for note in shown.notes
-    ]
+    document = traces_document(traces, views, everything, next_step=format != "html")
+    return document, [note for shown in traces for note in shown.notes]
 
 
 def traces_document(
@@ -125,7 +124,7 @@ def traces_document(
                 yield from shown.notes
             for view in shown.views:
                 about = " · ".join(filter(None, (shown.name, view.about)))
-                yield Table(about, "", (), (), sentences=view.answer)
+                yield Table(about, sentences=view.answer)
                 for table in view.tables:
                     if isinstance(table, Table):
                         yield table
@@ -137,17 +136,19 @@ def traces_document(
     def data() -> dict[str, Any]:
         traces = [
             {
-                "trace": shown.name,
-                "notes": shown.notes,
-                "answer": [sentence for view in shown.views for sentence in view.answer],
-                **(shown.more or {}),
+                "trace": shown.name, "notes": shown.notes,
+                "answer": [sentence for view in shown.views for sentence in view.answer], **(shown.more or {}),
                 "tables": {table.name: table.rows() for table in shown.tables},
             }
             for shown in every
-        ]
+        ]  # fmt: skip
         return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": traces}
 
-    return Document(lambda: list(blocks()), data, lambda: _trace_fields(every), f"{','.join(views)} of {every[0].name}")
+    tables = [table for shown in every for table in shown.tables]
+    front = ["trace"] * (len(every) > 1) + ["table"] * any(len(shown.tables) > 1 for shown in every)
+    fields = list(dict.fromkeys([*front, *(name for table in tables for name in table.data.columns)]))
+    title = f"{','.join(views)} of {every[0].name}"
+    return Document(lambda: list(blocks()), data, lambda: _trace_rows(every), fields, title)
 
 
 def _next_command(shown: ShownTrace) -> str:
@@ -157,20 +158,13 @@ def _next_command(shown: ShownTrace) -> str:
     return f"{question}  inferlens trace {words} {options}".rstrip() if question else ""
 
 
-def _trace_fields(traces: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
-    """Return all rows with the columns of all tables; trace and table come first if there are several."""
-    several_tables = any(len(shown.tables) > 1 for shown in traces)
-    names: dict[str, None] = {}
-    rows: list[dict[str, Any]] = []
+def _trace_rows(traces: Sequence[ShownTrace]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of all tables. Truths are ``True`` and ``False``."""
     for shown in traces:
         for table in shown.tables:
-            front = {"trace": shown.name} if len(traces) > 1 else {}
-            front |= {"table": table.name} if several_tables else {}
-            names.update(dict.fromkeys([*front, *table.data.columns]))
-            rows += [{**front, **row} for row in table.rows()]
-    # Truths are True and False in it.
-    cells = ([row.get(name) for name in names] for row in rows)
-    return [*names], [[str(cell) if isinstance(cell, bool) else cell for cell in line] for line in cells]
+            for row in table.rows():
+                values = {key: str(value) if isinstance(value, bool) else value for key, value in row.items()}
+                yield {"trace": shown.name, "table": table.name, **values}
 
 
 def show_trace(
@@ -304,8 +298,8 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
         for gpu in analysis.overview.gpus
     ]
     advice = [
-        {"what": trace_finding.hint, "evidence": trace_finding.sentence, "at_stake": trace_finding.seconds}
-        for trace_finding in trace_findings(analysis)
+        {"what": finding.hint, "evidence": finding.sentence, "at_stake": finding.seconds}
+        for finding in trace_findings(analysis)
     ]
     return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
 
@@ -346,11 +340,8 @@ def render_steps(path: Path, format: str, *, step: str | None = None) -> str | b
     """
 
     load = partial(load_analysis, step=step)
-    runs = (
-        ([(item.name, item) for item in distributed.traces_in(path)] or distributed.runs_in(path))
-        if path.is_dir()
-        else []
-    )
+    traces = [(item.name, item) for item in distributed.traces_in(path)] if path.is_dir() else []
+    runs = traces or (distributed.runs_in(path) if path.is_dir() else [])
     if len(runs) > 1:
         overviews = [(name, load(file).overview) for name, file in runs]
         return draw_chart(partial(traces_chart, overviews), format, path.name)
@@ -377,16 +368,10 @@ def steps_chart(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
 def traces_chart(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
     bars = [(cut_middle(plain(name), LONGEST_NAME), overview.parts) for name, overview in traces[:MAX_BARS]]
     fast, *_, slow = sorted(traces, key=lambda trace: trace[1].step_time)
-    ends = [
-        f"{duration(overview.step_time)} ({cut_middle(plain(name), LONGEST_NAME // 2)})"
-        for name, overview in (fast, slow)
-    ]
+    ends = [f"{duration(of.step_time)} ({cut_middle(plain(name), LONGEST_NAME // 2)})" for name, of in (fast, slow)]
     gpus = dict.fromkeys(plain(gpu.name) for _, overview in traces for gpu in overview.gpus if gpu.name)
-    about = [
-        listing([*gpus]),
-        plural(len(traces), "trace"),
-        *[f"the first {MAX_BARS} are drawn"] * (len(traces) > MAX_BARS),
-    ]
+    about = [listing([*gpus]), plural(len(traces), "trace")]
+    about += [f"the first {MAX_BARS} are drawn"] * (len(traces) > MAX_BARS)
     answer = f"A traced step takes {' to '.join(ends)}"
     return _step_bars(bars, "trace", answer, " · ".join(filter(None, about)), theme)
 
@@ -462,10 +447,8 @@ def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box
         parts[trace.starting(events, "nccl:", "gloo:")] = COMMUNICATION
         shown = depth < MAX_NESTING
         process, number = trace.threads[int(threads[thread])]
-        yield (
-            f"host · thread {plain(number or process)}",
-            _event_boxes(trace, events[shown], depth[shown], parts[shown], begin, end),
-        )
+        boxes = _event_boxes(trace, events[shown], depth[shown], parts[shown], begin, end)
+        yield f"host · thread {plain(number or process)}", boxes
 
 
 def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
@@ -507,9 +490,8 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
         wide = float(right[members].max() - left[first])
         spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
         about = f"{text}; {part}; {spent}; {after} after the step's begin"
-        names = (
-            [text, *(cut_middle(text, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if len(members) == 1 else []
-        )
+        single = len(members) == 1
+        names = [text, *(cut_middle(text, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if single else []
         boxes.append(Box(float(left[first]), wide, row, names, about, PART_COLOURS[part]))
 
     short = right - left < 1 / TIMELINE_BINS
@@ -569,21 +551,15 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
             base = group[0]
             if not (base.analysis and base.overview and item.analysis and item.overview):
                 continue  # its own section has the reason
+            some = Selection(top=REPORT_ROWS)
             try:
-                views = [
-                    compare_view(base.analysis, item.analysis, view, Selection(top=REPORT_ROWS))
-                    for view in REPORT_VIEWS
-                ]
+                views = [compare_view(base.analysis, item.analysis, view, some) for view in REPORT_VIEWS]
             except InferlensError:
                 continue
-            title = f"{item.name} against {base.name}"
-            blocks = traces_document(
-                [ShownTrace("", (), views)], REPORT_VIEWS, all_tables=True, next_step=False
-            ).blocks()
-            pair = [(base.name, base.overview), (item.name, item.overview)]
-            drawn = (
-                [picture(f"against-{title}", TRACES_CAPTION, partial(traces_chart, pair))] if len(traces) > 2 else []
-            )
+            title, shown = f"{item.name} against {base.name}", ShownTrace("", (), views)
+            blocks = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
+            chart = partial(traces_chart, [(base.name, base.overview), (item.name, item.overview)])
+            drawn = [picture(f"against-{title}", TRACES_CAPTION, chart)] if len(traces) > 2 else []
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 
 

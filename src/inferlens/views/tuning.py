@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
@@ -77,10 +77,6 @@ from inferlens.views.renderers.terminal import first_fitting, wrap
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
-if TYPE_CHECKING:
-    pass
-
-
 TUNING_SCHEMA = "inferlens.tuning/1"
 MIN_ROWS = 5  # rows, where as many ran
 IN_SEARCH = "in the search"
@@ -115,6 +111,9 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
     shown, facts = finals_rows(tuned, reference), candidate_facts(tuned)
     title = f"{plain(tuned.trials[0].records[0].case.model)} tuned" if tuned.candidates else "Nothing was tried"
 
+    def candidates() -> list[dict[str, Any]]:
+        return [_candidate_data(tuned, candidate) for candidate in facts]
+
     def data() -> dict[str, Any]:
         fields = {key: value for key, value in fields_by_key(tuned).items() if key not in ("schema", "trials")}
         return {
@@ -123,17 +122,13 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
             "tried": len(facts),
             "machine_load": mean_load(row.machine_load for row in shown),
             "rows": shown,
-            "candidates": [_candidate_data(tuned, candidate) for candidate in facts],
+            "candidates": candidates(),
         }
-
-    def csv() -> tuple[Sequence[str], list[Sequence[object]]]:
-        lines = [_candidate_data(tuned, candidate) for candidate in facts]
-        return list(lines[0]) if lines else [], [list(line.values()) for line in lines]
 
     return Document(
         blocks=lambda: [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)],
         data=data,
-        csv=csv,
+        rows=candidates,
         title=title,
         screen=lambda screen: _fit_tuning(tuned, shown, facts, top, screen),
     )
@@ -146,13 +141,13 @@ def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
     """
     runs_by_case = tuned.runs_by_case
     runs = {record.id: runs_by_case[record.case.digest] for record in tuned.final_records}
-    rows_found = [
+    finals = [
         structs.replace(row, host_peak=host_peak(runs[row.id]), device_peak=device_peak(runs[row.id]))
         for row in rows(tuned.final_records, reference, tuned.aim)
     ]
-    rows_found.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
-    places = iter(sorted(row.place for row in rows_found if row.place))
-    return [structs.replace(row, place=next(places)) if row.place else row for row in rows_found]
+    finals.sort(key=lambda row: row.standing != "equal" or not tuned.best or row.label != tuned.best.label)
+    places = iter(sorted(row.place for row in finals if row.place))
+    return [structs.replace(row, place=next(places)) if row.place else row for row in finals]
 
 
 def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
@@ -162,14 +157,10 @@ def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
         *_ACCURACY_COLUMNS * any(candidate.accuracy for candidate in facts),
         *_CANDIDATE_COLUMNS[2:],
     )
+    styles = ["bold", *("dim" if item.candidate.rejection else "" for item in facts[1:])]
     lines = [
-        Line.from_row(
-            plain(candidate.case.way),
-            columns,
-            candidate,
-            style="bold" if not place else "dim" if candidate.candidate.rejection else "",
-        )
-        for place, candidate in enumerate(facts)
+        Line.from_row(plain(item.case.way), columns, item, style=style)
+        for item, style in zip(facts, styles, strict=False)
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
     title = f"Everything that was tried{f': {name}' if name else ''}"
@@ -177,24 +168,15 @@ def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
 
 
 def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any]:
-    candidate, case = facts.candidate, facts.case
+    candidate, case, accuracy = facts.candidate, facts.case, facts.accuracy
     return {
-        "candidate": case.label,
-        "backend": case.backend_label,
-        "precision": case.precision,
+        "candidate": case.label, "backend": case.backend_label, "precision": case.precision,
         "settings": " ".join(map(_setting_text, candidate.settings)),
-        "speedup": candidate.speedup,
-        "low": candidate.low,
-        "high": candidate.high,
-        tuned.objective.name: facts.objective,
-        "error": facts.error,
-        "accuracy": facts.accuracy.value if facts.accuracy else None,
-        "drop": facts.accuracy.drop if facts.accuracy else None,
-        "memory": facts.memory,
-        "build": facts.build,
-        "final": candidate.final,
-        "outcome": facts.outcome,
-    }
+        "speedup": candidate.speedup, "low": candidate.low, "high": candidate.high,
+        tuned.objective.name: facts.objective, "error": facts.error,
+        "accuracy": accuracy.value if accuracy else None, "drop": accuracy.drop if accuracy else None,
+        "memory": facts.memory, "build": facts.build, "final": candidate.final, "outcome": facts.outcome,
+    }  # fmt: skip
 
 
 def _fit_tuning(
@@ -215,37 +197,25 @@ def _tuning_blocks(
 ) -> list[Table | str]:
     """Return the finals' table, rows of the search that fill it, and sentences."""
     if not shown:
-        failures = [f"{plain(candidate.case.way)}: {plain(candidate.outcome)}" for candidate in facts[:MOST_NAMES]]
-        return [
-            "Nothing ran with right outputs.",
-            *failures,
-            search_sentence(tuned, facts),
-            *tuning_sentences(tuned),
-        ]
+        failures = [f"{plain(item.case.way)}: {plain(item.outcome)}" for item in facts[:MOST_NAMES]]
+        about = [search_sentence(tuned, facts), *tuning_sentences(tuned)]
+        return ["Nothing ran with right outputs.", *failures, *about]
     finals = group_rows(shown, "table")[0]
     table = records_table(finals, None, most, _tuning_columns(tuned))
     table = replace(table, title=table.title.rpartition(" · ")[0])
-    more = most - len(finals) if most > len(finals) else 0
+    more = max(most - len(finals), 0)
     winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
-    others = [
-        candidate
-        for candidate in facts
-        if not (candidate.candidate.rejection or candidate.candidate.final) and candidate.candidate.speedup
-    ]
+    candidates = [item.candidate for item in facts]
+    others = [item for item in candidates if not (item.rejection or item.final) and item.speedup]
     records = {record.id: record for record in tuned.search_records}
-    fills = [
-        _search_line(records[candidate.candidate.record], candidate.candidate, winner, table, finals)
-        for candidate in others[:more] if winner
-    ]  # fmt: skip
+    fills = [_search_line(records[item.record], item, winner, table, finals) for item in others[:more] if winner]
     answer = [*tuning_answer(tuned, finals), *_bench_sentences(tuned, facts, finals)]
     answer.insert(1, search_sentence(tuned, facts))
     columns = [
-        replace(column, wide=False) if fills and column.title.startswith("vs ") else column for column in table.columns
+        replace(column, wide=column.wide and not (fills and column.title.startswith("vs "))) for column in table.columns
     ]
-    return [
-        replace(table, columns=columns, lines=[*table.lines, *fills], answer=answer),
-        *tuning_sentences(tuned),
-    ]
+    table = replace(table, columns=columns, lines=[*table.lines, *fills], answer=answer)
+    return [table, *tuning_sentences(tuned)]
 
 
 def _tuning_columns(tuned: TuningReport) -> list[Column]:
@@ -254,14 +224,12 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     wanted = {column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ())}
     columns = []
     for column in COLUMNS[:-1]:
+        asked = bool({column.key, column.title} & wanted)
         if column.title == "build":
-            columns.append(replace(column, wide=False, keep=4))
-        elif column.key == "p95" or {column.key, column.title} & wanted:
-            columns.append(
-                replace(column, wide=column.key not in wanted and column.title not in wanted, keep=min(column.keep, 3))
-            )
-        else:
-            columns.append(column)
+            column = replace(column, wide=False, keep=4)
+        elif asked or column.key == "p95":
+            column = replace(column, wide=not asked, keep=min(column.keep, 3))
+        columns.append(column)
     barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
@@ -282,9 +250,8 @@ def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table
     if winner.speedup_low and winner.speedup_high:
         spreads.append(math.log(winner.speedup_high / winner.speedup_low) / 2)
     speedup, spread = (winner.speedup or 1.0) * times, math.exp(math.hypot(*spreads))
-    row = structs.replace(
-        row, is_reference=False, speedup=speedup, speedup_low=speedup / spread, speedup_high=speedup * spread, sure=True
-    )
+    ends = {"speedup_low": speedup / spread, "speedup_high": speedup * spread}
+    row = structs.replace(row, is_reference=False, speedup=speedup, sure=True, **ends)
     name = row.way if len({final.precision for final in finals}) > 1 else plain(record.case.way)
     line = Line.from_row(name, table.columns, row, indent="   ", style="dim")
     return replace(line, cells=[*line.cells[:-1], IN_SEARCH])
@@ -292,15 +259,12 @@ def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table
 
 def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
     """Return the best case by the objective."""
-    fast = tuned.objective.name in SPEED_OBJECTIVES
-    runs = {
-        record.id: [final for final in tuned.final_records if final.case == record.case]
-        for record in tuned.final_records
-    }
+    fast, measure = tuned.objective.name in SPEED_OBJECTIVES, tuned.objective.measure
+    cases = {record.id: record.case for record in tuned.final_records}
 
     def measure_text(row: Row) -> str:
-        measure = tuned.objective.measure
-        return f"{measure.title} {measure.show(measure_value(CaseRuns(tuple(runs[row.id])), tuned.objective.name))}"
+        runs = tuple(record for record in tuned.final_records if record.case == cases[row.id])
+        return f"{measure.title} {measure.show(measure_value(CaseRuns(runs), tuned.objective.name))}"
 
     lines = []
     for line in answers(finals, figure=latency_text if fast else measure_text):
@@ -317,13 +281,11 @@ def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], final
     if not facts or not tuned.best:
         return []
     reference = next((row for row in finals if row.is_reference), None)
-    usual = next(
-        (candidate.case for candidate in facts if reference and _is_default(candidate, reference.precision)), None
-    )
+    usual = next((item.case for item in facts if reference and _is_default(item, reference.precision)), None)
     if usual in (None, tuned.best):
-        available = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
-        available &= any(candidate.candidate.settings for candidate in facts)
-        return ["No setting that was tried is better than its defaults."] * available
+        default_won = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
+        tried = any(item.candidate.settings for item in facts)
+        return ["No setting that was tried is better than its defaults."] * (default_won and tried)
     nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
     texts = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
     if usual is None or (tuned.answer.kind == "fastest" and usual.label in texts):
@@ -358,9 +320,8 @@ def tuning_sentences(tuned: TuningReport) -> list[str]:
         live = tuned.trials[0].records[0].case.model.startswith("live:")  # which no command can name
         use = f"inferlens.load('{folder}'), or inferlens export --best {folder} -o deploy"
         sentences += [f"Use it: {'tuning.load()' if live else use}"]
-        sentences += sorted(
-            filter(None, {record.model.weights_note for candidate in tuned.trials for record in candidate.records})
-        )
+        weights = {record.model.weights_note for trial in tuned.trials for record in trial.records}
+        sentences += sorted(filter(None, weights))
         sentences += [] if live else [f"Repeat it: inferlens bench {folder}/best.toml"]
     return sentences
 
@@ -368,10 +329,10 @@ def tuning_sentences(tuned: TuningReport) -> list[str]:
 def search_sentence(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
     """Return how many candidates were tried, and what ended the search."""
     ended = "none of the rest promised more" if tuned.complete else "a longer --budget tries more"
-    finals = sum(candidate.candidate.final for candidate in facts)
+    finals = sum(item.candidate.final for item in facts)
     met = f"; {finals} met in {plural(tuned.answer.rounds, 'final round')}" if tuned.answer.rounds else ""
     counts = f"{len(facts):,} of {plural(tuned.size, 'candidate')}"
-    out = sum(bool(candidate.candidate.rejection) for candidate in facts)
+    out = sum(bool(item.candidate.rejection) for item in facts)
     lost = f"; {out:,} ruled out (-o tuned.html says why)" if out and tuned.best else ""
     return f"Tried {counts} in {duration(tuned.seconds)}{met}{lost}; {ended}."
 
@@ -386,9 +347,8 @@ def _settings_sentence(about: str, effects: Sequence[Effect]) -> list[str]:
 
 
 def _advice_text(advice: Advice) -> str:
-    settings = ", ".join(
-        plain(_setting_text(part)) if "=" in part else plain(part) for part in advice.settings.split(", ")
-    )
+    parts = advice.settings.split(", ")
+    settings = ", ".join(plain(_setting_text(part) if "=" in part else part) for part in parts)
     return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
@@ -451,29 +411,26 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
         decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])
         return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(tunings)]
 
+    def tables(blocks: Sequence[Table | str]) -> list[Table | str]:
+        return [*_replace_decisions(blocks), *tunings_sentences(tunings)]
+
     def blocks() -> Sequence[Table | str]:
-        met = (
-            [*_replace_decisions(finals.blocks() if records else ()), *tunings_sentences(tunings)]
-            if by_speed
-            else answers_only()
-        )
+        met = tables(finals.blocks() if records else ()) if by_speed else answers_only()
         return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in tunings)]
 
     def fitted(screen: Screen) -> Sequence[Table | str]:
         if not by_speed:
             return answers_only()
         shown = rows(records, reference)
-        tries = (
-            [*_replace_decisions(record_blocks(shown, None, most)), *tunings_sentences(tunings)]
-            for most in range(top or len(records), 0, -1)
-        )
+        tries = (tables(record_blocks(shown, None, most)) for most in range(top or len(records), 0, -1))
         result = next(tries) if top else first_fitting(tries, screen)
         return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
 
     return Document(
         blocks=blocks,
         data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in tunings]},
-        csv=finals.csv,
+        rows=finals.rows,
+        fields=finals.fields,
         title=finals.title,
         screen=fitted,
     )
@@ -537,11 +494,11 @@ def tuning_chart(
         InferlensError: if nothing was timed, or ``reference`` names no row of the finals.
     """
     facts = candidate_facts(tuned)
-    timed = [candidate for candidate in facts if candidate.objective is not None]
-    if not any(candidate.error is not None or candidate.memory for candidate in timed):
+    timed = [item for item in facts if item.objective is not None]
+    if not any(item.error is not None or item.memory for item in timed):
         raise InferlensError("There is nothing to draw: nothing was timed.", hint="inferlens show, which says why")
     roles = _roles(tuned, facts, reference)
-    shades = colours or colours_of(sorted({plain(candidate.case.backend_label) for candidate in timed}))
+    shades = colours or colours_of(sorted({plain(item.case.backend_label) for item in timed}))
     return lambda theme: _tuning_spec(tuned, timed, facts, roles, theme, shades)
 
 
@@ -554,15 +511,12 @@ def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str 
     roles: dict[str, list[str]] = {}
     if facts[0].outcome == WINNER:
         roles[facts[0].case.digest] = ["winner"]
-    usual = next(
-        (candidate.case for candidate in facts if candidate.candidate.final and not candidate.candidate.settings), None
-    )
-    if usual:
+    if usual := next((item.case for item in facts if item.candidate.final and not item.candidate.settings), None):
         roles.setdefault(usual.digest, []).append("best defaults")
     base = next((row.label for row in finals_rows(tuned, reference) if row.is_reference), "")
-    for candidate in facts:
-        if base and candidate.case.label == base:
-            roles.setdefault(candidate.case.digest, []).append("reference")
+    for item in facts:
+        if base and item.case.label == base:
+            roles.setdefault(item.case.digest, []).append("reference")
     return roles
 
 
@@ -577,39 +531,27 @@ def _tuning_spec(
     values = _candidate_points(tuned, timed, roles)
     measure = tuned.objective.measure
     across = PanelAxis("x", f"{measure.title} ({_UNITS.get(measure.unit, (measure.unit,))[0]})", less=measure.less)
-    available = any(candidate["accuracy"] is not None for candidate in values)
-    metrics = [(candidate.metric, candidate.accuracy.is_share) for candidate in timed if candidate.accuracy]
-    up = [
-        accuracy_axis(metrics) if available else ERROR,
-        replace(MEMORY, title="peak memory, of processes that did not export (MiB)"),
-    ]
-    up = [
-        panel_axis
-        for panel_axis in up
-        if panel_axis.key != tuned.objective.name and any(candidate[panel_axis.key] is not None for candidate in values)
-    ]
+    rated = any(value["accuracy"] is not None for value in values)
+    metrics = [(item.metric, item.accuracy.is_share) for item in timed if item.accuracy]
+    memory = replace(MEMORY, title="peak memory, of processes that did not export (MiB)")
+    up = [axis for axis in (accuracy_axis(metrics) if rated else ERROR, memory) if axis.key != tuned.objective.name]
+    up = [axis for axis in up if any(value[axis.key] is not None for value in values)]
     width = (CHART_WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
         ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
-        *[("accuracy_said", "accuracy")] * available, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
+        *[("accuracy_said", "accuracy")] * rated, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
-    panels = [
-        scatter_panel(values, across, panel_axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for panel_axis in up
-    ]
+    panels = [scatter_panel(values, across, axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for axis in up]
     room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
-    (answer, *_), about = (
-        tuning_answer(tuned, finals_rows(tuned)),
-        cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER)),
-    )
-    sentences = wrap(
-        plain(f"{_model_name(tuned)}: {answer.replace('  ', ' · ')}"), int((CHART_WIDTH + BETWEEN) / TITLE_LETTER)
-    )
+    about = cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER))
+    answer = tuning_answer(tuned, finals_rows(tuned))[0].replace("  ", " · ")
+    sentences = wrap(plain(f"{_model_name(tuned)}: {answer}"), int((CHART_WIDTH + BETWEEN) / TITLE_LETTER))
     return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=title(sentences, about)), theme)
 
 
 def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
     """Return the subtitle: the work, and the candidates that are not drawn."""
-    untimed = sum(candidate.objective is None for candidate in facts)
+    untimed = sum(item.objective is None for item in facts)
     row = finals_rows(tuned)[0]
     words = [plain(row.inputs_without(()).replace(":float32", "")), plain(row.device_name)]
     words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
@@ -622,19 +564,17 @@ def _candidate_points(
 ) -> list[dict[str, Any]]:
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
-    least = least_error([candidate.error for candidate in timed])
+    least = least_error([item.error for item in timed])
     values = []
-    for candidate in timed:
-        real, role = candidate.accuracy, ", ".join(roles.get(candidate.case.digest, []))
-        accuracy: tuple[str, float | None, bool] = (
-            (candidate.metric, real.value, real.is_share) if real else ("", None, False)
-        )
+    for item in timed:
+        rated, role = item.accuracy, ", ".join(roles.get(item.case.digest, []))
+        accuracy = (item.metric, rated.value, rated.is_share) if rated else ("", None, False)
         values.append({
-            **point_measures(candidate.error, least, *accuracy, candidate.memory),
-            "name": plain(candidate.case.way), "x": (candidate.objective or 0.0) * scale,
-            "said": measure.show(candidate.objective), "speedup": ratio(candidate.candidate.speedup),
-            "colour": plain(candidate.case.backend_label), "precision": candidate.case.precision,
-            "role": role, "label": role, "wrong": False, "filled": not candidate.candidate.rejection,
-            "came": cut_middle(plain(candidate.outcome), 80),
+            **point_measures(item.error, least, *accuracy, item.memory),
+            "name": plain(item.case.way), "x": (item.objective or 0.0) * scale,
+            "said": measure.show(item.objective), "speedup": ratio(item.candidate.speedup),
+            "colour": plain(item.case.backend_label), "precision": item.case.precision,
+            "role": role, "label": role, "wrong": False, "filled": not item.candidate.rejection,
+            "came": cut_middle(plain(item.outcome), 80),
         })  # fmt: skip
     return values

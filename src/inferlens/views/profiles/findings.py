@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case
 from inferlens.stats.samples import median
 from inferlens.units import duration, listing, percent, plural, ratio
-from inferlens.views.profiles import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish, few_names, first_notes
+from inferlens.views.profiles.cases import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish
+from inferlens.views.profiles.tables import few_names, first_notes
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table, plain
@@ -130,7 +131,8 @@ def findings_document(
             *filter(None, [load.sentence]),
         ],
         data=lambda: {"schema": SCHEMA, "cases": [_object(case, top) for case in cases], "machine_load": load},
-        csv=lambda: ((*CASE_FIELDS, "place", *FIELDS, "evidence"), _lines(cases, top)),
+        rows=lambda: _rows(cases, top),
+        fields=(*CASE_FIELDS, "place", *FIELDS, "evidence"),
         title="Findings",
     )
 
@@ -304,9 +306,8 @@ def _object(case: CaseFindings, top: int | None) -> dict[str, Any]:
     }
 
 
-def _lines(cases: Sequence[CaseFindings], top: int | None) -> Iterable[Sequence[object]]:
+def _rows(cases: Sequence[CaseFindings], top: int | None) -> Iterator[dict[str, object]]:
     for case in cases:
         for place, finding in enumerate(case.findings[:top], 1):
-            fields = msgspec.to_builtins(finding)
             numbers = msgspec.json.encode(finding.numbers).decode()
-            yield [*case.case.fields, place, *(fields[name] for name in FIELDS), numbers]
+            yield {**case.case.fields, "place": place, **msgspec.to_builtins(finding), "evidence": numbers}

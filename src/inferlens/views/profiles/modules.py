@@ -31,22 +31,24 @@ from inferlens.errors import check_choice
 from inferlens.record.profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.picture import GREY, PALETTE, Box, boxes_svg, colours_of
-from inferlens.views.profiles import (
-    CALL,
+from inferlens.views.profiles.cases import (
     CASE_FIELDS,
+    ProfiledCase,
+    check_profile_reference,
+    distinguish,
+    name_cases,
+    reference_first,
+)
+from inferlens.views.profiles.tables import (
+    CALL,
     PROFILED_CALL,
     THE_MODEL,
     TIME_WRITERS,
     TIMES,
-    ProfiledCase,
-    check_profile_reference,
     cut_name,
     display_name,
-    distinguish,
     few_names,
     first_notes,
-    name_cases,
-    reference_first,
     time_fields,
     time_source,
     unit_of,
@@ -84,6 +86,11 @@ class ModuleColumn:
         """Return the share of the whole that lies in modules."""
         attributed = [bool(part.modules) for part in self.case.profile.parts]
         return self.runs.share(self.runs.layers[attributed].sum(axis=0)) or 0.0
+
+    @property
+    def unknown(self) -> float:
+        """Return the share of the time that is of no known module."""
+        return self.runs.unattributed_share(self.case.profile)
 
     @property
     def scale(self) -> float:
@@ -132,28 +139,24 @@ class ModuleTree:
 def module_columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
     """Return one column per comparable case."""
     cases: dict[str, dict[Level, ProfiledCase]] = {}
-    for candidate in group:
-        cases.setdefault(candidate.profile.case.digest, {})[candidate.profile.level] = candidate
+    for case in group:
+        cases.setdefault(case.profile.case.digest, {})[case.profile.level] = case
     possible = [_possible_columns(profiles) for profiles in cases.values()]
-    traced = [
-        (of := item.get("kernel")) and of.runs.unattributed_share(of.case.profile) <= MOST_UNKNOWN
-        for item in possible
-        if item
-    ]
+    traced = [(column := item.get("kernel")) and column.unknown <= MOST_UNKNOWN for item in possible if item]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda item: item != chosen)
-    entries: list[ModuleColumn | MissingColumn] = []
-    for profiles, options in zip(cases.values(), possible, strict=True):
-        column = next((options[candidate] for candidate in order if candidate in options), None)
-        entries.append(column or _missing(profiles, order))
-    mixed = len({candidate.of_kernels for candidate in entries if isinstance(candidate, ModuleColumn)}) > 1
-    names = name_cases([candidate.case for candidate in entries], with_level=mixed)
-    by_id = {case.profile.id: replace(candidate, case=case) for candidate, case in zip(entries, names, strict=True)}
-    ordered = [by_id[case.profile.id] for case in reference_first(names, reference)]
+    entries = [
+        next((options[level] for level in order if level in options), None) or _missing(profiles, order)
+        for profiles, options in zip(cases.values(), possible, strict=True)
+    ]
+    mixed = len({entry.of_kernels for entry in entries if isinstance(entry, ModuleColumn)}) > 1
+    named = name_cases([entry.case for entry in entries], with_level=mixed)
+    by_id = {case.profile.id: replace(entry, case=case) for entry, case in zip(entries, named, strict=True)}
+    ordered = [by_id[case.profile.id] for case in reference_first(named, reference)]
     return ModuleTree(
         level=chosen,
-        columns=tuple(candidate for candidate in ordered if isinstance(candidate, ModuleColumn)),
-        missing=tuple(candidate for candidate in ordered if isinstance(candidate, MissingColumn)),
+        columns=tuple(entry for entry in ordered if isinstance(entry, ModuleColumn)),
+        missing=tuple(entry for entry in ordered if isinstance(entry, MissingColumn)),
     )
 
 
@@ -186,11 +189,9 @@ FEW_ROWS = 4  # of a tree: with so few, modules that hold nearly all of the time
 MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
 MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
-CSV = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
-MAIN_SHARE, SIMILAR = (
-    2 / 3,
-    1.25,
-)  # share of the time above which children are compared; ratio of similar modules
+FIELDS = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
+MAIN_SHARE = 2 / 3  # of the time: above it children are compared
+SIMILAR = 1.25  # ratio of similar modules
 LARGEST_SHARE = " has the largest share"
 _KIND_NAMES = {
     "not attributed": "in no module",
@@ -225,14 +226,12 @@ def modules_document(
         check_choice("level of modules", level, LEVELS)
     check_choice("rule for fused layers", fused, FUSION_RULES)
     check_profile_reference([case for group in groups for case in group], reference)
-    column_sets = [module_columns(group, level, reference) for group in groups]
-
-    trees = [tree_of(module_tree, fused, depth) for module_tree in column_sets]
-
+    trees = [tree_of(module_columns(group, level, reference), fused, depth) for group in groups]
     return Document(
         blocks=lambda: list(_blocks(trees, None if depth else lines, brief=brief, command=command)),
         data=lambda: {"schema": SCHEMA, "models": [_data(tree, tree.table) for tree in trees]},
-        csv=lambda: (CSV, (line for tree in trees if tree.table for line in _lines(tree.columns, tree.table))),
+        rows=lambda: (row for tree in trees if tree.table for row in _rows(tree.columns, tree.table)),
+        fields=FIELDS,
     )
 
 
@@ -258,19 +257,17 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, comma
         if shown_tree.table is None and brief and drawn:
             continue  # the command has printed the reason
         if shown_tree.table is None:
-            yield Table(head, "", (), (), sentences=first_notes(missing))
+            yield Table(head, sentences=first_notes(missing))
             continue
-        unit = unit_of(column.case.profile for column in shown_tree.columns)
+        unit = unit_of(column.case for column in shown_tree.columns)
         sentences = _lead(shown_tree, shown_tree.table, names, unit) + f" {_times(shown_tree.columns)}." * brief
         notes = first_notes([*_notes(shown_tree.columns, names), *missing])[: 1 if brief else None]
         sums = _sums(shown_tree, shown_tree.table, unit)
         used = sum(1 + len(text) // WIDTH for text in (head, sentences, *notes)) + bool(notes) + len(sums)
         calls = plural(min(column.runs.count for column in shown_tree.columns), "call")
-        if not brief:
-            times = _times(shown_tree.columns).replace(
-                ", scaled to a call without profiling", ""
-            )  # the coverage has the scale
-            yield Table(head, "", (), (), about=f"{times} · {calls} · {coverage(shown_tree.columns)}")
+        if not brief:  # the coverage has the scale
+            times = _times(shown_tree.columns).replace(", scaled to a call without profiling", "")
+            yield Table(head, about=f"{times} · {calls} · {coverage(shown_tree.columns)}")
         yield sentences
         lines = _module_lines(shown_tree.table, len(names), unit, most and max(most - used, 1))
         wholes = ["kernels" if column.of_kernels else "call" for column in shown_tree.columns]
@@ -292,16 +289,16 @@ def _combined_table(trees: Sequence[ModuleTree], most: int) -> Table:
     drawn = [(tree, tree.table) for tree in trees if tree.table]
     head, names = distinguish([tree.columns[0].case for tree, _ in drawn], backends=False)
     columns = list(dict.fromkeys(name for tree, _ in drawn for name in _case_names(tree)))
-    columns_shown = [module_column for tree in trees for module_column in tree.columns]
-    waiting = sum(module_column.waits for module_column in columns_shown)
-    notes = [f"{waiting} of {plural(len(columns_shown), 'call')} wait for the host: faster modules win nothing there."]
+    shown = [column for tree in trees for column in tree.columns]
+    waiting = sum(column.waits for column in shown)
+    notes = [f"{waiting} of {plural(len(shown), 'call')} wait for the host: faster modules win nothing there."]
     notes = notes * bool(waiting)
     notes += [note for tree in trees for note in (*_notes(tree.columns, _case_names(tree)), *_missing_notes(tree))]
     room = most + 1 - 3 * bool(notes) - 2 * (len(columns) > MOST_SHARES)
     per_case = max(1, room // len(drawn) - 1)
     lines: list[Line] = []
     left = sum(visible_rows(table.rows[1:], per_case)[1] for _, table in drawn)
-    unit = unit_of(module_column.case.profile for tree, _ in drawn for module_column in tree.columns)
+    unit = unit_of(column.case for column in shown)
     for (tree, table), name in list(zip(drawn, names, strict=True))[: max(room // (per_case + 1), 1)]:
         whole, *calls = _sums(tree, table, unit)
         calls = calls[: per_case > 2]
@@ -312,7 +309,7 @@ def _combined_table(trees: Sequence[ModuleTree], most: int) -> Table:
             cells = [cell for column in columns for cell in pairs.get(column, ("", ""))]
             lines.append(replace(line, cells=cells, indent=f"  {line.indent}" if number else ""))
     lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
-    about = f"The modules that take most · {_times(columns_shown, shares=False)}"
+    about = f"The modules that take most · {_times(shown, shares=False)}"
     notes = first_notes(list(dict.fromkeys(notes)))[:1]
     return Table(head, "module", _headings(columns, unit), lines, about=about, notes=notes)
 
@@ -365,10 +362,8 @@ def _module_lines(table: ModuleTable, columns: int, unit: str, most: int | None,
 
 def _sums(tree: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
     """Return the whole, the call that contains the kernels, and the GPU's working time."""
-    kernels, scaled = (
-        {column.of_kernels for column in tree.columns},
-        all(column.account.unprofiled for column in tree.columns),
-    )
+    kernels = {column.of_kernels for column in tree.columns}
+    scaled = all(column.account.unprofiled for column in tree.columns)
     titles = [CALL if scaled else PROFILED_CALL] * (False in kernels) + ["all kernels"] * (True in kernels)
     sums = [replace(_line(table.rows[0], unit, ", or ".join(titles)), style="bold", sums=True)]
     if True in kernels and any(column.account.unprofiled for column in tree.columns):
@@ -408,11 +403,8 @@ def visible_rows(rows: Sequence[ModuleRow], limit: int | None) -> tuple[list[tup
     inside = Counter(parents.values())
     single = {parents[at] for at, row in enumerate(rows) if row.kind == "module" and inside[parents[at]] == 1}
     remaining = [at for at, row in enumerate(rows) if not (row.kind == "module" and at in single)]
-    frames = (
-        {at for at in remaining if inside[at] and min(_shares(rows[at])) > MAIN_SHARE}
-        if limit and limit <= FEW_ROWS
-        else set()
-    )
+    few = limit is not None and limit <= FEW_ROWS
+    frames = {at for at in remaining if few and inside[at] and min(_shares(rows[at])) > MAIN_SHARE}
     ranked = sorted(remaining, key=lambda at: (at in frames, -max(_shares(rows[at]))))
     shown = sorted(ranked[:limit])
     visible, depths = [], {-1: -1}  # of those that are shown, and of what is around all of them
@@ -461,7 +453,7 @@ def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[st
         yield f"Times of {listing(costly)} are scaled from longer profiled calls: small differences mean nothing."
     if len({(column.case.profile.timed, column.of_kernels) for column in columns}) > 1:
         yield "Columns are timed in different ways: compare shares, not times."
-    if lost := [name for column, name in named if column.runs.unattributed_share(column.case.profile) > MOST_UNKNOWN]:
+    if lost := [name for column, name in named if column.unknown > MOST_UNKNOWN]:
         yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
 
 
@@ -517,7 +509,7 @@ def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
 
 def _share(row: ModuleRow, place: int) -> float:
     cell = row.cells[place]
-    return cell.times.share or 0.0 if cell and cell.times else 0.0
+    return (cell.times.share or 0.0) if cell and cell.times else 0.0
 
 
 def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
@@ -543,15 +535,15 @@ def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[list[object]]:
+def _rows(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[dict[str, Any]]:
     """Yield every cell. Those of one column and depth add up to the whole."""
     for row in table.rows:
+        place = {"row": row.kind, "module": ".".join(row.path), "depth": row.depth, "rule": table.rule}
         for column, cell in zip(columns, row.cells, strict=True):
             if cell:
-                place = [row.kind, ".".join(row.path), row.depth, table.rule]
-                marks = [getattr(cell, mark) for mark in MARKS]
-                kind = [column.case.profile.level, column.runs.share_of]
-                yield [*column.case.fields, *place, *time_fields(cell.times), *marks, *kind]
+                kind = {"level": column.case.profile.level, "share_of": column.runs.share_of}
+                marks = {mark: getattr(cell, mark) for mark in MARKS}
+                yield {**column.case.fields, **place, **time_fields(cell.times), **marks, **kind}
 
 
 # Boxes of modules as wide as their shares of the call. Boxes without children add up to the call. Colours mark parts of
@@ -581,19 +573,15 @@ def icicles(groups: Sequence[Sequence[ProfiledCase]]) -> Iterator[Picture]:
         tree = tree_of(module_columns(group, None, None), "work", DEEPEST)
         if tree.table:
             panels, values = _module_panels(tree)
-            yield Picture(
-                f"modules-{number}",
-                MODULES_CAPTION,
-                partial(boxes_svg, "where the time goes, by modules", panels),
-                values,
-            )
+            svg = partial(boxes_svg, "where the time goes, by modules", panels)
+            yield Picture(f"modules-{number}", MODULES_CAPTION, svg, values)
 
 
 def _module_panels(tree: ModuleTree) -> tuple[list[tuple[str, list[Box]]], list[dict[str, Any]]]:
     """Return the boxes of each case, and all of them as rows."""
     assert tree.table
     rows, (_, names) = visible_rows(tree.table.rows[1:], None)[0], distinguish([column.case for column in tree.columns])
-    unit = unit_of(column.case.profile for column in tree.columns)
+    unit = unit_of(column.case for column in tree.columns)
     parts = _parts([(row, len(indent) // 2) for row, indent, _ in rows])
     colours = colours_of(dict.fromkeys(filter(None, parts)), [item for item in PALETTE if item != GREY])
     panels, values = [], []
@@ -623,10 +611,8 @@ def _parts(rows: Sequence[tuple[ModuleRow, int]]) -> list[str]:
     parts: list[str] = []
     above: dict[int, str] = {}
     for row, depth in rows:
-        shares = [cell.times.share or 0.0 for cell in row.cells if cell and cell.times]
         part = above.get(depth - 1, "") if depth else ""
-        frame = bool(shares) and min(shares) > MAIN_SHARE
-        if not part and row.kind == "module" and not frame:
+        if not part and row.kind == "module" and min(_shares(row)) <= MAIN_SHARE:
             part = ".".join(row.path)
         above[depth] = part
         parts.append(part)
@@ -637,9 +623,7 @@ def _module_boxes(rows: Sequence[tuple[ModuleRow, int, str]], parts: Sequence[st
     """Return the boxes of a column. A parent is as wide as its children, and all together fill the whole."""
     boxes = []
     for (row, depth, name), part in zip(rows, parts, strict=True):
-        cell = row.cells[place]
-        wide = max((cell.times.share or 0.0) if cell and cell.times else 0.0, 0.0)
-        boxes.append(_ModuleBox(row, name, part, depth, wide))
+        boxes.append(_ModuleBox(row, name, part, depth, max(_share(row, place), 0.0)))
     below: dict[int, float] = {}
     for box in reversed(boxes):
         inner = below.pop(box.depth + 1, 0.0)

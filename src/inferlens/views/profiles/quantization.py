@@ -22,6 +22,7 @@ def _exact(value: float | None) -> str:
     return "–" if value is None else f"{value:.5f}"
 
 
+FIELDS = ("layer", "operators", "multiply-adds", "error")  # of CSV
 LAYERS = (
     Column("kinds", "operators", write=lambda kinds: ", ".join(kinds), numeric=False, keep=2),
     Column("share", "multiply-adds", write=share, keep=1),
@@ -57,10 +58,11 @@ def quantization_document(
         lambda: blocks(shown),
         screen=fitted,
         data=lambda: quantization,
-        csv=lambda: (
-            ["layer", "operators", "multiply-adds", "error"],
-            [[layer.name, " ".join(layer.kinds), layer.share, layer.error] for layer in quantization.layers],
+        rows=lambda: (
+            dict(zip(FIELDS, (layer.name, " ".join(layer.kinds), layer.share, layer.error), strict=True))
+            for layer in quantization.layers
         ),
+        fields=FIELDS,
         title=f"{name} in {quantization.case.precision}",
     )
 

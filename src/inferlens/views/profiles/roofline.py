@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from dataclasses import replace as copied
 from typing import Any, cast
 
 import numpy as np
 from msgspec import structs
 
-from inferlens.analysis import profile_table as families
-from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.profile_table import kernel_family, short_name
 from inferlens.analysis.roofline import Floor, Roofline, RowKind, roofline
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import fields_by_key
@@ -50,20 +49,18 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.profiles import (
+from inferlens.views.profiles.cases import cases_of_level, distinguish
+from inferlens.views.profiles.parts import PartTable, row_name
+from inferlens.views.profiles.tables import (
     MAX_SUMMED,
     THE_MODEL,
     TIME_WRITERS,
-    PartTable,
     ShownCase,
     T,
     case_document,
-    cases_of_level,
     cut_name,
-    distinguish,
     in_unit,
     rank_cases,
-    row_name,
     scaling_notes,
     unit_of,
 )
@@ -90,6 +87,7 @@ NUMBERS = (
 )  # fmt: skip
 COLUMN_ORDER = ("won", "of_call", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
 BY_KEY = {column.key: column for column in NUMBERS}
+_ROW_FIELDS = ("place", "name", "kind", "modules")  # of a single row, in CSV
 
 
 @dataclass(frozen=True)
@@ -105,11 +103,8 @@ def _row_kind(rows: RepeatedRows) -> str:
     kind, name = rows.total.kind, rows.total.name[:1000]
     if kind != "kernel":
         return plain(kind) or ABSENT
-    return (
-        "attention"
-        if ATTENTION.search(name)
-        else SHORT_KINDS.get(family := families.kernel_family(name), family) or ABSENT
-    )
+    family = "attention" if ATTENTION.search(name) else kernel_family(name)
+    return SHORT_KINDS.get(family, family) or ABSENT
 
 
 def _row_name(rows: RepeatedRows) -> str:
@@ -118,13 +113,13 @@ def _row_name(rows: RepeatedRows) -> str:
 
 
 COLUMNS = (
-    *(copied(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
+    *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
     Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=11),
-    *(copied(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
+    *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
     Column("", "layer", write=lambda item: plain(_row_name(item)), keep=10, numeric=False, max_width=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
-CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], copied(BY_KEY["time"], title="call"))
+CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], replace(BY_KEY["time"], title="call"))
 
 
 def case_rooflines(
@@ -150,9 +145,9 @@ def roofline_document(
 
     ``results`` is the folder for the next command.
     """
-    names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
+    fields = ("precision", "row", *_ROW_FIELDS, *BY_KEY)
     return case_document(
-        "roofline", cases, top, blocks=lambda: list(_blocks(cases, top, results)), data=_data, names=names, lines=_lines
+        "roofline", cases, top, blocks=lambda: _blocks(cases, top, results), data=_data, rows=_rows, fields=fields
     )
 
 
@@ -165,22 +160,20 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         head, (name,) = distinguish([case.case])
         title = f"{head} · {name}"
         if isinstance(case.table, str):
-            yield Table(title, "", (), ())
-            yield f"No floors: {case.table} {case.case.profile.hint}".strip()
+            yield Table(title)
+            yield f"No floors: {case.why}"
             continue
-        yield Table(title, "", (), (), about=ceilings(case.table))
-        yield answer(case.table, unit_of([case.case.profile]))
+        yield Table(title, about=ceilings(case.table))
+        yield answer(case.table, unit_of([case.case]))
         yield _table(case, case.table, top or ROWS + 1 - max(len(notes(case, case.table)[:MAX_NOTE_LINES]), 1))
     if any(not isinstance(case.table, str) for case in cases):
         yield f"What to try: inferlens show {results} --view findings"
 
 
-def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
-    groups = (
-        [RepeatedRows([row], row) for row in shown_case.ranked]
-        if shown_case.in_order
-        else merge_repeats(roofline, shown_case.ranked)
-    )
+def _table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
+    groups = merge_repeats(roofline, case.ranked)
+    if case.in_order:
+        groups = [RepeatedRows([row], row) for row in case.ranked]
     rows, more = groups[:top], [group for group in groups[top:] if group.total.floor is not None]
     without_floor = [group for group in groups[top:] if group.total.floor is None]
     with_floor = [group for group in groups if group.total.floor is not None]
@@ -188,8 +181,8 @@ def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Tab
     has_modules = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
     dropped = {"layer", "#"} if roofline.by == "module" or not (modules and has_modules) else set()
     columns = [
-        copied(column, title=roofline.timed) if column.title == "layer" else column
-        for column in in_unit(COLUMNS, unit_of([shown_case.case.profile]))
+        replace(column, title=roofline.timed) if column.title == "layer" else column
+        for column in in_unit(COLUMNS, unit_of([case.case]))
         if column.title not in dropped
     ]
     lines = [Line.from_row(module_path(row), columns, row) for row in rows]
@@ -204,26 +197,24 @@ def _table(shown_case: ShownCase[Roofline], roofline: Roofline, top: int) -> Tab
         lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
     if without_floor:
         lines.append(summed(f"{len(without_floor):,} of unknown work", without_floor, "dim"))
-    sums = [
-        summed(f"all {roofline.timed}s{'' if len(with_floor) == len(groups) else ' with a floor'}", with_floor, "bold")
-    ]
+    some = " with a floor" * (len(with_floor) < len(groups))
+    lines_sums = lines_and_sums(lines, [summed(f"all {roofline.timed}s{some}", with_floor, "bold")])
     first = "module" if modules else roofline.by
-    return Table("", first, columns, lines_and_sums(lines, sums), notes=notes(shown_case, roofline)[:MAX_NOTE_LINES])
+    return Table("", first, columns, lines_sums, notes=notes(case, roofline)[:MAX_NOTE_LINES])
 
 
 def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
     """Yield a row per case, the largest possible gain first."""
     head, names = distinguish([case.case for case in cases])
-    result, why = [], dict[str, int]()
-    for case, name in zip(cases, names, strict=True):
-        if isinstance(case.table, str):
-            reason = f"{case.table} {case.case.profile.hint}".strip()
-            why[reason] = why.get(reason, 0) + 1
-            continue
-        result.append((case.table, whole_call(case.table), cut_name(name)))
+    result = [
+        (case.table, whole_call(case.table), cut_name(name))
+        for case, name in zip(cases, names, strict=True)
+        if not isinstance(case.table, str)
+    ]
     result.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
-    unit = unit_of(case.case.profile for case in cases if not isinstance(case.table, str))
+    unit = unit_of(case.case for case in cases if not isinstance(case.table, str))
     columns = (*in_unit(CASE_COLUMNS, unit), Column("name", "most in", keep=4, numeric=False, max_width=26))
+    why = Counter(case.why for case in cases if isinstance(case.table, str))
     notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
     lines, room = [], CASES - 2 * min(len(notes), MAX_NOTE_LINES)
     for table, total, name in result[:room]:
@@ -233,7 +224,7 @@ def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Itera
     if len(result) > room:
         lines.append(Line(f"{len(result) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
     about = "to win: time above the floor, which is the least that this device needs for what a layer does"
-    yield Table(head, "", (), (), about=about)
+    yield Table(head, about=about)
     if result and result[0][1].won:
         _, total, name = result[0]
         part = f"{TIME_WRITERS[unit](total.won)} of {TIME_WRITERS[unit](total.time)} {unit} ({share(total.of_call)})"
@@ -309,9 +300,9 @@ def answer(roofline: Roofline, unit: str = "ms") -> str:
     return f"At most {write(roofline.won)} of a call of {call} ({part}) could be won, {most}."
 
 
-def notes(shown_case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
+def notes(case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
     """Return doubts about the answer, the largest first."""
-    profile = shown_case.case.profile
+    profile = case.case.profile
     sentences = [roofline.ceilings.disturbed] if roofline.ceilings.disturbed else []
     if roofline.rate is None:
         why = roofline.ceilings.absent.get(roofline.precision, "it was not measured")
@@ -321,30 +312,31 @@ def notes(shown_case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
         sentences.append(f"In no {roofline.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if profile.work and profile.work.uncovered:
         sentences.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:MAX_SUMMED])}.")
-    return [*sentences, *scaling_notes(profile, shown_case.case.unprofiled)]
+    return [*sentences, *scaling_notes(case.case)]
 
 
-def _data(shown_case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
-    work = shown_case.case.profile.work
+def _data(case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
+    work = case.case.profile.work
     return {
         **{key: value for key, value in fields_by_key(roofline).items() if key != "rows"},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
-        "sentences": [answer(roofline)], "notes": notes(shown_case, roofline),
+        "sentences": [answer(roofline)], "notes": notes(case, roofline),
     }  # fmt: skip
 
 
-def _lines(shown_case: ShownCase[Roofline], roofline: Roofline) -> Iterator[list[object]]:
-    """Yield a line per row and for time outside layers, so that times add up."""
+def _rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[dict[str, Any]]:
+    """Yield the rows and the time outside layers, so that times add up."""
 
-    def line(kind: str, row: Floor, *own: object) -> list[object]:
-        return [roofline.precision, kind, *(own or [None] * 4), *(getattr(row, column.key) for column in NUMBERS)]
+    def row_of(kind: str, row: Floor, *names: str) -> dict[str, Any]:
+        values = {name: getattr(row, name) for name in (*names, *BY_KEY)}
+        return {"precision": roofline.precision, "row": kind, **values}
 
-    for row in shown_case.rows:
-        yield line(roofline.by, row, row.place, row.name, row.kind, row.modules)
-    if shown_case.rest:
-        yield line(f"other {roofline.by}s", Floor(time=sum(row.time for row in shown_case.rest)))
-    yield line(f"in no {roofline.timed}", Floor(time=roofline.outside))
-    yield line("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
+    for row in case.rows:
+        yield row_of(roofline.by, row, *_ROW_FIELDS)
+    if case.rest:
+        yield row_of(f"other {roofline.by}s", Floor(time=sum(row.time for row in case.rest)))
+    yield row_of(f"in no {roofline.timed}", Floor(time=roofline.outside))
+    yield row_of("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
 
 
 # A box is the middle half of the runs; whiskers reach from the 5th to the 95th percentile, or over few runs entirely.
@@ -363,8 +355,9 @@ Drawing = tuple[str | bytes, list[str]]
 
 
 def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
-    """Draw the ``top`` rows of each case as boxes. Return a sentence per omitted case; raise InferlensError if none has
-    any.
+    """Draw the ``top`` rows of each case as boxes, with a sentence per omitted case.
+
+    Raises InferlensError if none has any.
     """
     cases = [replace(case, top=top or TOP) for case in cases]
     return _panels(cases, format, _box_chart, lambda table: any(table.runs.timed), "No layer has a time.")
@@ -386,10 +379,10 @@ def _panels(
 ) -> Drawing:
     """Draw a panel per case with data; ``reason`` explains the omission of others."""
     drawable = [(case, case.table) for case in cases if not isinstance(case.table, str) and has_data(case.table)]
-    skipped = [case for case in cases if all(case is not drawn_case for drawn_case, _ in drawable)]
     missing = [
         plain(f"Not drawn: {case.case.name}. {case.table if isinstance(case.table, str) else reason}")
-        for case in skipped
+        for case in cases
+        if all(case is not drawn for drawn, _ in drawable)
     ]
     if not drawable:
         raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
@@ -404,29 +397,24 @@ def _document(
     return vega_document(stack_charts(panels, own_scales=("color", "size"), spacing=44), theme)
 
 
-def case_picture(name: str, shown_case: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
+def case_picture(name: str, case: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
     """Yield the boxes or the roofline of a case for a page, if any."""
-    table, shown = shown_case.table, cast("ShownCase[Any]", shown_case)
+    table, shown = case.table, cast("ShownCase[Any]", case)
     if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
         yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline_chart, theme))
     elif not isinstance(table, (str, Roofline)) and table.runs.timed:
         yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _box_chart, theme))
 
 
-def _title(shown_case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
-    subtitle = f"{cut_name(shown_case.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
-    return title(
-        cut_middle(f"{plain(shown_case.case.name)}: {answer}", LONGEST_TITLE),
-        subtitle,
-        size=16,
-        offset=8,
-        frame="group",
-    )
+def _title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
+    subtitle = f"{cut_name(case.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
+    heading = cut_middle(f"{plain(case.case.name)}: {answer}", LONGEST_TITLE)
+    return title(heading, subtitle, size=16, offset=8, frame="group")
 
 
-def _box_chart(shown_case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
+def _box_chart(case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     """Draw the boxes of one case in milliseconds."""
-    runs, rows = table.runs, [row for row in shown_case.rows if row.times]
+    runs, rows = table.runs, [row for row in case.rows if row.times]
     enough = runs.count >= LEAST_FOR_P95
     ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
     values: list[dict[str, Any]] = []
@@ -454,14 +442,14 @@ def _box_chart(shown_case: ShownCase[PartTable], table: PartTable, _: Theme) -> 
     took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
     answer = f"{cut_name(row_name(most), LONGEST_IN_TITLE)} has the largest share{took}"
     about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
-    return overlay(layers, values, width=WIDTH, height={"step": STEP}, title=_title(shown_case, answer, about))
+    return overlay(layers, values, width=WIDTH, height={"step": STEP}, title=_title(case, answer, about))
 
 
 def _has_point(row: Floor) -> bool:
     return bool(row.intensity and row.time > 0)
 
 
-def _roofline_chart(shown_case: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
+def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
     """Draw the roof, points sized by time and coloured by bound, and names."""
     groups = [item for item in merge_repeats(roofline, roofline.ranked) if _has_point(item.total)]
     points = [_point(module_path(group), group.total, roofline) for group in groups]
@@ -476,9 +464,7 @@ def _roofline_chart(shown_case: ShownCase[Roofline], roofline: Roofline, theme: 
     near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
     floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
     left = sum(row.time for row in roofline.rows if not _has_point(row))
-    across = (
-        f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
-    )
+    across = "FLOPs for each byte" + (f" (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "")
     x = field("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
     y = field("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
@@ -499,16 +485,12 @@ def _roofline_chart(shown_case: ShownCase[Roofline], roofline: Roofline, theme: 
         marks("point", point, values=points, filled=True, opacity=0.75),
     ]
     for label in _ceiling_labels(roofline, roof, near):
-        layers.append(
-            marks("text", text, [label], align=label["side"], dx=label["dx"], dy=label["dy"], color=theme.faint)
-        )
+        look: Part = {"align": label["side"], "dx": label["dx"], "dy": label["dy"], "color": theme.faint}
+        layers.append(marks("text", text, [label], **look))
     if near:
         layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
-    halo: Part = {
-        "stroke": theme.background,
-        "strokeWidth": 4,
-        "strokeJoin": "round",
-    }  # so that points do not cross names
+    # So that points do not cross names.
+    halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
     named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT), [roof, *([near] if near else [])])
     layers += [
@@ -518,7 +500,7 @@ def _roofline_chart(shown_case: ShownCase[Roofline], roofline: Roofline, theme: 
     ]
     name, far = cut_name(module_path(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
     answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
-    return overlay(layers, width=WIDTH, height=HEIGHT, title=_title(shown_case, answer, f"points are {roofline.by}s"))
+    return overlay(layers, width=WIDTH, height=HEIGHT, title=_title(case, answer, f"points are {roofline.by}s"))
 
 
 def _ceiling_labels(

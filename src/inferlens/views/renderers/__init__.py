@@ -1,7 +1,7 @@
 """The formats of documents: terminal tables, Markdown, CSV, JSON and HTML pages.
 
-A new format is a function of a document, a width and whether to use colors; add it to ``_RENDERERS`` and its name to
-``FORMATS`` in ``table.py``. Markdown is GitHub's, for a README, an issue or a comment.
+A new format is a function of a document; add it to :func:`render` and its name to ``FORMATS`` in ``table.py``. Markdown
+is GitHub's, for a README, an issue or a comment.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import msgspec
 
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import check_choice
 from inferlens.views.renderers.html import render_html
 from inferlens.views.renderers.terminal import render_terminal
 from inferlens.views.table import (
-    DATA_FORMATS,
     FORMATS,
     SCREEN,
     Block,
@@ -29,7 +28,6 @@ from inferlens.views.table import (
     Section,
     Table,
     column_names,
-    csv_text,
     cut_middle,
     plain,
     select_columns,
@@ -63,33 +61,24 @@ def render(
     check_choice("format", format, FORMATS)
     if columns == "help":
         return column_names(document.blocks()) + "\n"
-    if format not in DATA_FORMATS:
-        screen = Screen(lines, width)
-        shown = document.fit(screen, tables=bool(columns)) if format == "table" else document.blocks()
-        every_column = wide or format == "html"  # pages show wide columns on request
-        blocks = shown if every_column and not columns else select_columns(shown, columns)
-        if wide or columns:
-            blocks = [block if isinstance(block, str) else replace(block, all_columns=True) for block in blocks]
-        document = replace(document, blocks=lambda: blocks)
-    return _RENDERERS[format](document, width, color)
+    if format == "csv":
+        return document.csv()
+    if format == "json":
+        return json_text(document.data())
+    shown = document.fit(Screen(lines, width), tables=bool(columns)) if format == "table" else document.blocks()
+    every_column = wide or format == "html"  # pages show wide columns on request
+    blocks = shown if every_column and not columns else select_columns(shown, columns)
+    if wide or columns:
+        blocks = [block if isinstance(block, str) else replace(block, all_columns=True) for block in blocks]
+    document = replace(document, blocks=lambda: blocks)
+    if format == "table":
+        return render_terminal(document, width, color)
+    return render_html(document) if format == "html" else render_markdown(document)
 
 
-def render_csv(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    """Write CSV by RFC 4180; ``None`` is an empty field, and several texts are joined.
-
-    A zero byte, which readers reject and Python 3.10 does not write, becomes U+FFFD.
-
-    Raises:
-        InferlensError: if the document has no CSV.
-    """
-    if document.csv is None:
-        raise InferlensError("This cannot be written as CSV.", hint="--format json")
-    return csv_text(*document.csv())
-
-
-def render_json(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    """Return the data, indented by one."""
-    return msgspec.json.format(msgspec.json.encode(document.data()), indent=1).decode() + "\n"
+def json_text(data: object) -> str:
+    """Return data as JSON, indented by one."""
+    return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
 
 
 # Characters with a meaning in GitHub's Markdown.
@@ -97,7 +86,7 @@ _SPECIAL = re.compile(r"([\\|<>&*_`\[\]~$#])")
 _LONGEST = 200
 
 
-def render_markdown(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
+def render_markdown(document: Document) -> str:
     blocks = (
         block
         for item in document.blocks()
@@ -166,8 +155,3 @@ def render_markdown_report(report: Report, folder: str) -> tuple[str, dict[str, 
 
     text = [f"# {escape(report.title)}", *written(report.sections, 2)]
     return "\n\n".join(block for block in text if block) + "\n", pictures
-
-
-_RENDERERS = {
-    "table": render_terminal, "markdown": render_markdown, "csv": render_csv, "json": render_json, "html": render_html,
-}  # fmt: skip

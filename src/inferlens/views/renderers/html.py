@@ -33,17 +33,19 @@ _BLOCKS = {chr(code) for code in range(0x2581, 0x2590)}  # that a terminal draws
 _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
-def render_html(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
-    return page(
-        document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>", scripts=[script()]
-    )
+def render_html(document: Document) -> str:
+    return _page_of(document.title, document.blocks())
 
 
 def render_report(report: Report) -> str:
     """Return the page of a report with links to its sections."""
     links = "".join(f'<a href="#{section.name}">{_escape(section.title)}</a>' for section in report.sections)
-    body = f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>"
-    return page(report.title, body, scripts=[script()])
+    return _page_of(report.title, report.sections, links)
+
+
+def _page_of(title: str, blocks: Sequence[Block], links: str = "") -> str:
+    body = f"{_head(title, links)}<main>{fragment(blocks, _ROWS)}</main>"
+    return page(title, body, scripts=[script()])
 
 
 def _head(title: str, links: str = "") -> str:

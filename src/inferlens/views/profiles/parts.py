@@ -1,0 +1,411 @@
+"""Tables of the layers or kernels of each case: times, shares, and how they add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from inferlens.analysis.modules import module_path
+from inferlens.analysis.profile_table import (
+    GpuAccount,
+    KernelGrouping,
+    KernelRow,
+    KernelTable,
+    LayerRow,
+    LayerTable,
+    ProfileRow,
+    Reconciliation,
+    RunTimes,
+    kernel_table,
+    layer_table,
+    short_name,
+    short_names,
+    waits_for_host,
+)
+from inferlens.errors import check_choice
+from inferlens.record.profile import Level
+from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent, plural
+from inferlens.views.profiles.cases import ProfiledCase, distinguish
+from inferlens.views.profiles.tables import (
+    CALL,
+    MAX_NOTES,
+    MAX_SUMMED,
+    MOST_MODULES,
+    PROFILED_CALL,
+    TIME_WRITERS,
+    TIMES,
+    ShownCase,
+    case_document,
+    cut_name,
+    display_name,
+    few_names,
+    first_notes,
+    in_unit,
+    module_names,
+    precision_line,
+    rank_cases,
+    scaling_notes,
+    tensor_shapes,
+    three_digits,
+    time_fields,
+    time_source,
+    unit_of,
+)
+from inferlens.views.table import Column, Document, Line, Table, count, lines_and_sums, share, text
+
+TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
+LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
+NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
+PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
+_OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
+_LEAST_TRACED = 0.9  # of the kernels' time: a note gives smaller shares
+_SMALL = 0.05  # of the time, for the row that takes most to be named
+_UNKNOWN = 0.005  # of the kernels' time: smaller shares are omitted
+_TENSOR_CORES = {True: "yes", False: "no", None: "?"}
+
+PartTable = LayerTable | KernelTable
+PartCase = ShownCase[PartTable]
+
+
+def _half_interval(times: RunTimes | None) -> str:
+    """Return half of the median's interval in percent."""
+    return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    """Return ``56x2`` for ``56x2x1``: sizes of one at the end are dropped."""
+    text = "x".join(map(str, sizes))
+    while text.endswith("x1"):
+        text = text[:-2]
+    return text or ABSENT
+
+
+def _layers(row: KernelRow) -> str:
+    """Return nothing where modules are the layers, because they have a column."""
+    return _name_or_number(() if row.layers == row.modules else row.layers, "layer")
+
+
+def _operators(names: Sequence[str]) -> str:
+    return _name_or_number(names, "operator")
+
+
+def _name_or_number(names: Sequence[str], noun: str) -> str:
+    return plural(len(names), noun) if len(names) > 1 else text("".join(names))
+
+
+def _backend_name(row: LayerRow) -> str:
+    """Return the backend's name where it differs from the module."""
+    return text("" if row.modules in ((row.name,), ()) else row.name)
+
+
+NUMBERS = {
+    "layer": (
+        Column("times.typical", "time", "ms", milliseconds, keep=0, bars="drawn"),
+        Column("times.p95", "p95", "ms", milliseconds, keep=5),
+        Column("times.share", "share", write=share, keep=1, bars="beside"),
+        Column("times.median", "median", "ms", milliseconds, keep=6, wide=True),
+        Column("times", "±", "95 %", _half_interval, keep=7, wide=True),
+    ),
+    "kernel": (
+        Column("times.typical", "time", "µs", three_digits, keep=0, bars="drawn"),
+        Column("of_busy", "share", "of GPU", share, keep=1, bars="beside"),
+        Column("times.median", "median", "µs", three_digits, keep=10, wide=True),
+        Column("times", "±", "95 %", _half_interval, keep=11, wide=True),
+        Column("times.p95", "p95", "µs", three_digits, keep=12, wide=True),
+        Column("times.share", "share", "of run", share, keep=9, wide=True),
+    ),
+}
+COLUMNS = {
+    "layer": (
+        *NUMBERS["layer"],
+        Column("kind", "kind", keep=2, numeric=False, max_width=16),
+        Column("precision", "precision", keep=2, numeric=False),
+        Column("", "layer", write=_backend_name, keep=9, numeric=False, wide=True),
+        Column("place", "#", keep=10, wide=True),
+        Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=8, wide=True),
+        Column("inputs", "input", write=tensor_shapes, keep=4, numeric=False, max_width=24),
+        Column("outputs", "output", write=tensor_shapes, keep=3, numeric=False, max_width=24),
+    ),
+    "kernel": (
+        *NUMBERS["kernel"],
+        Column("calls", "calls", write=count, keep=2),
+        Column("tensor_cores", "tensor cores", "", _TENSOR_CORES.__getitem__, 3, numeric=False),
+        Column("occupancy", "occupancy", write=share, keep=6, wide=True),
+        Column("achieved", "achieved", "estimate", share, keep=5, wide=True),
+        Column("grid", "grid", write=_sizes, keep=7, max_width=18, wide=True),
+        Column("block", "block", write=_sizes, keep=8, max_width=14, wide=True),
+        Column("registers", "registers", keep=15, wide=True),
+        Column("shared_memory", "shared", "KiB", kibibytes, keep=16, wide=True),
+        Column("place", "#", keep=17, wide=True),
+        Column("", "layer", write=_layers, keep=14, numeric=False, max_width=24, wide=True),
+        Column("operators", "operator", write=_operators, keep=13, numeric=False, max_width=24, wide=True),
+        Column("modules", "module", write=module_names, keep=4, numeric=False, max_width=26),
+    ),
+}
+PART_FIELDS = {
+    "layer": ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls", "precision"),
+    "kernel": (
+        *("place", "name", "kind", "calls", "grid", "block", "shapes", "registers", "shared_memory"),
+        *("occupancy", "achieved", "tensor_cores", "streams", "layers", "modules", "operators", "of_busy"),
+    ),
+}
+
+
+def parts_document(
+    level: Level,
+    cases: Sequence[ProfiledCase],
+    *,
+    sort: str = "time",
+    top: int | None = None,
+    by: KernelGrouping = "name",
+) -> Document:
+    """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
+
+    In execution order, the ``top`` rows are those that take most. ``None`` fits people's screens; programs get all.
+    """
+    kind = by if level == "kernel" else "layer"
+    tables = part_tables(level, cases, sort, by)
+    several = len(tables) > 1 and not top
+    return case_document(
+        f"{level}s",
+        tables,
+        top,
+        blocks=lambda: _combined_table(tables, level) if several else _blocks(tables, level, top),
+        data=lambda case, table: _data(case, table, kind),
+        rows=lambda case, table: _rows(case, table, level, kind),
+        fields=("row", *PART_FIELDS[level], *TIMES),
+    )
+
+
+def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name") -> list[PartCase]:
+    """Return the ranked rows of each case."""
+    check_choice(f"order of {level}s", sort, PART_SORTS[level])
+
+    def table_of(case: ProfiledCase) -> PartTable | str:
+        if level == "layer":
+            return layer_table(case.profile, case.unprofiled)
+        return kernel_table(case.profile, case.unprofiled, by)
+
+    def ranked(table: PartTable) -> Sequence[ProfileRow]:
+        return sorted(_by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
+
+    return rank_cases(((case, table_of(case)) for case in cases), ranked, sort)
+
+
+def _by_time(rows: Iterable[ProfileRow]) -> list[ProfileRow]:
+    """Sort rows by time; those without one come last."""
+    return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
+
+
+def _blocks(cases: Sequence[PartCase], level: Level, top: int | None) -> Iterator[Table | str]:
+    """Yield a table per case, its time source and its answer."""
+    for case in cases:
+        head, (name,) = distinguish([case.case])
+        if isinstance(case.table, str):
+            yield Table(f"{head} · {name}", sentences=[f"No {level}s: {case.why}"])
+            continue
+        unit = _unit([case], level)
+        call = _call_time(case.table, unit, "Call: {} · ")
+        yield Table(f"{head} · {name}", about=f"{call}{time_source([case.case], f'{level}s')}")
+        yield " ".join(answer(case.table, host=_waits_for_host(case)))
+        yield from filter(None, [precision_line(case.case)])
+        yield _table(replace(case, top=top or TOP), case.table, level, unit)
+
+
+def _combined_table(cases: Sequence[PartCase], level: Level) -> Iterator[Table | str]:
+    """Yield one table of several cases with their largest rows, as many as fit on a screen."""
+    head, names = distinguish([case.case for case in cases])
+    tables = [case.table for case in cases if not isinstance(case.table, str)]
+    why: dict[str, list[str]] = {}
+    for case, name in zip(cases, names, strict=True):
+        if isinstance(case.table, str):
+            why.setdefault(case.why, []).append(name)
+    notes = [f"No {level}s of {few_names(item)}: {reason}" for reason, item in why.items()]
+    if not tables:
+        yield Table(head, sentences=first_notes(notes))
+        return
+    unit = _unit(cases, level)
+    notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
+    waiting = sum(map(_waits_for_host, cases))
+    host = f" · {waiting} of {plural(len(tables), 'call')} wait for the host" * bool(waiting)
+    room = LINES - 2 * min(len(notes), MAX_NOTES + 1)
+    per_case = max(1, min(TOP, room // len(cases) - 1))
+    lines, drawn, hidden = list[Line](), list[ProfiledCase](), sum(len(case.ranked) for case in cases)
+    all_rows = [row for table in tables for row in table.rows]
+    for case, name in list(zip(cases, names, strict=True))[: room // (per_case + 1)]:
+        if isinstance(case.table, str):
+            continue
+        rows = _table(replace(case, top=per_case), case.table, level, unit, all_rows).lines
+        shown = len(case.ranked[:per_case])
+        call = _call_time(case.table, unit, " · call {}") if level == "kernel" else ""
+        lines.append(Line(f"{name}{call}", rows[-1].cells, style="bold", sums=True))
+        lines += [replace(line, indent="  ", ends=False) for line in rows[:shown]]
+        drawn.append(case.case)
+        hidden -= shown
+    if hidden:
+        more = f"{hidden:,} more rows: --top {max(len(case.ranked) for case in cases)}, or --format csv"
+        lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
+    about = time_source(drawn, f"the {level}s that take most") + host
+    columns = in_unit(COLUMNS[level], unit)
+    yield Table(head, NAME_HEADINGS[level], columns, lines, about=about, notes=first_notes(notes))
+
+
+def _call_time(table: PartTable, unit: str, words: str) -> str:
+    """Return the time of an unprofiled call in words, if it is known."""
+    seconds = table.reconciliation.unprofiled
+    return words.format(f"{TIME_WRITERS[unit](seconds)} {unit}") if seconds else ""
+
+
+def _waits_for_host(case: PartCase) -> bool:
+    return not isinstance(case.table, str) and waits_for_host(case.case.profile, case.table.runs, case.case.record)
+
+
+def _unit(cases: Sequence[PartCase], level: Level) -> str:
+    return "µs" if level == "kernel" else unit_of(case.case for case in cases)
+
+
+def row_name(row: ProfileRow) -> str:
+    """Return a layer's modules, or the backend's name."""
+    if isinstance(row, LayerRow):
+        return module_names(row.modules) if row.modules else display_name(row.name)
+    return display_name(short_name(row.name))
+
+
+def row_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
+    """Return distinct names by place; a module with children is called itself."""
+    short = short_names(row.name for row in rows if isinstance(row, KernelRow))
+    paths = [module_path(path) for row in rows for path in row.modules]
+    above = {path[:length] for path in paths for length in range(len(path))}
+
+    def name(row: ProfileRow) -> str:
+        if row.name in short:
+            return display_name(short[row.name])
+        single = len(row.modules) == 1 and module_path(row.modules[0]) in above
+        return f"{row_name(row)} itself" if single else row_name(row)
+
+    return {row.place: name(row) for row in rows}
+
+
+def _table(case: PartCase, table: PartTable, level: Level, unit: str, all_rows: Sequence[ProfileRow] = ()) -> Table:
+    """Return the table of one case; ``all_rows`` are those of all cases in the same table."""
+    profile, account = case.case.profile, table.reconciliation
+    columns = in_unit(COLUMNS[level], unit)
+    if len({getattr(row, "precision", "") for row in all_rows or table.rows} - {""}) < 2:
+        columns = [replace(column, write=lambda _: "") if column.key == "precision" else column for column in columns]
+    call = CALL if account.unprofiled else PROFILED_CALL
+    numbers = {column.key for column in NUMBERS[level]}
+
+    def line(name: str, times: RunTimes, style: str = "") -> Line:
+        row = {"times": times, "of_busy": _busy_share(table, times)}
+        cells = [column.text(row) if column.key in numbers else "" for column in columns]
+        return Line(name, cells, style="bold" if name == call else style, sums=True)
+
+    names = row_names(table.rows)
+    lines = [Line.from_row(names[row.place], columns, row) for row in case.rows]
+    if case.rest:
+        more = f"{len(case.rest):,} more: --top {len(table.rows)}"
+        lines.append(line(more, table.sum_of(case.rest), style="dim"))
+    if isinstance(account, GpuAccount):
+        sums = {"all kernels" + " (side by side)" * _side_by_side(table): account.kernels}
+    else:
+        sums = {"in no layer": account.outside, call: account.whole}
+    notes = [*_doubts(case, table), *(f"{warning.message} {warning.advice}" for warning in profile.warnings)]
+    notes += [f"{part}: {why}" for part, why in profile.timed_runs.absent.items()] if profile.timed_runs else []
+    all_lines = lines_and_sums(lines, [line(name, times) for name, times in sums.items()])
+    return Table("", NAME_HEADINGS[level], columns, all_lines, notes=first_notes(notes))
+
+
+def _busy_share(table: PartTable, times: RunTimes) -> float | None:
+    """Return a typical time over the time in which the GPU was busy."""
+    account = table.reconciliation
+    busy = account.busy.typical if isinstance(account, GpuAccount) else 0.0
+    return times.typical / busy if busy > 0 else None
+
+
+def answer(table: PartTable, *, host: bool = False) -> list[str]:
+    """Return the largest row, how busy the GPU was, and whether layers overlap.
+
+    ``host``: whether the call waits for the host.
+    """
+    account, first = table.reconciliation, _by_time(table.rows)[:MAX_SUMMED]
+    if not (first and first[0].times and first[0].times.typical > 0):
+        return ["Nothing has a time."]
+    gpu = account if isinstance(account, GpuAccount) else None
+    noun, whole = ("kernel", "of the GPU's time") if gpu else ("layer", "of the call")
+    largest, some = (_busy_share(table, times) or times.share or 0.0 for times in (first[0].times, table.sum_of(first)))
+    side = _side_by_side(table)
+    further = f"; the first {MAX_SUMMED} take {percent(some)}" if len(table.rows) > MAX_SUMMED and not side else ""
+    sentences = [f"{_leading(table, first[0])} has the largest share: {percent(largest)} {whole}{further}."]
+    if largest < _SMALL:
+        sentences = [f"No {noun} takes over {percent(_SMALL)} {whole}{further}."]
+    if isinstance(account, Reconciliation):
+        sentences += ["Some layers ran at the same time."] * account.overlaps
+        return sentences + ["The call waits for the host."] * host
+    busy, call = account.busy.median, account.unprofiled or account.whole.median
+    works = "The call waits for the host: the" if host else "The"
+    works += f" GPU works {three_digits(busy)} of {three_digits(call)} µs"
+    works += f" ({percent(busy / call)})" if call > 0 else ""
+    works += ", in kernels side by side" if side else ""
+    return [*sentences, f"{works}; {_tensor_cores(account)}."]
+
+
+def _leading(table: PartTable, first: ProfileRow) -> str:
+    """Return the name of the largest row; a kernel with few modules has theirs."""
+    name = cut_name(row_names(table.rows)[first.place])
+    if not (isinstance(first, KernelRow) and first.modules):
+        return name
+    if len(first.modules) <= MOST_MODULES:
+        return f"The kernel of {cut_name(module_names(first.modules))}"
+    return f"{name} ({plural(len(first.modules), 'module')})"
+
+
+def _tensor_cores(account: GpuAccount) -> str:
+    used, unknown = account.with_tensor_cores, 1 - account.with_tensor_cores - account.without_tensor_cores
+    if not used and unknown > account.without_tensor_cores:
+        return "tensor cores: unknown"
+    return f"{percent(used)} of it uses tensor cores" + f", {percent(unknown)} unknown" * (unknown > _UNKNOWN)
+
+
+def _side_by_side(table: PartTable) -> bool:
+    """Return whether kernels add up to more than the busy time."""
+    account = table.reconciliation
+    return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
+
+
+def _doubts(case: PartCase, table: PartTable) -> list[str]:
+    account = table.reconciliation
+    if not isinstance(account, GpuAccount):
+        return scaling_notes(case.case)
+    traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
+    return [traced] if account.attributed < _LEAST_TRACED else []
+
+
+def _data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
+    profile, account = case.case.profile, table.reconciliation
+    sentences = [*answer(table, host=_waits_for_host(case)), precision_line(case.case), *_doubts(case, table)]
+    absent = profile.timed_runs and profile.timed_runs.absent
+    result = {"clock": profile.clock, "absent": absent, "sentences": list(filter(None, sentences))}
+    if profile.kernels and isinstance(account, GpuAccount):
+        return {**result, "by": kind, "gpu": profile.kernels.gpu, "account": account}
+    return {**result, "timed": profile.timed, "reconciliation": account}
+
+
+def _rows(case: PartCase, table: PartTable, level: Level, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows and the remainders, so that a case adds up to its whole."""
+    for row in case.rows:
+        fields = {name: _field(name, getattr(row, name)) for name in PART_FIELDS[level]}
+        yield {"row": kind, **fields, **time_fields(row.times)}
+    account = table.reconciliation
+    sums = {f"other {level}s": table.sum_of(case.rest)} if case.rest else {}
+    if isinstance(account, GpuAccount):
+        sums |= {"overlap": account.overlap, "idle": account.idle, "whole": account.whole}
+    else:
+        sums |= {"in no layer": account.outside, "whole": account.whole}
+    yield from ({"row": name, **time_fields(times)} for name, times in sums.items())
+
+
+def _field(name: str, value: Any) -> Any:
+    if name in ("grid", "block"):
+        return "x".join(map(str, value))
+    return ["x".join(map(str, tensor.shape)) for tensor in value] if name in ("inputs", "outputs") else value
