@@ -28,7 +28,7 @@ def ab(
     b: Annotated[str | None, typer.Argument(help="The second case.", metavar="B")] = None,
     *,
     file: Path | None = None,
-    json: bool = False,
+    format: str = "table",
     fail_on_busy: bool = False,
     **words: Any,
 ) -> None:
@@ -53,7 +53,7 @@ def ab(
         answer = ab_document(result, next_step(result, sys.argv[1:]))
         if file:
             screen.document(answer, output=file)
-        screen.document(ab_document(result) if json else answer, "json" if json else "table")
+        screen.document(ab_document(result) if format == "json" else answer, format)
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
     raise typer.Exit(130 if not result or interrupted else options.exit_code(result, fail_on_busy=fail_on_busy))

@@ -22,7 +22,7 @@ def backends(
     name: Annotated[str | None, typer.Argument(help="A backend, to list its variants and options.")] = None,
     *,
     wide: bool = False,
-    json: bool = False,
+    format: str = "table",
     output: Path | None = None,
 ) -> None:
     """Say which backends work on this machine and what the others lack, or list the options of one backend.
@@ -30,7 +30,7 @@ def backends(
     With --wide also what each backend is, why precisions are missing, all libraries, and what else a backend has.
     """
     document = _options_document(name) if name else _machine_document(wide)
-    screen.document(document, "json" if json else "table", output=output)
+    screen.document(document, format, output=output)
 
 
 def _options_document(name: str) -> Document:
@@ -86,13 +86,9 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     """Yield what works, what does not and what helps, the machine, and the next command."""
     from inferlens.backends import BACKENDS
 
-    works, lacks = {name: capabilities for name, capabilities in can.items() if capabilities.available}, missing(can)
-    usable = {
-        name: capabilities
-        for name, capabilities in works.items()
-        if capabilities.takes("module") or capabilities.takes("onnx")
-    }
-    devices = listing(sorted({support.device for capabilities in usable.values() for support in capabilities.supports}))
+    works, lacks = {name: of for name, of in can.items() if of.available}, missing(can)
+    usable = {name: of for name, of in works.items() if of.takes("module") or of.takes("onnx")}
+    devices = listing(sorted({support.device for of in usable.values() for support in of.supports}))
     every = len(can) - (len(works) - len(usable))  # without what runs no model
     yield f"{len(usable)} of {plural(every, 'backend')} work here, on {devices or 'nothing'}."
     yield works_table(usable if usable and not wide else works, wide)

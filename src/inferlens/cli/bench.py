@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,6 @@ def bench(
     model: options.Models,
     *,
     format: str = "table",
-    json: bool = False,
     wide: bool = False,
     columns: str | None = None,
     top: int | None = None,
@@ -53,7 +53,6 @@ def bench(
     """
     options.set_ranges(nvtx)
     shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
-    format = "json" if json else format
     if machines := fleet_of(model):
         if words or any(shown.values()) or top or format != "table":
             raise InferlensError("A plan with machines has its options in the file.", expected="only --dry-run")
@@ -63,7 +62,7 @@ def bench(
     sweep = None if dry_run else sweep_of(plan)
     written = screen.format_of("table", file, CHART_ENDINGS if sweep else None)
     if dry_run:
-        return screen.document(listed(plan), "json" if json else "table", file=file)
+        return screen.document(listed(plan), "json" if format == "json" else "table", file=file)
     if sweep:
         return measure_sweep(sweep, format, written if written in CHART_ENDINGS.values() else "", shown)
     return report(plan, *measured(plan), format, top=top, **shown)
@@ -92,6 +91,16 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
         except KeyboardInterrupt:
             return bar.records, True
     return bar.records, False
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """End an interrupted command with a note that it can go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.note(INTERRUPTED)
+        raise typer.Exit(130) from None
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
@@ -163,18 +172,13 @@ def listed(plan: Plan) -> Document:
     can = f", {sum(able)} of them can run {there}" if not all(able) else ""
     race = not plan.repeats and may_meet(cases)
     then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
-    sentences.append(
-        f"{units.plural(len(cases), 'case')}{can}{often}{f': {units.about(whole)}{then}' if whole else ''}."
-    )
+    takes = f": {units.about(whole)}{then}" if whole else ""
+    sentences.append(f"{units.plural(len(cases), 'case')}{can}{often}{takes}.")
     data = [
-        {
-            "case": planned.case,
-            "refusal": str(planned.refusal or ""),
-            "seconds": took or None,
-            **({"on": kind} if kind else {}),
-        }
+        {"case": planned.case, "refusal": str(planned.refusal or ""), "seconds": took or None,
+         **({"on": kind} if kind else {})}
         for planned, took, kind in zip(cases, seconds, on, strict=True)
-    ]
+    ]  # fmt: skip
     table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
     return Document(lambda: [*table, *sentences], data=lambda: data)
 
@@ -213,12 +217,8 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
     from inferlens.record.store import safe_name
     from inferlens.views.sweep import study_document, study_picture
 
-    with Bar(screen.errors()) as bar:
-        try:
-            sweep = study(request, bar)
-        except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
+    with resumable(), Bar(screen.errors()) as bar:
+        sweep = study(request, bar)
     folder = Path(request.plan.output) / safe_name(sweep.values[0].records[0].model.name)
     file = shown["file"]
     screen.document(study_document(sweep, str(folder)), format, **{**shown, "file": None if chart else file})
@@ -300,21 +300,23 @@ def machines_listed(fleet: Fleet) -> Document:
     from inferlens.execution.commands import cases_by_kind
 
     parts = fleet.left()
-    lines, data = [], []
+    data: list[dict[str, Any]] = []
     for part in {part.machine: part for part in parts}.values():
-        objectives = [fleet_part.objective for fleet_part in parts if fleet_part.machine == part.machine]
+        objectives = [other.objective for other in parts if other.machine == part.machine]
         count, able, reason = 0, 0, ""
         try:
             cases = [planned for own in cases_by_kind(part.plan).values() for planned in own]
             count, able = len(cases), sum(not case.refusal for case in cases)
         except InferlensError as error:
             reason = error.what
-        lines.append(Line(part.machine, (", ".join(objectives), str(count), str(able), reason)))
         data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
     columns = [
-        Column("", "objectives", numeric=False), Column("", "cases"), Column("", "can run"),
-        Column("", "out of reach, because", numeric=False, max_width=50),
-    ]  # fmt: skip
+        Column("objectives", "objectives", write=", ".join, numeric=False),
+        Column("cases", "cases"),
+        Column("able", "can run"),
+        Column("reason", "out of reach, because", write=str, numeric=False, max_width=50),
+    ]
+    lines = [Line.from_row(row["machine"], columns, row) for row in data]
     done = f", {len(fleet.done)} of them done" if fleet.done else ""
     total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."
     return Document(lambda: [Table("", "machine", columns, lines), total], data=lambda: data)

@@ -141,7 +141,6 @@ def quantize(
     model: options.Model,
     *,
     format: str = "table",
-    json: bool = False,
     **words: Any,
 ) -> None:
     """Quantize a model to a file that you can keep and run, and see what it is worth.
@@ -153,16 +152,14 @@ def quantize(
     from inferlens.execution.quantize import quantize as quantized
     from inferlens.views.profiles.quantization import quantization_document
 
-    format = "json" if json else format
     check_choice("format", format, FORMATS)
     if "calibration" not in words:
         hint = "--calibration DATA, or --calibration random to see how fast it would be"
         raise InferlensError("Quantizing a model needs calibration data.", hint=hint)
     with screen.busy(f"{model} to {words.get('to', 'int8')}") as phase:
         result = quantized(model, **words, phase=phase)
-    screen.document(
-        quantization_document(result, model, words.get("device", ""), layers=words.get("errors", False)), format
-    )
+    document = quantization_document(result, model, words.get("device", ""), layers=words.get("errors", False))
+    screen.document(document, format)
     if not result.path:
         raise typer.Exit(1)
 
@@ -174,7 +171,6 @@ def partition(
     wide: bool = False,
     format: str = "table",
     output: Path | None = None,
-    json: bool = False,
     **words: Any,
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
@@ -193,7 +189,7 @@ def partition(
     from inferlens.views.graph import partition_document as of_partitions
 
     check_choice("format", format, FORMATS)
-    format = screen.format_of("json" if json else format, output)
+    format = screen.format_of(format, output)
     cases = cases_of({**words, "model": model}, words.pop("backend", "") or able(Partitioner)[0])
     answers = []
     for number, case in enumerate(cases, 1):

@@ -131,12 +131,20 @@ def fields_of(command: str, *more: type[Struct]) -> dict[str, OptionField]:
 
 
 def takes(*more: type[Struct]) -> Callable[[F], F]:
-    """Make a function a command that takes the declared options of its name, and those of more structs."""
+    """Make a function a command that takes the declared options of its name, and those of more structs.
+
+    ``--json`` becomes the format of a command that has no parameter of that name.
+    """
 
     def decorate(function: F) -> F:
+        own_json = "json" in inspect.signature(function).parameters
+
         @wraps(function)
         def command(*arguments: Any, **words: Any) -> Any:
-            return function(*arguments, **{name: value for name, value in words.items() if value not in (None, [])})
+            given = {name: value for name, value in words.items() if value not in (None, [])}
+            if not own_json and given.pop("json", False):
+                given["format"] = "json"
+            return function(*arguments, **given)
 
         command.more = more  # type: ignore[attr-defined]
         return command  # type: ignore[return-value]

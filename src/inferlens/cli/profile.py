@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,13 +129,9 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
         return [*top, *(block for block in tables if sentences or not isinstance(block, str)), more]
 
     def fitted(size: Screen) -> list[Table | str]:
-        least = {True: MODULES, False: 1}
-        tries = (
-            blocks(lines, sentences=sentences)
-            for sentences in least
-            for lines in range(size.lines, least[sentences] - 1, -1)
-        )
-        return first_fitting(tries, size) or blocks(MODULES, sentences=False)
+        with_sentences = (blocks(lines, sentences=True) for lines in range(size.lines, MODULES - 1, -1))
+        without = (blocks(lines, sentences=False) for lines in range(size.lines, 0, -1))
+        return first_fitting(chain(with_sentences, without), size) or blocks(MODULES, sentences=False)
 
     screen.document(Document(list, dict, screen=fitted))
     if file:

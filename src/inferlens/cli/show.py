@@ -56,7 +56,6 @@ def show(
     format: str = "table",
     reference: str | None = None,
     runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
-    json: bool = False,
     top: int | None = None,
     all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
     axis: Annotated[str | None, typer.Option("--by", metavar="AXIS", help=BY)] = None,
@@ -79,7 +78,6 @@ def show(
     """
     check_choice("view", view, VIEWS)
     check_choice("value of --runs", runs, ("newest", "all"))
-    format = "json" if json else format
     shown = {**how, "output": output}
     if len([word for word in (view != "records", axis, log is not None, plot) if word]) > 1:
         raise InferlensError("--view, --by, --log and --plot show different things.", expected="one of them")
@@ -94,24 +92,16 @@ def show(
         return _join(paths, output, light=light)
     if light:
         raise InferlensError("--light is for a folder to join records in.", hint="--output DIR")
-    if view == "notes":
-        return _notes(paths, format, every=all, **shown)
-    if view == "findings":
-        return _findings(paths, format, top, every=all, **shown)
-    return _records(paths, format, reference, shown, top=top, every_run=runs == "all", axis=axis, log=log)
+    if view != "records":
+        document = _notes(paths, all) if view == "notes" else _findings(paths, format, top, all)
+        return screen.document(document, format, **shown)
+    return _records(paths, format, reference, shown, top, runs == "all", axis, log)
 
 
 def _records(
-    paths: list[Path],
-    format: str,
-    reference: str | None,
-    shown: dict[str, Any],
-    *,
-    top: int | None,
-    every_run: bool,
-    axis: str | None,
-    log: str | None,
-) -> None:
+    paths: list[Path], format: str, reference: str | None, shown: dict[str, Any], top: int | None, every_run: bool,
+    axis: str | None, log: str | None,
+) -> None:  # fmt: skip
     """Show records as their table, by an axis, or the log of one; or what is kept beside records."""
     from inferlens.analysis.load import load_folders
     from inferlens.analysis.tuning import tunings_under
@@ -133,11 +123,12 @@ def _records(
         return
     where = [*map(str, paths)]
     if axis:
-        from inferlens.views.crosstab import crosstab_document as by_axis
+        from inferlens.views.crosstab import crosstab_document
 
         if every_run:
             raise InferlensError("--by shows only the newest run of each case.", hint="--by without --runs all")
-        screen.document(by_axis(loaded.records, axis, reference, where=shlex.join(where), top=top), format, **shown)
+        crosstab = crosstab_document(loaded.records, axis, reference, where=shlex.join(where), top=top)
+        screen.document(crosstab, format, **shown)
         return
     one_model = len({record.case.model for record in loaded.records}) == 1
     if one_model and (tunings := [folder for path in paths for folder in tunings_under(path)]):
@@ -208,9 +199,9 @@ def _plot(
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if against:
-        from inferlens.views.chart import render_points as points
+        from inferlens.views.chart import render_points
 
-        drawing = points(loaded.records, against, format, reference=reference, theme=theme)
+        drawing = render_points(loaded.records, against, format, reference=reference, theme=theme)
     else:
         drawing = chart.render(loaded.records)
         screen.notes(missing_rate_note(loaded.records))
@@ -225,35 +216,33 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     merged = merge(paths, folder, artefacts=not light)
     left = len(merged.problems) - MOST_LEFT
     screen.notes([*merged.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    whose = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}" * bool(
-        merged.machines
-    )
+    counts = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}"
+    counts = counts if merged.machines else ""
     there = f"; {merged.present:,} were there already" if merged.present else ""
     there += f"; {merged.rewritten:,} with newer facts" if merged.rewritten else ""
-    screen.text(f"{plural(merged.new, 'new record')}{whose} in {folder}{there}.")
+    screen.text(f"{plural(merged.new, 'new record')}{counts} in {folder}{there}.")
     screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(merged.machines) > 1))
 
 
-def _notes(paths: list[Path], format: str, *, every: bool, **shown: Any) -> None:
-    """Show the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
+def _notes(paths: list[Path], every: bool) -> Document:
+    """Return the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
     from inferlens.record.store import load_records
     from inferlens.views.records import notes_document
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
-    given = shlex.join(map(str, paths))
-    screen.document(notes_document(loaded.records, all_cases=every, paths=given), format, **shown)
+    return notes_document(loaded.records, all_cases=every, paths=shlex.join(map(str, paths)))
 
 
-def _findings(paths: list[Path], format: str, top: int | None, *, every: bool, **shown: Any) -> None:
-    """Show the findings of profiles, those with the largest possible gain first."""
+def _findings(paths: list[Path], format: str, top: int | None, every: bool) -> Document:
+    """Return the findings of profiles, those with the largest possible gain first."""
     from inferlens.cli.profile import measured
     from inferlens.views.profiles.findings import findings_document, judge_cases
 
     rows = measured(paths)
     notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    screen.document(findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows), format, **shown)
+    return findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows)
 
 
 @options.takes()
@@ -303,12 +292,9 @@ def compare(
     elif output:
         from inferlens.views.comparison import draw_comparison
 
-        made = (
-            draw_comparison(compared, written)
-            if written in ("svg", "png")
-            else render_comparison(compared, written, **how)
-        )
-        screen.save(output, made, written)
+        chart = written in ("svg", "png")
+        drawing = draw_comparison(compared, written) if chart else render_comparison(compared, written, **how)
+        screen.save(output, drawing, written)
     screen.text(render_comparison(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 
@@ -323,15 +309,14 @@ def report(
     Nothing is measured, and no framework is needed. The page loads nothing: it can be sent, and read without a network.
     """
     from inferlens.views import picture
-    from inferlens.views.report import load_inputs
-    from inferlens.views.report import report as made
+    from inferlens.views import report as page
 
     check_choice("file ending", output.suffix.lower(), REPORT_ENDINGS)
     format = screen.format_of("table", output)
     picture.converter()
     with screen.busy("Drawing"):
-        found = load_inputs(paths)
-        screen.notes(found.problems)
-        screen.report(made(found), output, format)
+        inputs = page.load_inputs(paths)
+        screen.notes(inputs.problems)
+        screen.report(page.report(inputs), output, format)
     if open:
         typer.launch(str(output.resolve()))

@@ -10,7 +10,7 @@ import typer
 
 from inferlens import units
 from inferlens.cli import options, screen
-from inferlens.cli.bench import INTERRUPTED, read_plan
+from inferlens.cli.bench import read_plan, resumable
 from inferlens.errors import check_choice
 from inferlens.spec.commands import own_options
 from inferlens.views.table import FORMATS, Column, Document, Line, Table
@@ -29,7 +29,6 @@ def tune(
     model: options.Models,
     *,
     format: str = "table",
-    json: bool = False,
     file: Path | None = None,
     dry_run: bool = False,
     **words: Any,
@@ -44,7 +43,6 @@ def tune(
     from inferlens.execution.commands import run_tune, tune_request
     from inferlens.views.tuning import tunings_document
 
-    format = "json" if json else format
     check_choice("format", format, FORMATS)  # refused before hours of measuring
     screen.format_of("table", file)
     own, others = own_options("tune", words)
@@ -52,12 +50,8 @@ def tune(
     if dry_run:
         screen.document(listed(request.plan, selection), format, file=file)
         return
-    with Bar(screen.errors()) as bar:
-        try:
-            tunings = run_tune(request, selection, bar)
-        except KeyboardInterrupt:
-            screen.note(INTERRUPTED)
-            raise typer.Exit(130) from None
+    with resumable(), Bar(screen.errors()) as bar:
+        tunings = run_tune(request, selection, bar)
     screen.document(tunings_document(tunings), format, file=file)
     if not any(tuning.best for tuning in tunings):
         raise typer.Exit(1)
@@ -75,11 +69,8 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
     families = [(kind, space, family) for kind, space in every.items() for family in space.families]
     left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
     seconds = estimator([planned.model.name for _, _, planned in families], plan)
-    columns = [
-        Column("", "candidates"),
-        Column("", "each"),
-        Column("", "cannot run, because", numeric=False, max_width=50),
-    ]
+    why = Column("", "cannot run, because", numeric=False, max_width=50)
+    columns = [Column("", "candidates"), Column("", "each"), why]
     several = len({planned.case.model for _, _, planned in families}) > 1
 
     def name(kind: str, each: PlannedCase) -> str:
@@ -90,14 +81,12 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
         Line(name(kind, each), (f"{count:,}", units.about(seconds(each.case)), ""))
         for count, (kind, _, each) in zip(sizes, families, strict=True)
     ]
-    lines += [
-        Line(name(kind, planned), ("", "", planned.refusal.what if planned.refusal else "")) for kind, planned in left
-    ]
+    lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
     measured = "; --budget decides how many of them are measured" if sum(sizes) > 1 else ""
-    said = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
+    counts = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
-    table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[said])
-    refused = [{"case": planned.case, "refusal": str(planned.refusal or "")} for _, planned in left]
+    table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[counts])
+    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
 
     def candidates() -> Iterator[Case]:
         return (case for _, space, planned in families for case in combinations(planned.case, space))

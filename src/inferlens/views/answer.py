@@ -62,12 +62,7 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     def _forms(self) -> list[tuple[str, str]]:
         """Return the forms of the speed-up and the rival, the longest first; each has the reference."""
         sure = f"{self.speedup} {self.interval}".strip()
-        return [
-            (sure, self.rival),
-            (self.speedup, self.rival),
-            (sure, self.short_rival),
-            (self.speedup, self.short_rival),
-        ]
+        return [(speedup, rival) for rival in (self.rival, self.short_rival) for speedup in (sure, self.speedup)]
 
     def fold(self, width: int) -> list[str]:
         """Return :attr:`lines`; a first line that is too long becomes two."""
@@ -125,8 +120,7 @@ def answers(
     """Return the answer of each comparison.
 
     ``figure`` writes the number of a row, by default its latency or rate. ``full_names`` adds model, device and
-    precision
-    even where all rows share them.
+    precision even where all rows share them.
     """
     tables, result = group_rows(rows, "table"), []
     varies = len({row.precision for row in rows}) > 1
@@ -229,9 +223,8 @@ def _where_text(rows: Sequence[Row], table: Sequence[Row], tables: Sequence[Sequ
     words = [plain(short_name(row.model))] if tables else []
     if len({other.device_name for group in tables for other in group}) > 1:
         words.append(plain(row.device_name))
-    words += filter(
-        None, [sizes_text(row, varying_sizes(row for rows_of_table in (table, *tables) for row in rows_of_table))]
-    )
+    sizes = varying_sizes(other for group in (table, *tables) for other in group)
+    words += filter(None, [sizes_text(row, sizes)])
     if len({(row.io, row.call_mode) for row in table}) > 1:
         words.append(" ".join(filter(None, (row.call_mode, f"--io {row.io}"))))
     return ", ".join(words)

@@ -23,7 +23,7 @@ from inferlens.record.profile import Tensor
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case, bare
 from inferlens.spec.plan import command
-from inferlens.units import duration, listing, percent, plural
+from inferlens.units import ABSENT, duration, listing, percent, plural
 from inferlens.views.picture import FONT, PALETTE, THEMES
 from inferlens.views.renderers import json_text
 from inferlens.views.renderers.html import picture_page
@@ -142,11 +142,10 @@ def _box(node: Node, inside: Path, most: float, fused: bool) -> str:
     folded = node.role == "folded"
     fill = heat(node.share, most)
     colour = ink(fill)
-    name = _short(
-        (_with_parent(module_label([".".join(node.module or ())], inside), inside) or "several layers")
-        if folded
-        else node.kind or node.name
-    )
+    name = node.kind or node.name
+    if folded:
+        name = _with_parent(module_label([".".join(node.module or ())], inside), inside) or "several layers"
+    name = _short(name)
     sizes = list(dict.fromkeys(filter(None, map(_shape, node.outputs))))
     size = f"{sizes[0]} +{len(sizes) - 1}" if sizes[1:] else "".join(sizes)
     rows = [
@@ -173,10 +172,8 @@ def _node_rows(node: Node, inside: Path, fused: bool) -> list[str]:
 
 def module_label(paths: Sequence[str], inside: Path = ()) -> str:
     """Return module paths relative to the frame: ``conv1 + bn1``."""
-    split_paths = [module_path(path) for path in paths]
-    return " + ".join(
-        filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in split_paths))
-    )
+    names = [path[len(inside) :] if path[: len(inside)] == inside else path for path in map(module_path, paths)]
+    return " + ".join(filter(None, map(".".join, names)))
 
 
 def _with_parent(name: str, inside: Path) -> str:
@@ -512,12 +509,10 @@ def _amount(part: Partition) -> str:
     engines = plural(len(part.engines), "engine")
     if inside is None or total is None or (part.engines and not inside):
         return f"{engines}; how many operators are in them is {UNKNOWN}"
+    if not inside:
+        return f"none of {total:,} operators runs in TensorRT"
     subject = f"all {total:,}" if inside == total else f"{inside:,} of {total:,}"
-    return (
-        f"{subject} operators run in TensorRT, in {engines}"
-        if inside
-        else f"none of {total:,} operators runs in TensorRT"
-    )
+    return f"{subject} operators run in TensorRT, in {engines}"
 
 
 def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top: int | None) -> Table:
@@ -571,10 +566,8 @@ def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) 
     labels_by_text: dict[str, list[str]] = {}
     for label, item in zip(labels, answers, strict=True):
         if isinstance(item.result, Partition):
-            for text in (
-                *(f"{warning.message} {warning.advice}".strip() for warning in item.warnings),
-                *notes(item.result),
-            ):
+            warnings = [f"{warning.message} {warning.advice}".strip() for warning in item.warnings]
+            for text in (*warnings, *notes(item.result)):
                 labels_by_text.setdefault(text, []).append(label)
     total = sum(not _failed(answer) for answer in answers)
     for text, text_labels in labels_by_text.items():
@@ -590,27 +583,22 @@ def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) ->
     case = answers[0].case
     words = [bare(case.model), "-b", case.backend_label]
     for name, usual in (("precision", "fp32"), ("batch", 1)):
-        requested = [
-            value for value in dict.fromkeys(getattr(answer.case, name) for answer in answers) if value is not None
-        ]
+        values = dict.fromkeys(getattr(answer.case, name) for answer in answers)
+        requested = [value for value in values if value is not None]
         words += [f"--{name}", ",".join(map(str, requested))] if requested not in ([], [usual]) else []
     words += [word for spec in case.inputs for word in ("--input", spec.text)]
     words += ["--weights", case.weights] if case.weights else []
-    options = [
-        option
-        for option in case.options_label.split()
-        if all(option in answer.case.options_label for answer in answers)
-    ]
+    labels = [answer.case.options_label for answer in answers]
+    options = [option for option in case.options_label.split() if all(option in label for label in labels)]
     parts = list(partitions.values())
-    values = list(dict.fromkeys(part.min_block_size for part in parts))
-    if len(parts) == 1 and parts[0].fewest and not _holds(parts[0].fewest, values):
-        values.append(parts[0].fewest.least)
-    if len(values) > 1:
+    sizes = list(dict.fromkeys(part.min_block_size for part in parts))
+    if len(parts) == 1 and parts[0].fewest and not _holds(parts[0].fewest, sizes):
+        sizes.append(parts[0].fewest.least)
+    if len(sizes) > 1:
         options = [option for option in options if not option.startswith("min_block_size=")]
-        options.append(f"min_block_size={','.join(map(str, values[:MOST_CHOICES]))}")
-    for option in options:
-        words += ["--option", f"{case.backend}.{option}"]
-    return f"{'Which is faster?' if len(values) > 1 else 'How fast is it?'} {command('bench', words)}"
+        options.append(f"min_block_size={','.join(map(str, sizes[:MOST_CHOICES]))}")
+    words += [word for option in options for word in ("--option", f"{case.backend}.{option}")]
+    return f"{'Which is faster?' if len(sizes) > 1 else 'How fast is it?'} {command('bench', words)}"
 
 
 def operators(parts: Sequence[Partition]) -> list[Line]:
@@ -628,16 +616,11 @@ def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
         where = place(part.segments, item.segment)
         cells = (where, _modules(item.modules, details), _operators(item, details), _reasons(segment, details))
         rows.append((segment.graph, False, cells))
-    for interruption in part.interruptions:
-        where = place(part.segments, sum(segment.graph <= interruption.graph for segment in part.segments))
-        python = f"Python, {interruption.place}" if interruption.place else "Python"
-        rows.append(
-            (
-                interruption.graph,
-                True,
-                (where, _modules((interruption.module,), details), python, f"graph break: {interruption.reason}"),
-            )
-        )
+    for stop in part.interruptions:
+        where = place(part.segments, sum(segment.graph <= stop.graph for segment in part.segments))
+        python = f"Python, {stop.place}" if stop.place else "Python"
+        cells = (where, _modules((stop.module,), details), python, f"graph break: {stop.reason}")
+        rows.append((stop.graph, True, cells))
     return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
 
 
@@ -704,14 +687,12 @@ def _operators(graph_break: Break, details: bool) -> str:
 
 
 def _reasons(segment: Segment, details: bool) -> str:
-    words = dict.fromkeys(
-        f"{operator.why} ({operator.detail})"
-        if details and operator.why == "unsupported" and operator.detail
-        else operator.why
-        for operator in segment.operators
-    )
-    return ", ".join(filter(None, words)) or "–"
+    words: dict[str, None] = {}
+    for operator in segment.operators:
+        detailed = details and operator.why == "unsupported" and operator.detail
+        words[f"{operator.why} ({operator.detail})" if detailed else operator.why] = None
+    return ", ".join(filter(None, words)) or ABSENT
 
 
 def _sizes(engines: Sequence[int | None]) -> str:
-    return ", ".join("?" if size is None else str(size) for size in engines) or "–"
+    return ", ".join("?" if size is None else str(size) for size in engines) or ABSENT

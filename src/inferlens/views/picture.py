@@ -34,11 +34,7 @@ GREY = PALETTE[6]
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # of lines of one colour
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
-POINT_LETTER, LINE, GAP = (
-    6.6,
-    13.0,
-    13.0,
-)  # pixels: a letter and a line of a point's name, and how far it is from the point
+POINT_LETTER, LINE, GAP = 6.6, 13.0, 13.0  # pixels: a letter and a line of a point's name, and its distance
 PHONE, NAMES_ON_PHONE = 364, 110  # pixels of a chart on a phone and of its names
 # Fonts of the same width: the layout uses the third.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans Condensed', sans-serif"
@@ -282,12 +278,8 @@ def _for_phone(part: Part) -> Part:
         chart["encoding"] = {name: _channel_for_phone(item) for name, item in chart["encoding"].items()}
     if "config" in chart:
         axis, legend = ({**chart["config"][name], "labelLimit": NAMES_ON_PHONE} for name in ("axis", "legend"))
-        chart["config"] = {
-            **chart["config"],
-            "padding": 2,
-            "axis": axis,
-            "legend": {**legend, "labelLimit": PHONE - 40},
-        }
+        legend["labelLimit"] = PHONE - 40
+        chart["config"] = {**chart["config"], "padding": 2, "axis": axis, "legend": legend}
     return chart
 
 

@@ -568,9 +568,9 @@ def _candidate_points(
     values = []
     for item in timed:
         rated, role = item.accuracy, ", ".join(roles.get(item.case.digest, []))
-        accuracy = (item.metric, rated.value, rated.is_share) if rated else ("", None, False)
+        metric, accuracy, is_share = (item.metric, rated.value, rated.is_share) if rated else ("", None, False)
         values.append({
-            **point_measures(item.error, least, *accuracy, item.memory),
+            **point_measures(item.error, least, metric, accuracy, is_share, item.memory),
             "name": plain(item.case.way), "x": (item.objective or 0.0) * scale,
             "said": measure.show(item.objective), "speedup": ratio(item.candidate.speedup),
             "colour": plain(item.case.backend_label), "precision": item.case.precision,

@@ -90,6 +90,8 @@ def _rivals(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
 
 def _fp32_record(profile: Profile, loaded: LoadedProfiles) -> Record | None:
     """Return the latest fp32 record of a quantized case on the same machine."""
+    if profile.case.precision not in QUANTIZED:
+        return None
 
     def unquantized(case: Case) -> str:
         return msgspec.structs.replace(case, precision="fp32", calibration=None).digest
@@ -98,8 +100,7 @@ def _fp32_record(profile: Profile, loaded: LoadedProfiles) -> Record | None:
     candidates = [
         record
         for record in loaded.records.values()
-        if (record.case.precision, profile.case.precision in QUANTIZED) == ("fp32", True)
-        and (unquantized(record.case), machine_name(record.environment)) == same
+        if record.case.precision == "fp32" and (unquantized(record.case), machine_name(record.environment)) == same
     ]
     return max(candidates, key=lambda record: record.created, default=None)
 
@@ -150,9 +151,7 @@ def _top_findings(
     labels = {case.case.profile.case.label for case in cases}
     answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured, labels) if rules else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
-    failed = [
-        f"{name}: {finding_case.reason}" for finding_case, name in zip(cases, names, strict=True) if finding_case.reason
-    ]
+    failed = [f"{name}: {case.reason}" for case, name in zip(cases, names, strict=True) if case.reason]
     doubts = _doubts(cases, names)
     doubtful = [f"{text.partition(':')[0]}: shares say where to look, not what can be won." for text in doubts[:1]]
     notes = doubtful if brief else first_notes([*failed, *doubts, *_unchecked_notes(cases, names)])
@@ -179,21 +178,14 @@ def _top_findings(
 
 def _same_work(case: ProfiledCase, rows: Sequence[Row]) -> tuple[list[Row], Row | None, Row | None]:
     """Return the rows that do the same work, the case's own row, and the fastest one."""
-    profile = case.profile
-    inputs = ", ".join(map(str, profile.model.inputs))
-    same = (
-        profile.case.model,
-        machine_name(profile.environment),
-        inputs,
-        profile.case.io,
-        profile.case.cold,
-        profile.case.rotate,
-    )
+    profile, own = case.profile, case.profile.case
+    inputs, machine = ", ".join(map(str, profile.model.inputs)), machine_name(profile.environment)
+    same = own.model, machine, inputs, own.io, own.cold, own.rotate
     matching = [
         row for row in rows
         if (row.model, row.machine, row.inputs, row.io, "cold" in row.call_mode, "rotating" in row.call_mode) == same
     ]  # fmt: skip
-    own_row = next((row for row in matching if row.label == profile.case.label), None)
+    own_row = next((row for row in matching if row.label == own.label), None)
     return matching, own_row, next((row for row in matching if row.place == 1), None)
 
 
@@ -232,10 +224,7 @@ def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[li
     for place, case_findings in enumerate(findings):
         for finding in case_findings:
             rules.setdefault(finding.code, []).append((finding, place))
-    return sorted(
-        (sorted(rule_findings, key=order) for rule_findings in rules.values()),
-        key=lambda rule_findings: order(rule_findings[0]),
-    )
+    return sorted((sorted(entries, key=order) for entries in rules.values()), key=lambda entries: order(entries[0]))
 
 
 def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: str = "") -> str:
@@ -249,9 +238,8 @@ def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: st
 
 def _doubts(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
     rules = _by_rule([case.doubts for case in cases])
-    return [
-        f"{entries[0][0].sentence.removesuffix('.')}{_where(entries, names)}. {entries[0][0].hint}" for entries in rules
-    ]
+    firsts = [(entries[0][0], _where(entries, names)) for entries in rules]
+    return [f"{first.sentence.removesuffix('.')}{where}. {first.hint}" for first, where in firsts]
 
 
 def _unchecked_notes(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
@@ -259,10 +247,11 @@ def _unchecked_notes(cases: Sequence[CaseFindings], names: Sequence[str]) -> lis
     for case, name in zip(cases, names, strict=True):
         for item in case.unchecked:
             cases_by_item.setdefault(item.partition(" (")[0], []).append(name)
-    texts = [
-        f"{part} of {few_names(item) if len(item) < len(cases) else 'any case'}" for part, item in cases_by_item.items()
-    ]
-    return [f"Not looked at: {listing(texts if len(cases) > 1 else list(cases_by_item))}."] if texts else []
+    texts = []
+    for part, item in cases_by_item.items():
+        name = few_names(item) if len(item) < len(cases) else "any case"
+        texts.append(f"{part} of {name}" if len(cases) > 1 else part)
+    return [f"Not looked at: {listing(texts)}."] if texts else []
 
 
 def _case_tables(cases: Sequence[CaseFindings], top: int | None) -> Iterator[Table | str]:
@@ -297,13 +286,8 @@ def _hint(finding: Finding) -> str:
 
 
 def _object(case: CaseFindings, top: int | None) -> dict[str, Any]:
-    return {
-        **case.case.data,
-        "status": case.case.profile.status,
-        "reason": case.reason,
-        "not_looked_at": case.unchecked,
-        "findings": case.findings[:top],
-    }
+    about = {"status": case.case.profile.status, "reason": case.reason, "not_looked_at": case.unchecked}
+    return {**case.case.data, **about, "findings": case.findings[:top]}
 
 
 def _rows(cases: Sequence[CaseFindings], top: int | None) -> Iterator[dict[str, object]]:

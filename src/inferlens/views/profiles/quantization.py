@@ -33,8 +33,9 @@ LAYERS = (
 def quantization_document(
     quantization: Quantization, name: str = "", device: str = "", *, layers: bool = True
 ) -> Document:
-    """Return the document. ``name`` is the model's, ``device`` the default device; ``layers`` shows the error per
-    layer.
+    """Return the document of a quantization.
+
+    ``name`` is the model's, ``device`` the default device; ``layers`` shows the error per layer.
     """
     name, device = name or bare(quantization.case.model), device or quantization.case.device
     shown = len(quantization.layers) if layers else 0
@@ -70,15 +71,8 @@ def quantization_document(
 def _attempts_table(quantization: Quantization, name: str, most: int | None) -> Table:
     """Return fp32, full quantization and the best attempt, one row per output or for the worst ``most``."""
     precision, best = quantization.case.precision, quantization.best
-    columns = (
-        Column("", f"in {precision}"),
-        Column("", "error"),
-        Column("", "cosine"),
-        Column("", "class kept", keep=1),
-        Column("", best.metric),
-        Column("", "drop" if best.metric else ""),
-        Column("", "size"),
-    )
+    titles = (f"in {precision}", "error", "cosine", "class kept", best.metric, "drop" if best.metric else "", "size")
+    columns = [Column("", title, keep=int(title == "class kept")) for title in titles]
     size = units.byte_count(quantization.size_before)
     lines = [Line("fp32", (units.percent(0), "", "", "", _accuracy(best, best.reference_accuracy), "", size))]
     attempts = [quantization.attempts[0], best] if best != quantization.attempts[0] else [best]
@@ -115,11 +109,8 @@ def _percent(value: float | None) -> str:
 
 def _layers(quantization: Quantization, rows: int) -> Table:
     lines = [Line.from_row(layer.name, LAYERS, layer) for layer in quantization.layers[:rows]]
-    more = (
-        f" ({len(lines)} of {len(quantization.layers)}; --format json has all)"
-        if len(lines) < len(quantization.layers)
-        else ""
-    )
+    count = len(quantization.layers)
+    more = f" ({len(lines)} of {count}; --format json has all)" if len(lines) < count else ""
     return Table(f"Error of the outputs where a layer alone is quantized{more}", "layer", LAYERS, lines)
 
 

@@ -76,11 +76,8 @@ def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (),
     style = (FILES / "page.css").read_text("utf-8") + style
     allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
-    text: str = (
-        _environment()
-        .get_template("page.html")
-        .render(title=title, style=style, body=body, scripts=scripts, policy=policy, theme=theme)
-    )
+    template = _environment().get_template("page.html")
+    text: str = template.render(title=title, style=style, body=body, scripts=scripts, policy=policy, theme=theme)
     return text
 
 
@@ -172,31 +169,21 @@ def _units(heading: str) -> Any:
 
 
 def _row(line: Line) -> Any:
-    names = (
-        [name for name in ("bold", "dim", "green", "red") if name in line.style]
-        + ["ends"] * line.ends
-        + ["sums"] * line.sums
-    )
+    names = [name for name in ("bold", "dim", "green", "red") if name in line.style]
+    names += ["ends"] * line.ends + ["sums"] * line.sums
     classes = f' class="{" ".join(names)}"' if names else ""
     return _safe(classes + (f' data-depth="{min(len(line.indent) // 2, 6)}"' if line.full else ""))
 
 
 def _bars(table: Table) -> dict[int, Sequence[str]]:
     """Return a bar per cell of the drawn columns; in trees, of all columns of times."""
-    tree = any(line.full for line in table.lines)
-    places = [
-        place
-        for place, column in _columns(table)
-        if column.bars == "drawn" or (tree and column.bars and column.title and column.unit)
-    ]
-    numbers_by_place = {
-        place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in places
-    }
-    return {
-        place: [_bar(*item) for item in zip(numbers, group_maxima(table, numbers), strict=True)]
-        for place, numbers in numbers_by_place.items()
-        if sum(item is not None for item in numbers) > 1
-    }
+    tree, bars = any(line.full for line in table.lines), dict[int, Sequence[str]]()
+    for place, column in _columns(table):
+        if column.bars == "drawn" or (tree and column.bars and column.title and column.unit):
+            numbers = [None if line.sums else number(line.cells[place]) for line in table.lines]
+            if sum(item is not None for item in numbers) > 1:
+                bars[place] = [_bar(*item) for item in zip(numbers, group_maxima(table, numbers), strict=True)]
+    return bars
 
 
 def _bar(value: float | None, maximum: float) -> Any:

@@ -46,10 +46,10 @@ def height(blocks: Sequence[Table | str], width: int) -> int:
 
 def first_fitting(candidates: Iterable[Sequence[Table | str]], screen: Screen) -> list[Table | str]:
     """Return the first that fits on a screen; empty if none does."""
-    fitting = (
-        list(blocks) for blocks in candidates if height(select_columns(blocks, None), screen.width) <= screen.lines
-    )
-    return next(fitting, [])
+    for blocks in candidates:
+        if height(select_columns(blocks, None), screen.width) <= screen.lines:
+            return list(blocks)
+    return []
 
 
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
@@ -136,19 +136,17 @@ def _names(lines: Sequence[Line], width: int, fold: bool) -> Iterator[list[str]]
     names = [plain(line.name) for line in lines]
     begins = [0] * len(names)
     for _ in range(_MAX_RETRIES):
-        shown_names = [
-            _name(line, name, width, fold, begin) for line, name, begin in zip(lines, names, begins, strict=True)
-        ]
+        shown = [_name(*item, width, fold) for item in zip(lines, names, begins, strict=True)]
         alike: dict[str, list[int]] = {}
-        for at, shown in enumerate(shown_names):
-            alike.setdefault("\n".join(shown), []).append(at)
+        for at, parts in enumerate(shown):
+            alike.setdefault("\n".join(parts), []).append(at)
         clashes = [places for places in alike.values() if len({names[at] for at in places}) > 1]
         for places in clashes:
             begin = len(commonprefix([names[at] for at in places]))  # noqa: RUF071 - no paths
             begins = [begin if at in places else item for at, item in enumerate(begins)]
         if not clashes:
             break
-    yield from shown_names
+    yield from shown
 
 
 def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
@@ -162,7 +160,7 @@ def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: 
         yield (" " * GAP).join(padded).rstrip()
 
 
-def _name(line: Line, name: str, width: int, fold: bool, begin: int) -> list[str]:
+def _name(line: Line, name: str, begin: int, width: int, fold: bool) -> list[str]:
     """Return a name cut to ``width``; ``begin`` is the first character that must stay visible."""
     room = width - cell_len(line.indent)
     if fold:
@@ -244,7 +242,7 @@ def with_bars(document: Document, width: int, columns: str | None = None) -> Doc
         shown = document.fit(screen, tables=True)
         blocks = select_columns(shown, columns) if columns else shown
         return [
-            item if isinstance(item, str) or not item.lines else _draw_bars(item, width, bool(columns))
+            _draw_bars(item, width, bool(columns)) if isinstance(item, Table) and item.lines else item
             for item in blocks
         ]
 
