@@ -61,9 +61,7 @@ def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Pa
     assert re.search("inferlens profile fake:demo .* --output elsewhere", done.stdout)
 
 
-def test_backends_names_every_backend_and_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backends_names_every_backend_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     one = inferlens("backends", "onnxruntime", cwd=tmp_path).stdout
     assert "graph_optimization=all" in one
