@@ -19,6 +19,7 @@ from inferlens.record.record import ModelFacts
 from inferlens.views.load import load_chart, load_document, load_rows
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import render
+from inferlens.views.renderers.terminal import fit
 from inferlens.views.table import FORMATS, select_columns
 from tests.views.samples import CPU_MACHINE, RIGHT, WRONG, case
 
@@ -100,7 +101,7 @@ def test_the_default_output_is_one_screen_of_seven_columns(width: int) -> None:
     text = render(load_document([*records, mixed_record()], 1e-3), "table", width=width)
     assert len(text.splitlines()) <= 24
     assert max(map(len, text.splitlines())) <= width
-    (table, *_) = select_columns(load_document(records, 1e-3).fit(), None)
+    (table, *_) = select_columns(fit(load_document(records, 1e-3)), None)
     assert len(table.used()) == 6  # and the names
 
 

@@ -27,6 +27,7 @@ from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.records import headline, records_document
 from inferlens.views.renderers import render
+from inferlens.views.renderers.terminal import fit
 from inferlens.views.rows import rows
 from inferlens.views.table import Screen
 from tests.views.samples import (
@@ -504,7 +505,7 @@ def test_one_command_decides_all_that_is_open():
     text = " ".join(shown(once).replace("\\\n", "").split())
     command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
     assert f"To decide all 2: {command}" in text
-    short = records_document(once).fit(Screen(lines=4, width=100))
+    short = fit(records_document(once), Screen(lines=4, width=100))
     assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 

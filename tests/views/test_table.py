@@ -51,7 +51,7 @@ def test_columns_that_were_asked_for_and_do_not_fit_stand_beneath() -> None:
 
 
 def test_columns_that_are_asked_for_are_shown_where_a_screen_has_sentences_alone() -> None:
-    assert "2.5" in render(replace(DOCUMENT, screen=lambda _: ["The answer."]), columns="p99")
+    assert "2.5" in render(replace(DOCUMENT, tries=lambda _: [["The answer."]]), columns="p99")
 
 
 def test_all_columns_can_be_listed() -> None:

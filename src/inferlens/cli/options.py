@@ -36,92 +36,66 @@ Records = Annotated[list[Path], OptionSpec("Folders with records, at any depth, 
 Profiles = Annotated[list[Path], OptionSpec("Folders with profiles, at any depth, or profile files.")]
 
 
+# fmt: off
 class ShownOptions(Struct, kw_only=True):
     """Options of what is shown, and how."""
 
-    format: Annotated[
-        str,
-        OptionSpec(
-            f"{', '.join(FORMATS)}.",
-            (*SHOWING, "bench", "tune", "trace", "quantize", "partition", "load"),
-            names=("--format", "-f"),
-        ),
-    ] = "table"
-    json: Annotated[
-        bool,
-        OptionSpec(
-            "The same as --format json.", ("show", "bench", "tune", "ab", "load", "quantize", "partition", "backends")
-        ),
-    ] = False
-    wide: Annotated[
-        bool,
-        OptionSpec("Show all columns and values.", (*SHOWING, "bench", "compare", "trace", "partition", "backends")),
-    ] = False
-    columns: Annotated[
-        str | None,
-        OptionSpec(
-            "The columns to show, by title, with commas; 'help' lists all.", (*SHOWING, "bench", "compare", "trace")
-        ),
-    ] = None
-    top: Annotated[
-        int | None,
-        OptionSpec(
-            "Show at most this many rows of each table, the most important first; csv and json have all by default.",
-            ("show", "layers", "kernels", "roofline", "bench", "compare", "trace"),
-            default="as many as fit on a screen",
-        ),
-    ] = None
+    format: Annotated[str, OptionSpec(
+        f"{', '.join(FORMATS)}.", (*SHOWING, "bench", "tune", "trace", "quantize", "partition", "load"),
+        names=("--format", "-f"),
+    )] = "table"
+    json: Annotated[bool, OptionSpec(
+        "The same as --format json.", ("show", "bench", "tune", "ab", "load", "quantize", "partition", "backends"),
+    )] = False
+    wide: Annotated[bool, OptionSpec(
+        "Show all columns and values.", (*SHOWING, "bench", "compare", "trace", "partition", "backends"),
+    )] = False
+    columns: Annotated[str | None, OptionSpec(
+        "The columns to show, by title, with commas; 'help' lists all.", (*SHOWING, "bench", "compare", "trace"),
+    )] = None
+    top: Annotated[int | None, OptionSpec(
+        "Show at most this many rows of each table, the most important first; csv and json have all by default.",
+        ("show", "layers", "kernels", "roofline", "bench", "compare", "trace"), default="as many as fit on a screen",
+    )] = None
     bars: Annotated[bool, OptionSpec("Draw the times as bars.", (*TABLES, "show", "bench"))] = False
-    output: Annotated[
-        Path | None,
-        OptionSpec(
-            f"Write it to this file; {ENDINGS}",
-            (*TABLES, "roofline", "trace", "partition", "backends"),
-            names=("--output", "-o"),
-        ),
-    ] = None
-    file: Annotated[
-        Path | None,
-        OptionSpec(
-            f"Also write the table to this file; {ENDINGS}",
-            ("bench", "tune", "ab", "profile", "load"),
-            names=("--file", "-o"),
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool, OptionSpec("List what would be measured, and how long it may take; run nothing.", ("bench", "tune"))
-    ] = False
-    nvtx: Annotated[bool, OptionSpec("Set NVTX ranges around phases and series, for Nsight.", ("bench", "profile"))] = (
-        False
-    )
-    fail_on_busy: Annotated[
-        bool,
-        OptionSpec("Exit with code 5 instead of 0, 1 or 3 if other programs kept the machine busy.", ("ab", "compare")),
-    ] = False
+    output: Annotated[Path | None, OptionSpec(
+        f"Write it to this file; {ENDINGS}", (*TABLES, "roofline", "trace", "partition", "backends"),
+        names=("--output", "-o"),
+    )] = None
+    file: Annotated[Path | None, OptionSpec(
+        f"Also write the table to this file; {ENDINGS}", ("bench", "tune", "ab", "profile", "load"),
+        names=("--file", "-o"),
+    )] = None
+    dry_run: Annotated[bool, OptionSpec(
+        "List what would be measured, and how long it may take; run nothing.", ("bench", "tune"),
+    )] = False
+    nvtx: Annotated[bool, OptionSpec(
+        "Set NVTX ranges around phases and series, for Nsight.", ("bench", "profile"),
+    )] = False
+    fail_on_busy: Annotated[bool, OptionSpec(
+        "Exit with code 5 instead of 0, 1 or 3 if other programs kept the machine busy.", ("ab", "compare"),
+    )] = False
 
 
 class TraceOptions(Struct, kw_only=True):
     """Options of ``trace``."""
 
-    view: Annotated[
-        str, OptionSpec("overview, operators, kernels, modules, memory, steps or timeline, with commas.")
-    ] = "overview"
+    view: Annotated[str, OptionSpec(
+        "overview, operators, kernels, modules, memory, steps or timeline, with commas.",
+    )] = "overview"
     against: Annotated[Path | None, OptionSpec("The base: show what FILE gains and loses against it.")] = None
     step: Annotated[str | None, OptionSpec("Show one step, by its number.", default="all steps")] = None
-    by: Annotated[
-        str, OptionSpec("Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels).")
-    ] = "name"
-    depth: Annotated[
-        int | None,
-        OptionSpec("How deep modules are unfolded.", default="those that take most; all in CSV and JSON"),
-    ] = None
-    plot: Annotated[
-        Path | None,
-        OptionSpec(
-            "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or "
-            ".html decides the format."
-        ),
-    ] = None
+    by: Annotated[str, OptionSpec(
+        "Split the rows of a name: by shapes or stack (of operators), or by operator (of kernels).",
+    )] = "name"
+    depth: Annotated[int | None, OptionSpec(
+        "How deep modules are unfolded.", default="those that take most; all in CSV and JSON",
+    )] = None
+    plot: Annotated[Path | None, OptionSpec(
+        "Only draw the parts of each step, or the mean step of several traces, to this file; .svg, .png, .pdf or "
+        ".html decides the format.",
+    )] = None
+# fmt: on
 
 
 def fields_of(command: str, *more: type[Struct]) -> dict[str, OptionField]:
@@ -160,7 +134,8 @@ def declare(command: Callable[..., Any]) -> None:
     fields = fields_of(name, *command.more)
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     arguments = [argument(one) for one in own if one.kind is one.POSITIONAL_OR_KEYWORD]
-    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in fields]
+    known = {*fields, *(["format"] if "json" in fields else [])}  # which --json sets
+    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in known]
     declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
     signature = inspect.Signature([*arguments, *declared, *others])
     command.__signature__ = signature  # type: ignore[attr-defined]

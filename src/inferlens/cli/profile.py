@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,6 +44,7 @@ PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pd
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
+# fmt: off
 class TakeOptions(Struct, kw_only=True):
     """Options of ``profile --torch-profiler``; the warm-up is that of a plan."""
 
@@ -52,19 +52,15 @@ class TakeOptions(Struct, kw_only=True):
     skip: Annotated[int, OptionSpec("Steps not traced, before each trace.", least=0, panel=TRACES)] = 1
     active: Annotated[int, OptionSpec("Steps in a trace.", panel=TRACES)] = 3
     repeat: Annotated[int, OptionSpec("Traces of each case.", panel=TRACES)] = 1
-    stacks: Annotated[
-        bool, OptionSpec("Keep the operators' Python stacks, and the calls of modules.", panel=TRACES)
-    ] = False
+    stacks: Annotated[bool, OptionSpec(
+        "Keep the operators' Python stacks, and the calls of modules.", panel=TRACES,
+    )] = False
     memory: Annotated[bool, OptionSpec("Keep what was allocated.", panel=TRACES)] = False
     shapes: Annotated[bool, OptionSpec("Keep the shapes of the operators' inputs.", panel=TRACES)] = False
-    tensorboard: Annotated[
-        str | None,
-        OptionSpec(
-            "Write traces to this folder, in a log folder for each case, such as pytorch_bs1.",
-            metavar="DIR",
-            panel=TRACES,
-        ),
-    ] = None
+    tensorboard: Annotated[str | None, OptionSpec(
+        "Write traces to this folder, in a log folder for each case, such as pytorch_bs1.", metavar="DIR", panel=TRACES,
+    )] = None
+# fmt: on
 
 
 Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
@@ -109,7 +105,6 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.views.profiles.findings import findings_document, judge_cases
     from inferlens.views.profiles.modules import modules_document
     from inferlens.views.profiles.tables import precision_lines
-    from inferlens.views.renderers.terminal import first_fitting
 
     levels = levels_of(level)
     with Bar(screen.errors(), profiles=True) as bar:
@@ -128,12 +123,11 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
         tables = modules_document(cases, lines=lines, brief=True, command=command).blocks()
         return [*top, *(block for block in tables if sentences or not isinstance(block, str)), more]
 
-    def fitted(size: Screen) -> list[Table | str]:
-        with_sentences = (blocks(lines, sentences=True) for lines in range(size.lines, MODULES - 1, -1))
-        without = (blocks(lines, sentences=False) for lines in range(size.lines, 0, -1))
-        return first_fitting(chain(with_sentences, without), size) or blocks(MODULES, sentences=False)
+    def tries(size: Screen) -> Iterator[list[Table | str]]:
+        yield from (blocks(lines, sentences=True) for lines in range(size.lines, MODULES - 1, -1))
+        yield from (blocks(lines, sentences=False) for lines in (*range(size.lines, 0, -1), MODULES))
 
-    screen.document(Document(list, dict, screen=fitted))
+    screen.document(Document(list, dict, tries=tries))
     if file:
         screen.document(modules_document(cases), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):

@@ -378,21 +378,15 @@ def crosstab_document(
         picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
         return [*(_table(crossed, where, most, width, sentences=sentences) for crossed in result), *again, *picture]
 
-    def fitted(screen: Screen) -> list[Table | str]:
-        if top is not None:
-            return blocks(top, screen.width)
-        longest = max(len(table.lines) for table in blocks() if isinstance(table, Table))
-        fewer = [(longest, True), *((most, False) for most in range(longest, LEAST_ROWS, -1))]
-        shown = terminal.first_fitting((blocks(most, screen.width, sentences=item) for most, item in fewer), screen)
-        return shown or blocks(LEAST_ROWS, screen.width, sentences=False)
+    def tries(screen: Screen) -> Iterator[list[Table | str]]:
+        longest = top or max(len(table.lines) for table in blocks() if isinstance(table, Table))
+        yield blocks(longest, screen.width)
+        if top is None:
+            fewer = [*range(longest, LEAST_ROWS, -1), LEAST_ROWS]
+            yield from (blocks(most, screen.width, sentences=False) for most in fewer)
 
-    return Document(
-        blocks,
-        lambda: _data(result, axis),
-        lambda: _rows(result, axis),
-        title=f"By {axis} – Inferlens",
-        screen=fitted,
-    )
+    data, title = partial(_data, result, axis), f"By {axis} – Inferlens"
+    return Document(blocks, data, lambda: _rows(result, axis), title=title, tries=tries)
 
 
 def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None, *, sentences: bool = True) -> Table:

@@ -252,49 +252,6 @@ with pygraphviz.AGraph(string=sys.stdin.buffer.read().decode()) as graph:
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
 _NAMES = re.compile(r"<title>.*?</title>")  # Graphviz's titles would hide the tooltips
-_STYLE = """\
-body { max-width: none; height: 100vh; box-sizing: border-box; padding-bottom: .6rem; }
-body, main { display: flex; flex-direction: column; }
-main { flex: 1; min-height: 0; }
-figure.white { flex: 1; min-height: 0; max-height: none; margin: .6rem 0 0; overflow: hidden; }
-figure.white svg { width: 100%; height: 100%; cursor: grab; touch-action: none; }
-.node:hover { filter: drop-shadow(0 0 3px #0072B2); }
-.edge:hover path, .cluster:hover path { stroke: #0072B2; stroke-width: 2; }
-"""
-_SCRIPT = """
-const svg = document.querySelector("figure svg");
-const [width, height] = ["width", "height"].map(name => Number(svg.getAttribute(name)));
-svg.setAttribute("preserveAspectRatio", "xMidYMin meet");
-let x, y, scale, held = null;
-function show() {
-  svg.setAttribute("viewBox", [x, y, svg.clientWidth / scale, svg.clientHeight / scale].join(" "));
-}
-function fit(whole) {
-  scale = Math.min(svg.clientWidth / width, whole ? svg.clientHeight / height : 1.25);
-  [x, y] = [(width - svg.clientWidth / scale) / 2, 0];
-  show();
-}
-svg.addEventListener("pointerdown", event => { held = [event.clientX, event.clientY]; });
-window.addEventListener("pointerup", () => { held = null; });
-window.addEventListener("pointermove", event => {
-  if (!held) return;
-  x -= (event.clientX - held[0]) / scale;
-  y -= (event.clientY - held[1]) / scale;
-  held = [event.clientX, event.clientY];
-  show();
-});
-svg.addEventListener("wheel", event => {
-  event.preventDefault();
-  const old = scale;
-  scale = Math.min(Math.max(old * Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), 0.01), 20);
-  x += event.clientX / old - event.clientX / scale;
-  y += event.clientY / old - event.clientY / scale;
-  show();
-}, {passive: false});
-svg.addEventListener("dblclick", () => fit(true));
-window.addEventListener("resize", show);
-fit(false);
-"""
 
 
 def render_graphs(
@@ -321,7 +278,7 @@ def render_graphs(
     if format == "html":
         about = "Drag to move, wheel to zoom, double click to see all."
         picture = Picture("graph", "", lambda _: drawn, light_only=True)
-        return picture_page(clean_name(title), picture, about, style=_STYLE, scripts=[_SCRIPT])
+        return picture_page(clean_name(title), picture, about, name="graph")
     return _png(drawn) if format == "png" else drawn
 
 

@@ -48,7 +48,7 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.renderers.terminal import first_fitting, wrap
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.table import Block, Column, Document, Line, Screen, Table, cut_middle, plain
 
 LATE = 0.001  # seconds of lag of the generator that a note reports
@@ -152,12 +152,12 @@ def load_document(
         uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and serves(tests[0][0]) else []
         return [*(block for number in range(len(tests)) for block in test_tables(number)), *uses]
 
-    def screen(screen: Screen) -> list[Table | str]:
+    def tries(_: Screen) -> Iterator[list[Table | str]]:
         more = len(tests) - 1
         older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
         uses = [block for block in blocks()[-1:] if isinstance(block, str)]
-        choices = ([*test_tables(0, groups=groups), *older, *uses] for groups in (None, 1, 0))
-        return first_fitting(choices, screen) or [*test_tables(0, groups=0), *uses]
+        yield from ([*test_tables(0, groups=groups), *older, *uses] for groups in (None, 1, 0))
+        yield [*test_tables(0, groups=0), *uses]
 
     def data() -> dict[str, object]:
         return {
@@ -167,7 +167,7 @@ def load_document(
             "records": list(records),
         }
 
-    return Document(blocks, data, lambda: run_rows(records), title=load_title(tests[0][1][0]), screen=screen)
+    return Document(blocks, data, lambda: run_rows(records), title=load_title(tests[0][1][0]), tries=tries)
 
 
 def serves(rows: Sequence[LoadRow]) -> bool:

@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -134,9 +134,9 @@ def records_document(
     def whole() -> list[Row]:
         return with_notes(shown, runs) if runs else shown
 
-    def fitted(screen: Screen) -> list[Table | str]:
+    def tries(screen: Screen) -> Iterator[list[Table | str]]:
         if not many or LEAST_HEIGHT * len(group_rows(shown, "table")) <= screen.lines:
-            return _fit_records(whole(), where, top, screen)
+            return _tries(whole(), where, top, screen)
         # Answers say nothing of the other rows.
         named = [row for row in shown if row.place == 1 or row.fastest or row.is_reference]
         first = {row.id: row for row in with_notes(named, runs)}
@@ -156,7 +156,7 @@ def records_document(
         rows=lambda: map(row_values, whole()),
         fields=row_fields(shown),
         title=f"{shown[0].model} – Inferlens",
-        screen=None if all_runs else fitted,
+        tries=None if all_runs else tries,
     )
 
 
@@ -223,10 +223,11 @@ def headline(table: Sequence[Row]) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def _fit_records(shown: Sequence[Row], where: str, top: int | None, screen: Screen) -> list[Table | str]:
-    """Return as much as fits on a screen: all rows, else fewer, else answers alone."""
+def _tries(shown: Sequence[Row], where: str, top: int | None, screen: Screen) -> Iterator[list[Table | str]]:
+    """Yield what a screen may show: all rows, else fewer, else answers alone."""
     if top is not None:
-        return record_blocks(shown, where, top)
+        yield record_blocks(shown, where, top)
+        return
     comparisons = group_rows(shown, "comparison")
     longest = max(map(len, comparisons))
     least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
@@ -234,8 +235,8 @@ def _fit_records(shown: Sequence[Row], where: str, top: int | None, screen: Scre
     every, enough, few = range(longest, max(ran, 1) - 1, -1), range(ran - 1, least - 1, -1), range(least - 1, 0, -1)
     tries = [(most, detail) for most in every for detail in (2, 1, 0)]
     tries += [(most, detail) for some in (enough, few) for detail in (2, 1) for most in some]
-    result = (record_blocks(shown, where, most, detail) for most, detail in tries if most < screen.lines)
-    return terminal.first_fitting(result, screen) or _answers_only(shown, where, screen)
+    yield from (record_blocks(shown, where, most, detail) for most, detail in tries if most < screen.lines)
+    yield from _answers_only(shown, where, screen)
 
 
 def record_blocks(
@@ -250,8 +251,8 @@ def record_blocks(
     return [*tables, *again, *_next_commands(shown, where, profile=detail > 1)]
 
 
-def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> list[Table | str]:
-    """Return the answer of each comparison alone."""
+def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> Iterator[list[Table | str]]:
+    """Yield the answer of each comparison alone, and fewer of them."""
     lines = answers(shown, full_names=True)
 
     def first(count: int) -> list[Table | str]:
@@ -261,7 +262,7 @@ def _answers_only(shown: Sequence[Row], where: str, screen: Screen) -> list[Tabl
         busy = filter(None, [mean_load(row.machine_load for row in shown).sentence])
         return [*(line.brief for line in lines[:count]), *busy, rest, *_next_commands(shown, where)]
 
-    return terminal.first_fitting(map(first, range(min(len(lines), screen.lines), 0, -1)), screen) or first(1)
+    return map(first, range(min(len(lines), screen.lines), 0, -1))
 
 
 def records_table(
@@ -622,7 +623,7 @@ def notes_document(
         ),
         fields=("model", "case", *NOTE_FIELDS),
         title="Notes – Inferlens",
-        screen=None if all_cases else lambda screen: [_notes_head(shown), *_fit_notes(shown, paths, screen)],
+        tries=None if all_cases else lambda screen: [[_notes_head(shown), *_fit_notes(shown, paths, screen)]],
     )
 
 

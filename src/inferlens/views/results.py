@@ -366,29 +366,9 @@ def _refuse_several_models(records: Records, given: Path) -> None:
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.
 
 __all__ = [
-    "ABResult",
-    "ABSteps",
-    "Deployed",
-    "Finding",
-    "Findings",
-    "LoadedProfiles",
-    "LoadedTrace",
-    "Profile",
-    "Quantization",
-    "Record",
-    "RecordComparison",
-    "Records",
-    "Tuning",
-    "ab",
-    "ab_steps",
-    "compare",
-    "findings",
-    "load",
-    "load_profiles",
-    "load_records",
-    "load_trace",
-    "profile",
-    "quantize",
+    "ABResult", "ABSteps", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
+    "Quantization", "Record", "RecordComparison", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load",
+    "load_profiles", "load_records", "load_trace", "profile", "quantize",
 ]  # fmt: skip
 
 
@@ -404,7 +384,7 @@ def _profiles_document(loaded: LoadedProfiles) -> Document:
         tables = findings_document(judge_cases(loaded), brief=True).blocks()
         return [*tables, *modules_document(group_profiles(loaded), depth=depth, brief=True).blocks()]
 
-    return Document(lambda: blocks(MAX_DEPTH), dict, screen=lambda _: blocks(None))
+    return Document(lambda: blocks(MAX_DEPTH), dict, tries=lambda _: [blocks(None)])
 
 
 def _fields_document(result: Struct) -> Document:

@@ -193,7 +193,7 @@ class Document:
         rows: the values of CSV by their names, in the same units, if any.
         fields: the names in CSV; empty: those of the rows.
         title: title of a page.
-        screen: blocks that fit on a terminal of some size.
+        tries: blocks for a terminal of some size, the most first; the first that fit are shown, or the last.
     """
 
     blocks: Callable[[], Sequence[Table | str]]
@@ -201,7 +201,7 @@ class Document:
     rows: Callable[[], Iterable[Mapping[str, object]]] | None = None
     fields: Sequence[str] = ()
     title: str = "Inferlens"
-    screen: Callable[[Screen], Sequence[Table | str]] | None = None
+    tries: Callable[[Screen], Iterable[Sequence[Table | str]]] | None = None
 
     def csv(self) -> str:
         """Return CSV by RFC 4180; ``None`` is an empty field, and several texts are joined.
@@ -212,11 +212,6 @@ class Document:
         if self.rows is None:
             raise InferlensError("This cannot be written as CSV.", hint="--format json")
         return csv_text(self.rows(), self.fields)
-
-    def fit(self, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
-        """Return what fits on a screen; with ``tables`` all blocks, where a screen has room for sentences alone."""
-        blocks = self.screen(screen) if self.screen else self.blocks()
-        return self.blocks() if tables and all(isinstance(block, str) for block in blocks) else blocks
 
 
 def lines_and_sums(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,7 +73,7 @@ from inferlens.views.records import (
     records_table,
     remark,
 )
-from inferlens.views.renderers.terminal import first_fitting, wrap
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
@@ -130,7 +130,7 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
         data=data,
         rows=candidates,
         title=title,
-        screen=lambda screen: _fit_tuning(tuned, shown, facts, top, screen),
+        tries=lambda _: _tries(tuned, shown, facts, top),
     )
 
 
@@ -179,17 +179,17 @@ def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any
     }  # fmt: skip
 
 
-def _fit_tuning(
-    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None, screen: Screen
-) -> list[Table | str]:
-    """Return what fits on a screen: shorter names, then fewer rows."""
+def _tries(
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None
+) -> Iterable[list[Table | str]]:
+    """Return what a screen may show: all of it, shorter names, then fewer rows."""
 
     def blocks(most: int, fold: bool = True) -> list[Table | str]:
         items = _tuning_blocks(tuned, shown, facts, most)
         return [item if isinstance(item, str) else replace(item, fold=fold) for item in items]
 
     fewer = itertools.product(range(max(MIN_ROWS, len(shown)), 0, -1), (True, False))
-    return blocks(top) if top else first_fitting(itertools.starmap(blocks, fewer), screen) or blocks(1, fold=False)
+    return [blocks(top)] if top else itertools.starmap(blocks, fewer)
 
 
 def _tuning_blocks(
@@ -418,13 +418,14 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
         met = tables(finals.blocks() if records else ()) if by_speed else answers_only()
         return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in tunings)]
 
-    def fitted(screen: Screen) -> Sequence[Table | str]:
+    def tries(_: Screen) -> Iterator[Sequence[Table | str]]:
         if not by_speed:
-            return answers_only()
+            yield answers_only()
+            return
         shown = rows(records, reference)
-        tries = (tables(record_blocks(shown, None, most)) for most in range(top or len(records), 0, -1))
-        result = next(tries) if top else first_fitting(tries, screen)
-        return result or [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
+        yield from (tables(record_blocks(shown, None, most)) for most in ([top] if top else range(len(records), 0, -1)))
+        if not top:
+            yield [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
 
     return Document(
         blocks=blocks,
@@ -432,7 +433,7 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
         rows=finals.rows,
         fields=finals.fields,
         title=finals.title,
-        screen=fitted,
+        tries=tries,
     )
 
 

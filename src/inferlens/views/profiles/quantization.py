@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -11,7 +11,6 @@ from inferlens import units
 from inferlens.record.builds import Quantization, QuantizedFile, quantization_name
 from inferlens.spec.case import bare, kept_layers
 from inferlens.spec.plan import bench_words, command
-from inferlens.views.renderers.terminal import first_fitting
 from inferlens.views.table import Column, Document, Line, Screen, Table, share
 
 NAMED = 2  # layers in a sentence
@@ -47,17 +46,16 @@ def quantization_document(
             *_next_steps(quantization, name, device, brief=brief),
         ]
 
-    def fitted(screen: Screen) -> Sequence[Table | str]:
+    def tries(screen: Screen) -> Iterable[Sequence[Table | str]]:
         """Reduce layers, then outputs, then drop the long command."""
         lines, most = screen.lines, len(quantization.best.outputs)
         few = range(min(shown, lines), min(shown, LEAST) - 1, -1)
         fewer = [*((rows, None) for rows in few), *((few[-1], outputs) for outputs in range(min(most, lines), 0, -1))]
-        tries = (blocks(*item, brief=brief) for brief in (False, True) for item in fewer)
-        return first_fitting(tries, screen) or blocks(few[-1], 1, brief=True)
+        return (blocks(*item, brief=brief) for brief in (False, True) for item in fewer)
 
     return Document(
         lambda: blocks(shown),
-        screen=fitted,
+        tries=tries,
         data=lambda: quantization,
         rows=lambda: (
             dict(zip(FIELDS, (layer.name, " ".join(layer.kinds), layer.share, layer.error), strict=True))

@@ -14,7 +14,7 @@ import msgspec
 
 from inferlens.errors import check_choice
 from inferlens.views.renderers.html import render_html
-from inferlens.views.renderers.terminal import render_terminal
+from inferlens.views.renderers.terminal import fit, render_terminal
 from inferlens.views.table import (
     FORMATS,
     SCREEN,
@@ -65,7 +65,7 @@ def render(
         return document.csv()
     if format == "json":
         return json_text(document.data())
-    shown = document.fit(Screen(lines, width), tables=bool(columns)) if format == "table" else document.blocks()
+    shown = fit(document, Screen(lines, width), tables=bool(columns)) if format == "table" else document.blocks()
     every_column = wide or format == "html"  # pages show wide columns on request
     blocks = shown if every_column and not columns else select_columns(shown, columns)
     if wide or columns:

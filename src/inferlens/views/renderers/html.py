@@ -45,35 +45,33 @@ def render_report(report: Report) -> str:
 
 def _page_of(title: str, blocks: Sequence[Block], links: str = "") -> str:
     body = f"{_head(title, links)}<main>{fragment(blocks, _ROWS)}</main>"
-    return page(title, body, scripts=[script()])
+    return page(title, body)
 
 
 def _head(title: str, links: str = "") -> str:
     return f'<header><h1>{_escape(title)}</h1></header>\n<nav aria-label="sections">{links}</nav>\n'
 
 
-def script() -> str:
-    return (FILES / "page.js").read_text("utf-8")
+def _file(name: str) -> str:
+    return (FILES / name).read_text("utf-8")
 
 
-def picture_page(
-    title: str, picture: Picture, about: str = "", *, style: str = "", scripts: Sequence[str] = (), theme: str = ""
-) -> str:
-    """Return the page of one picture; ``theme`` defaults to the system's."""
+def picture_page(title: str, picture: Picture, about: str = "", *, name: str = "", theme: str = "") -> str:
+    """Return the page of one picture; ``name`` and ``theme`` are as of :func:`page`."""
     body = f'{_head(title)}<main>{fragment([picture])}<p class="soft">{_escape(about)}</p></main>'
-    return page(f"{title} – Inferlens", body, style=style, scripts=[*scripts, script()], theme=theme)
+    return page(f"{title} – Inferlens", body, name=name, theme=theme)
 
 
-def page(title: str, body: str, *, style: str = "", scripts: Sequence[str] = (), theme: str = "") -> str:
+def page(title: str, body: str, *, name: str = "", theme: str = "") -> str:
     """Return one HTML file. Its policy forbids requests and foreign styles and scripts.
 
     Args:
         body: HTML, escaped already.
-        style: what it has besides ``page.css``.
-        scripts: JavaScript, which stands at its end.
+        name: of the style and the script that it has besides those of every page.
         theme: ``light`` or ``dark`` to begin with; empty: the system's.
     """
-    style = (FILES / "page.css").read_text("utf-8") + style
+    style = _file("page.css") + (_file(f"{name}.css") if name else "")
+    scripts = [*([_file(f"{name}.js")] if name else []), _file("page.js")]
     allowed = [f"style-src {_digest(style)}", f"script-src {' '.join(map(_digest, scripts))}"]
     policy = "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
     template = _environment().get_template("page.html")
@@ -92,8 +90,7 @@ def fragment(blocks: Sequence[Block], max_rows: int | None = None, level: int = 
 
 def notebook_html(blocks: Sequence[Block]) -> str:
     """Return blocks as HTML with a style for notebooks."""
-    style = (FILES / "notebook.css").read_text("utf-8")
-    return f'<div class="inferlens"><style>{style}</style>{fragment(blocks, level=4)}</div>'
+    return f'<div class="inferlens"><style>{_file("notebook.css")}</style>{fragment(blocks, level=4)}</div>'
 
 
 @cache

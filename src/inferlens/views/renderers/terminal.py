@@ -6,7 +6,7 @@ The same document gives the same text on every terminal of the same width; nothi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from os.path import commonprefix
 
@@ -44,12 +44,13 @@ def height(blocks: Sequence[Table | str], width: int) -> int:
     return len(render_terminal(Document(lambda: blocks, dict), width).splitlines())
 
 
-def first_fitting(candidates: Iterable[Sequence[Table | str]], screen: Screen) -> list[Table | str]:
-    """Return the first that fits on a screen; empty if none does."""
-    for blocks in candidates:
-        if height(select_columns(blocks, None), screen.width) <= screen.lines:
-            return list(blocks)
-    return []
+def fit(document: Document, screen: Screen = SCREEN, *, tables: bool = False) -> Sequence[Table | str]:
+    """Return what fits on a screen; with ``tables`` all blocks, where a screen has room for sentences alone."""
+    blocks: Sequence[Table | str] = ()
+    for blocks in document.tries(screen) if document.tries else [document.blocks()]:
+        if not document.tries or height(select_columns(blocks, None), screen.width) <= screen.lines:
+            break
+    return document.blocks() if tables and all(isinstance(block, str) for block in blocks) else blocks
 
 
 def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
@@ -239,14 +240,14 @@ def with_bars(document: Document, width: int, columns: str | None = None) -> Doc
     """
 
     def drawn(screen: Screen) -> list[Table | str]:
-        shown = document.fit(screen, tables=True)
+        shown = fit(document, screen, tables=True)
         blocks = select_columns(shown, columns) if columns else shown
         return [
             _draw_bars(item, width, bool(columns)) if isinstance(item, Table) and item.lines else item
             for item in blocks
         ]
 
-    return replace(document, blocks=lambda: drawn(SCREEN), screen=drawn)
+    return replace(document, blocks=lambda: drawn(SCREEN), tries=lambda screen: [drawn(screen)])
 
 
 def bar(share: float, width: int) -> str:
