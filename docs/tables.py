@@ -22,9 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inferlens import cli, load_records
+from inferlens import load_records
 from inferlens.backends import BACKENDS
 from inferlens.cli.backends import option_rows
+from inferlens.cli.main import main
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, drop, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.renderers import render
@@ -60,7 +61,7 @@ def printed(*words: str) -> str:
     sys.argv = ["inferlens", *words]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            cli.main()
+            main()
     except SystemExit as error:
         if error.code:
             raise RuntimeError(shlex.join(sys.argv)) from error

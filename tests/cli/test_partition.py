@@ -11,7 +11,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.builds import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
-from inferlens.views.graph import PartitionResult, distinguish_cases, partition_document
+from inferlens.views.partition import PartitionResult, distinguish_cases, partition_document
 from inferlens.views.renderers import render
 
 

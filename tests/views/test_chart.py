@@ -1,10 +1,11 @@
-"""Latency against the error or the memory: which points are there, and which the line joins."""
+"""Charts of records: what they say, what is drawn, and which points the line joins."""
 
 from __future__ import annotations
 
 import html
 import re
 import xml.dom.minidom
+from itertools import combinations
 
 import pytest
 
@@ -19,10 +20,14 @@ from tests.views.samples import case, cpu_records, failure, gpu_records, io_reco
 from tests.views.test_rows import open_race
 
 
+def texts(drawn: str) -> list[str]:
+    """What a picture says, text by text."""
+    found = re.findall(r"<text[^>]*>(.*?)</text>", drawn, re.DOTALL)
+    return [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()) for text in found]
+
+
 def texts_of_chart(records, **options) -> list[str]:
-    """What a chart says, text by text."""
-    drawn = re.findall(r"<text[^>]*>(.*?)</text>", Chart(**options).render(records), re.DOTALL)
-    return [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()) for text in drawn]
+    return texts(Chart(**options).render(records))
 
 
 def ways(count: int, **fields):
@@ -39,15 +44,10 @@ def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
     assert any(text.startswith(start) for text in drawn)
     assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
     assert "resnet18, fastest: tensorrt fp16 everywhere (probably)" in texts_of_chart(gpu_records())
+    turns = [(turn, series(0.01 * (1 + 1e-4 * turn), spread=0.01)) for turn in range(5)]
     near = [
-        record(
-            case(name),
-            samples=series(0.01 * (1 + 1e-4 * turn), spread=0.01),
-            repeat=turn,
-            repeats=5,
-            id=f"{name}{turn}",
-        )
-        for turn in range(5)
+        record(case(name), samples=samples, repeat=turn, repeats=5, id=f"{name}{turn}")
+        for turn, samples in turns
         for name in ("pytorch", "openvino")
     ]
     assert "resnet18: FASTEST · pytorch · 10.0 ms · as fast: openvino 10.0 ms" in texts_of_chart(near)
@@ -115,15 +115,23 @@ def test_no_text_overlaps_another_or_leaves_the_picture(count):
     found = Chart().render([*records, failure(case("torch_compile:reduce-overhead"), "out of memory")])
     wide, high = (float(group) for group in re.search(r'width="([\d.]+)" height="([\d.]+)"', found).groups())
     assert found.count("<text")
-    boxes = list(boxes_of(xml.dom.minidom.parseString(found).documentElement))
-    for number, (left, top, right, bottom, text) in enumerate(boxes):
-        assert left >= 0, text
-        assert top >= 0, text
-        assert right <= wide, text
-        assert bottom <= high, text
-        for box in boxes[number + 1 :]:
-            apart = right <= box[0] or box[2] <= left or bottom <= box[1] or box[3] <= top
-            assert apart, (text, box[4])
+    boxes = boxes_in(found)
+    outside = [text for left, top, right, bottom, text in boxes if min(left, top) < 0 or right > wide or bottom > high]
+    assert outside == []
+    assert overlapping(boxes) == []
+
+
+def boxes_in(drawn: str):
+    return list(boxes_of(xml.dom.minidom.parseString(drawn).documentElement))
+
+
+def overlapping(boxes) -> list[tuple[str, str]]:
+    """Return the texts that lie on one another."""
+    return [
+        (one[4], other[4])
+        for one, other in combinations(boxes, 2)
+        if one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+    ]
 
 
 def boxes_of(node, across=0.0, down=0.0):
@@ -198,11 +206,6 @@ def points():
     return [*found, wrong, failure(case("torchscript:trace"), "crashed")]
 
 
-def texts(drawn: str) -> list[str]:
-    found = re.findall(r"<text[^>]*>(.*?)</text>", drawn, re.DOTALL)
-    return [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()) for text in found]
-
-
 def test_the_ways_that_matter_are_named_and_what_is_wrong_says_so():
     said = texts(render_points(points(), "error", "svg"))
     for text in (
@@ -233,12 +236,8 @@ def test_where_more_is_better_the_line_rises():
 def test_no_label_lies_on_another_one():
     streams = [case("openvino", options={"streams": number}) for number in range(12)]
     near = [record(of, median=10.1e-3, agreement=with_error(6e-7)) for of in streams]
-    drawn = xml.dom.minidom.parseString(render_points([*points(), *near], "error", "svg")).documentElement
-    boxes = [box for box in boxes_of(drawn) if "fp32" in box[-1] or "int8" in box[-1]]
-    for number, (left, top, right, bottom, text) in enumerate(boxes):
-        for box in boxes[number + 1 :]:
-            apart = right <= box[0] or box[2] <= left or bottom <= box[1] or box[3] <= top
-            assert apart, (text, box[4])
+    boxes = boxes_in(render_points([*points(), *near], "error", "svg"))
+    assert overlapping([box for box in boxes if "fp32" in box[-1] or "int8" in box[-1]]) == []
 
 
 def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():

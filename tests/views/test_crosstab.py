@@ -29,18 +29,12 @@ CARD = Environment(cpu="AMD EPYC 9654", cpu_threads=16, gpus=(Gpu(name="NVIDIA H
 def quantized():
     """Two runtimes in two precisions, a third one that is wrong in int8, and a fourth that cannot quantize."""
     speeds = {("pytorch", "fp32"): 20, ("pytorch", "int8"): 16, ("openvino", "fp32"): 15, ("openvino", "int8"): 5}
-    records = [
-        record
-        for (name, precision), seconds in speeds.items()
-        for record in ran(case(name, precision=precision), seconds * 1e-3, agreement=OF[precision])
-    ]
-    records += ran(case("torch_compile:default"), 30e-3)
+    records = []
+    for (name, precision), seconds in speeds.items():
+        records += ran(case(name, precision=precision), seconds * 1e-3, agreement=OF[precision])
+    records += ran(case("torch_compile:default"), 30e-3) + ran(case("torchscript:trace"), 25e-3)
     records += ran(case("torch_compile:default", precision="int8"), 4.44e-3, agreement=WRONG)
-    records += [
-        *ran(case("torchscript:trace"), 25e-3),
-        failure(case("torchscript:trace", precision="int8"), "unsupported"),
-    ]
-    return records
+    return [*records, failure(case("torchscript:trace", precision="int8"), "unsupported")]
 
 
 def lines_of(records, axis, **how):
@@ -73,10 +67,9 @@ def rated():
     """The same, evaluated on 100 samples: int8 misses five that fp32 hits."""
     for one in quantized():
         hits = (1.0,) * (95 if one.case.precision == "int8" else 100) + (0.0,) * (5 * (one.case.precision == "int8"))
-        worth = Accuracy(
-            data="a", metric="top-1", count=100, values=hits, reference="pytorch fp32", reference_values=(1.0,) * 100
-        )
-        yield msgspec.structs.replace(one, accuracy=worth if one.status == "ok" else None)
+        about = {"data": "a", "metric": "top-1", "count": 100, "reference": "pytorch fp32"}
+        accuracy = Accuracy(**about, values=hits, reference_values=(1.0,) * 100)
+        yield msgspec.structs.replace(one, accuracy=accuracy if one.status == "ok" else None)
 
 
 def test_what_a_precision_costs_is_its_drop_in_accuracy_where_that_was_measured():
@@ -167,10 +160,8 @@ def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way
 
 
 def test_a_file_and_the_same_quantized_stand_in_one_line():
-    records = [
-        *ran(case("openvino", model="onnx:a.onnx"), 9e-3),
-        *ran(case("openvino", model="onnx:a.int8.onnx", precision="int8"), 3e-3),
-    ]
+    quantized = case("openvino", model="onnx:a.int8.onnx", precision="int8")
+    records = [*ran(case("openvino", model="onnx:a.onnx"), 9e-3), *ran(quantized, 3e-3)]
     text = shown(records, "model")
     assert "a.int8.onnx against a.onnx: 3.00x" in text
     assert "compared with its own reference" in " ".join(text.split())
@@ -214,12 +205,10 @@ def test_the_command_says_what_may_be_asked_for(tmp_path: Path):
 
 
 def test_many_models_fit_on_a_screen():
-    records = [
-        record
-        for number in range(40)
-        for precision in ("fp32", "int8")
-        for record in ran(case(model=f"timm:model{number}", precision=precision), 1e-3, processes=1)
-    ]
+    records = []
+    for number in range(40):
+        for precision in ("fp32", "int8"):
+            records += ran(case(model=f"timm:model{number}", precision=precision), 1e-3, processes=1)
     text = shown(records, "precision")
     assert len(text.splitlines()) <= 24
     assert "more rows" in text

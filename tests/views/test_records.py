@@ -232,10 +232,8 @@ def three() -> list[Record]:
 
 
 def many() -> list[Record]:
-    warned = [
-        Warning(f"code-{letter}", f"The {letter} of it is wrong {'in words ' * 9}", "Mend it.")
-        for letter in "abcdefghijkl"
-    ]
+    text = "The {} of it is wrong " + "in words " * 9
+    warned = [Warning(f"code-{letter}", text.format(letter), "Mend it.") for letter in "abcdefghijkl"]
     return [record(case(f"backend{place}"), warnings=(warning,)) for place, warning in enumerate(warned)]
 
 
@@ -268,9 +266,8 @@ def test_as_data(tmp_path: Path) -> None:
     found = {one["label"]: [(item["code"], item["level"]) for item in one["warnings"]] for one in data["cases"]}
     assert found["onnxruntime:cpu fp32 batch 1 cpu"] == [("wrong-outputs", "changes")]
     assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
-    table = list(
-        csv.DictReader(io.StringIO(inferlens("show", ".", "--view", "notes", "--format", "csv", cwd=tmp_path).stdout))
-    )
+    lines = inferlens("show", ".", "--view", "notes", "--format", "csv", cwd=tmp_path).stdout
+    table = csv.DictReader(io.StringIO(lines))
     assert [row["code"] for row in table if row["level"] == "changes"] == ["wrong-outputs"]
     assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")

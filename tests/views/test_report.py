@@ -99,11 +99,7 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 
 
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
-    records = [
-        gpu_record
-        for gpu_record in gpu_records((1, 32))
-        if (gpu_record.case.backend, gpu_record.case.batch) != ("tensorrt", 32)
-    ]
+    records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
     said = html.fragment(list(answer_section(load_inputs([kept(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
@@ -150,9 +146,8 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
 def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
     paths = traces_under(EXAMPLES / "traces")
     ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
-    assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= {
-        difference.title for difference in trace_differences([*load_traces(paths)])
-    }
+    titles = {difference.title for difference in trace_differences([*load_traces(paths)])}
+    assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= titles
 
 
 def test_steps_of_a_trace_add_up() -> None:
@@ -326,11 +321,8 @@ def column(table: Any, place: int) -> list[str]:
 
 
 def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
-    blocks = [
-        item
-        for item in comparison_section(load_inputs([kept(tmp_path / "r", gpu_records((1, 8)))]))
-        if isinstance(item, Table)
-    ]
+    section = comparison_section(load_inputs([kept(tmp_path / "r", gpu_records((1, 8)))]))
+    blocks = [item for item in section if isinstance(item, Table)]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
     tab, troubles = opened(browser, tmp_path, made)
     table = tab.locator("#comparison table").first
@@ -361,9 +353,8 @@ def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table() -> 
 def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:
     columns = [Column(name, name, wide=name == "e") for name in "abcde"]
     lines = [Line.from_row(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
-    tab, troubles = opened(
-        browser, tmp_path, html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
-    )
+    page = html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
+    tab, troubles = opened(browser, tmp_path, page)
     rows = tab.locator("tbody tr:visible")
     assert rows.count() == 300
     tab.get_by_label("filter rows").fill("row 349")

@@ -185,8 +185,7 @@ def partition(
     from inferlens.execution.deploy import able
     from inferlens.execution.deploy import cases as cases_of
     from inferlens.execution.deploy import partition as divide
-    from inferlens.views.graph import PartitionResult
-    from inferlens.views.graph import partition_document as of_partitions
+    from inferlens.views.partition import PartitionResult, partition_document
 
     check_choice("format", format, FORMATS)
     format = screen.format_of(format, output)
@@ -204,6 +203,6 @@ def partition(
     if len(failures) == len(answers):
         raise failures[0]
     defaults = {name: default for name, _, default, _ in option_rows(BACKENDS.get(cases[0].backend))}
-    screen.document(of_partitions(answers, wide=wide, defaults=defaults), format, wide=wide, output=output)
+    screen.document(partition_document(answers, wide=wide, defaults=defaults), format, wide=wide, output=output)
     if failures:
         raise typer.Exit(2)

@@ -47,8 +47,9 @@ from inferlens.views.chart import (
     points_chart,
     records_chart,
 )
-from inferlens.views.graph import PartitionResult, distinguish_cases, partition_blocks, render_graphs
+from inferlens.views.graph import render_graphs
 from inferlens.views.load import load_answers, load_section
+from inferlens.views.partition import PartitionResult, distinguish_cases, partition_blocks
 from inferlens.views.picture import (
     PALETTE,
     Box,

@@ -30,23 +30,23 @@ STUDY_COLUMNS = ("latency", "items/s", "speed-up", "build", "memory", "outputs",
 
 def study_document(study: Study, where: str) -> Document:
     shown = _study_rows(study)
+    pairs = list(zip(study.values, shown, strict=True))
+
+    def data() -> dict[str, Any]:
+        values = [
+            {"value": value.value, "is_default": value.is_default, "verdict": value.verdict or None, "row": row}
+            for value, row in pairs
+        ]
+        return {
+            "schema": STUDY_SCHEMA, "knob": study.request.name, "default": study.request.default,
+            "answer": study_answer(study), "threshold": study.threshold,
+            "machine_load": mean_load(row.machine_load for row in shown), "values": values,
+        }  # fmt: skip
+
     return Document(
-        blocks=lambda: [_study_table(study, shown, where)],
-        data=lambda: {
-            "schema": STUDY_SCHEMA,
-            "knob": study.request.name,
-            "default": study.request.default,
-            "answer": study_answer(study),
-            "threshold": study.threshold,
-            "machine_load": mean_load(row.machine_load for row in shown),
-            "values": [
-                {"value": value.value, "is_default": value.is_default, "verdict": value.verdict or None, "row": row}
-                for value, row in zip(study.values, shown, strict=True)
-            ],
-        },
-        rows=lambda: (
-            {"value": value.value, **row_values(row)} for value, row in zip(study.values, shown, strict=True)
-        ),
+        lambda: [_study_table(study, shown, where)],
+        data,
+        lambda: ({"value": value.value, **row_values(row)} for value, row in pairs),
         fields=["value", *row_fields(shown)],
         title=study_answer(study),
     )

@@ -1,4 +1,4 @@
-"""What the tables of layers, kernels, modules and floors share: names, units, sources of times, and their documents."""
+"""Names, units, sources of times and documents that the tables of layers, kernels, modules and floors share."""
 
 from __future__ import annotations
 
