@@ -24,8 +24,8 @@ from typing import Any
 
 from inferlens import load_records
 from inferlens.backends import BACKENDS
+from inferlens.cli import main as program
 from inferlens.cli.backends import option_rows
-from inferlens.cli.main import main
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, drop, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.renderers import render
@@ -61,7 +61,7 @@ def printed(*words: str) -> str:
     sys.argv = ["inferlens", *words]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            main()
+            program.main()
     except SystemExit as error:
         if error.code:
             raise RuntimeError(shlex.join(sys.argv)) from error
