@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from inferlens.record.load import Limit, LoadRecord
 from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.views.samples import WRONG
-from tests.views.test_load import load_race, load_record, mixed_record, saved_loads
+from tests.views.test_load import load_race, load_record, load_run, mixed_record, saved_loads
 
 
 def rounds(capacity: float, name: str = "a", **fields: object) -> list[LoadRecord]:
@@ -57,6 +58,19 @@ def test_a_side_that_keeps_no_rate_or_answers_wrongly_did_not_run(tmp_path: Path
     for side, words in (("b", "wrong"), ("c", "not measured")):
         done = inferlens("compare", "a", side, "--threshold", "5%", cwd=tmp_path)
         assert (done.returncode, words in done.stdout) == (4, True), done.stdout
+
+
+def test_a_busy_machine_can_be_an_exit_code(tmp_path: Path) -> None:
+    for name, others in (("a", 0.0), ("b", 1.4)):
+        runs = (load_run(100.0, 100.0, others=others),)
+        records = [msgspec.structs.replace(one, runs=runs, capacity=100.0) for one in rounds(100.0, name)]
+        saved_loads(tmp_path / name, records)
+    quiet = inferlens("compare", "a", "b", cwd=tmp_path)
+    assert (quiet.returncode, "Of the candidate alone: Other programs used 1.4 of 16 CPUs." in quiet.stdout) == (
+        0,
+        True,
+    )
+    assert inferlens("compare", "a", "b", "--fail-on-busy", cwd=tmp_path).returncode == 5
 
 
 def test_load_tests_of_other_traffic_are_not_compared(tmp_path: Path) -> None:

@@ -123,6 +123,7 @@ def test_json_has_the_rows_and_csv_a_line_for_each_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({"runs": (load_run(100.0, 100.0, others=1.4, lag=0.02),)}, "other programs used 1.4 CPUs"),
         ({"agreement": None}, "the answers were not compared with a reference"),
         ({"runs": (load_run(100.0, 100.0, lag=0.02),)}, "the generator was up to 20.0 ms late"),
         ({"runs": (load_run(100.0, 100.0, answered=500),)}, "only 500 requests at that rate"),

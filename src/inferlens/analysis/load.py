@@ -12,9 +12,11 @@ from pathlib import Path
 
 import msgspec
 
+from inferlens.analysis.interference import OTHERS_BUSY
 from inferlens.errors import InferlensError
 from inferlens.record.files import files_under
 from inferlens.record.load import LoadRecord
+from inferlens.record.machine import CpuSamples, MachineLog, Marks
 from inferlens.record.record import Environment, Measurement, Record, machine_name
 from inferlens.record.store import RECORD, LoadedRecords
 from inferlens.spec.case import Budget
@@ -161,7 +163,11 @@ def as_record(load: LoadRecord) -> Record:
     """Return a record whose throughput is the capacity, so that everything that compares records takes it."""
     sample = Measurement(metric="throughput", unit="calls/s", clock="load test", samples=(load.capacity,))
     shared = {name: getattr(load, name) for name in ("id", "created", "case", "status", "reason", "hint", "model")}
+    others, environment = load.run and load.run.others, load.environment or Environment()
+    cpu = CpuSamples(times=(0.0, 1.0), busy=(None, None), others=(None, others), steal=(None, None))
+    marks = Marks(count=1, disturbed=(0,), touched={"cpu busy": 1}) if (others or 0.0) >= OTHERS_BUSY else None
     return Record(
-        **shared, run=str(traffic_key(load)), environment=load.environment or Environment(), agreement=load.agreement,
-        budget=Budget(mode="throughput", iterations=1), measurements=(sample,), repeat=load.round, memory=load.memory,
+        **shared, run=str(traffic_key(load)), environment=environment, agreement=load.agreement, repeat=load.round,
+        budget=Budget(mode="throughput", iterations=1), measurements=(sample,), window_marks=marks, memory=load.memory,
+        machine=None if others is None else MachineLog(interval=1.0, cpu=cpu, cpus=environment.cpu_threads),
     )  # fmt: skip

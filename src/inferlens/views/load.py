@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from inferlens.analysis.interference import OTHERS_BUSY
 from inferlens.analysis.load import best_rounds, capacity_race, load_tests
 from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
@@ -270,6 +271,8 @@ def open_question(best: LoadRow, open_rows: Sequence[LoadRow]) -> list[str]:
     reason = ""
     if open_rows:
         reason = f"{open_rows[0].name} may serve more: a longer --budget adds rounds."
+    elif run and (run.others or 0.0) >= OTHERS_BUSY:
+        reason = f"other programs used {digits(run.others or 0.0, 2)} CPUs: measure on a quieter machine."
     elif run and is_late(run, record):
         reason = f"the generator was up to {latency(run.lag)} late (p99): measure on a quieter machine."
     elif record.agreement is None or record.agreement.agrees is None:
