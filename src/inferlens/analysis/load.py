@@ -163,7 +163,8 @@ def as_record(load: LoadRecord) -> Record:
     """Return a record whose throughput is the capacity, so that everything that compares records takes it."""
     sample = Measurement(metric="throughput", unit="calls/s", clock="load test", samples=(load.capacity,))
     shared = {name: getattr(load, name) for name in ("id", "created", "case", "status", "reason", "hint", "model")}
-    others, environment = load.run and load.run.others, load.environment or Environment()
+    others = load.run.others if load.run else None
+    environment = load.environment or Environment()
     cpu = CpuSamples(times=(0.0, 1.0), busy=(None, None), others=(None, others), steal=(None, None))
     marks = Marks(count=1, disturbed=(0,), touched={"cpu busy": 1}) if (others or 0.0) >= OTHERS_BUSY else None
     return Record(
