@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
 from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read_side
@@ -141,10 +141,10 @@ def _measure(
         models = model_handles(sides, example, stack)
         words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
         plans, pair = planned_pair(sides, models, words)
-        budget = msgspec.structs.replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
+        budget = replace(plans[0].budget, threshold=rule.threshold, level=rule.level)
         observer.planned(pair)
         scheduler = stack.enter_context(
-            open_scheduler(msgspec.structs.replace(plans[0], budget=budget), observer, pair, live_files(*models))
+            open_scheduler(replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )
         outputs = compared_outputs(pair, scheduler.references.of)
         return ABRun(scheduler, pair, rule, on_round, begin, outputs).run()
@@ -353,7 +353,7 @@ def model_handles(sides: Sequence[SideSpec], example: Any, stack: ExitStack) -> 
         return [one, one]
     other = stack.enter_context(model_handle(b, example if live[1] or not live[0] else None))
     if one.infos and other.infos and one.spec == other.spec:  # two modules of one class
-        info = msgspec.structs.replace(other.infos[0], spec=f"{other.spec} (B)")
+        info = replace(other.infos[0], spec=f"{other.spec} (B)")
         other = dataclasses.replace(other, spec=info.spec, infos=[info])
     return [one, other]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import Absence, Capabilities, merge_capabilities
@@ -101,7 +101,7 @@ def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabiliti
     check_words(plan)
     model.check(plan.trust)
     here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
-    plan = msgspec.structs.replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
+    plan = replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
     return [case for feed in feeds(plan, model) for case, _ in _cases(plan, model, feed, capabilities)]
 
 
@@ -139,9 +139,9 @@ def _cases(
                     yield from list(_recommended(case, model, capabilities[backend])) or [(case, "")]
                     continue
                 for options in itertools.product(*own.values()):
-                    given = msgspec.structs.replace(case, options=dict(zip(own, options, strict=True)))
+                    given = replace(case, options=dict(zip(own, options, strict=True)))
                     parsed = BACKENDS.get(backend).parse_options(given)  # with the types that the backend gives them
-                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in own}), ""
+                    yield replace(case, options={name: getattr(parsed, name) for name in own}), ""
 
 
 def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str]]:
@@ -155,17 +155,17 @@ def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tu
         if one.variant not in usable or (model.origin and one.variant != case.variant):
             continue
         if one.fits(case, convolutional=model.convolutional):
-            way = msgspec.structs.replace(case, variant=one.variant, options=one.options)
+            way = replace(case, variant=one.variant, options=one.options)
             if one.fixed_shapes and dynamic:
                 note = f"In place of {way.options_label}, which needs fixed shapes."
-                yield msgspec.structs.replace(way, options={}), note
+                yield replace(way, options={}), note
             else:
                 yield way, ""
 
 
 def _fallback(one: PlannedCase, plan: Plan, planned: Mapping[str, PlannedCase]) -> PlannedCase | None:
     """Return the plain way of a case whose options are recommended ones, if the plan does not have it."""
-    plain = msgspec.structs.replace(one.case, options={})
+    plain = replace(one.case, options={})
     if plain.digest in planned or any(name.startswith(f"{plain.backend}.") for name in plan.option):
         return None
     return PlannedCase(plain, one.model, None, f"In place of {one.case.options_label}, which did not run right.")
@@ -367,7 +367,7 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     """Return the models of the plan and the capabilities of its backends, for all of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
-    plans = [msgspec.structs.replace(plan, python=(python,)) for python in plan.python] or [plan]
+    plans = [replace(plan, python=(python,)) for python in plan.python] or [plan]
     return probe_plans(plans, [model] * len(plans))
 
 
@@ -385,7 +385,7 @@ def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> 
         probing = {python: pool.submit(probe, names, python) for python in pythons}
         for plan, model in zip(plans, models, strict=True):
             asked = plan.model, plan.checkout
-            plan = msgspec.structs.replace(plan, model=specs.get(asked, plan.model))
+            plan = replace(plan, model=specs.get(asked, plan.model))
             key = plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
             if key not in checked:
                 checked[key] = _infos_or_error(plan, model)
@@ -430,10 +430,10 @@ def load_model_info(plan: Plan, model: ModelHandle | None = None) -> list[ModelI
     python = "".join(plan.python[:1])
     job = LookupJob(names=plan.model, place=plan.checkout, interpreter=python, plan=plan, checks=True)
     if model and model.infos:
-        job = msgspec.structs.replace(job, known=model.infos, live=model.live)
+        job = replace(job, known=model.infos, live=model.live)
     outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
     if not outcome.answered:  # a model that ends the process may do so in a case: the row has the reason
-        job = msgspec.structs.replace(job, checks=False)
+        job = replace(job, checks=False)
         outcome = child.launch("models", job, list[ModelInfo], timeout=TIMEOUT)
     return outcome.value(f"Looking up {', '.join(plan.model)} failed")
 
@@ -459,7 +459,7 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
 
 def _with_hints(can: Capabilities, python: str) -> Capabilities:
     """Return capabilities with hints for the environment of an interpreter."""
-    replace, hint = msgspec.structs.replace, environment.in_environment
+    hint = environment.in_environment
     return replace(can, absent=tuple(replace(one, hint=hint(python, one.hint)) for one in can.absent))
 
 
@@ -467,7 +467,7 @@ def environment_by(python: str) -> Environment:
     """Return the environment of an interpreter; if it cannot tell, the machine alone."""
     outcome = child.launch("environment", NamesJob(interpreter=python), Environment, timeout=TIMEOUT)
     machine = environment.collect
-    return outcome.result.value or msgspec.structs.replace(machine(), python="", inferlens="", libraries={})
+    return outcome.result.value or replace(machine(), python="", inferlens="", libraries={})
 
 
 # The tasks, which run in child processes.

@@ -26,8 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.availability import is_installed
@@ -124,7 +124,7 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
     """Let the backend of ``case`` build an engine ``builds`` times and write one to ``path``, as :func:`save` does."""
     result = write_with(path, "build", FileJob, BuildReport, Builder, case, builds=builds, **more)
     assert result.value
-    return msgspec.structs.replace(result, value=msgspec.structs.replace(result.value, path=str(path)))
+    return replace(result, value=replace(result.value, path=str(path)))
 
 
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:
@@ -265,7 +265,7 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
     if not record.ranked and record.agreement:
         raise InferlensError(f"The outputs of {label} are wrong: {record.agreement.reason}.", hint="another case")
     backend = BACKENDS.get(record.case.backend)()
-    case = msgspec.structs.replace(record.case, io="device", cold=False, rotate=False, depth=None, python="")
+    case = replace(record.case, io="device", cold=False, rotate=False, depth=None, python="")
     folder = folder.resolve()
     file = _compiled(record, folder, backend, rebuild=rebuild)
     quantized = any(phase.name == "quantize" for phase in record.phases)
@@ -281,7 +281,7 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
         own = any((one.variant, one.device) == (case.variant, case.device) for one in able)
         other = next((one.variant for one in able if one.device == case.device), case.variant)
         variant = case.variant if own else other
-        case = msgspec.structs.replace(case, model=info.spec, variant=variant, weights=None, inputs=(), batch=None)
+        case = replace(case, model=info.spec, variant=variant, weights=None, inputs=(), batch=None)
     elif not graph and model and model.infos:
         (info,) = model.infos
     elif not graph:
@@ -294,9 +294,9 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
             )
         path = _whole(record, folder, "model", rebuild=rebuild)
         info = resolve.find(str(path or case.model))
-        case = msgspec.structs.replace(case, model=info.spec)
+        case = replace(case, model=info.spec)
     if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
-        case = msgspec.structs.replace(case, calibration="")
+        case = replace(case, calibration="")
     live = Path(model.live) if model and model.live else None
     return LoadPlan(record, folder, backend, case, info, folder if graph else None, live)
 
@@ -430,7 +430,7 @@ def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **
     compiled or quantized before is its own reference: the original need not be there, and its record says that it was
     right. Raises InferlensError if the script fails, or an output is wrong.
     """
-    own = msgspec.structs.replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
+    own = replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
     is_own = way.model_facts or way.info.origin or way.case.precision in QUANTIZED
     case = (None if is_own else PlannedCase(way.case, way.info, None).reference) or own
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
@@ -605,7 +605,7 @@ def _model(way: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
 
 def _check_outputs(fast: Deployed, way: LoadPlan, model: Model, *, trust: bool) -> None:
     """Refuse outputs that are not those of the reference; without a reference accept them."""
-    info = msgspec.structs.replace(way.info, format=model.format)
+    info = replace(way.info, format=model.format)
     case = PlannedCase(way.case, info, None).reference
     if case is None:
         return

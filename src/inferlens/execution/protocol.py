@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS, reference_backend
 from inferlens.errors import InferlensError, Unsupported
@@ -46,7 +47,7 @@ class PlannedCase:
         """
         case, origin = self.case, self.model.origin
         if origin is not None:
-            case = msgspec.structs.replace(
+            case = replace(
                 case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
             )  # its own example, if it has one, is not in the compiled file
         format = self.model.origin_format or self.model.format
@@ -56,7 +57,7 @@ class PlannedCase:
         variant, options = BACKENDS.get(backend).reference_for[format]
         variant = variant or BACKENDS.get(backend).variants[0]
         precision = (origin or self.model).precision if format == "onnx" else "fp32"
-        return msgspec.structs.replace(
+        return replace(
             case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
             options=dict(options), io="device", keep="", python="",
         )  # fmt: skip
@@ -64,7 +65,7 @@ class PlannedCase:
     @property
     def evaluated_as(self) -> str:
         """A key of the accuracy of the reference. The batch does not matter to it."""
-        return msgspec.structs.replace(self.reference, batch=None).digest if self.reference else ""
+        return replace(self.reference, batch=None).digest if self.reference else ""
 
 
 def as_json(value: Any) -> bytes:

@@ -16,7 +16,6 @@ import shutil
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -36,7 +35,7 @@ from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_fil
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
 from inferlens.execution.race import races, references_of
-from inferlens.execution.resume import ON, RunState, find_earlier, requests_of, same_place
+from inferlens.execution.resume import ON, RunState, find_earlier, grouped, requests_of, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
 from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
 from inferlens.execution.tasks import TaskContext
@@ -323,13 +322,7 @@ class GpuLauncher(Launcher):
             one.neighbours = len(self._workers) - 1
 
     def workers(self, most: int) -> Sequence[Worker]:
-        number: Counter[str] = Counter()
-        chosen = []
-        for one in self._workers:
-            number[one.kind] += 1
-            if number[one.kind] <= most:
-                chosen.append(one)
-        return chosen
+        return [one for own in grouped(self._workers, lambda one: one.kind) for one in own[:most]]
 
     @contextmanager
     def running(self, pids: list[int]) -> Iterator[Callable[[int], None]]:
@@ -525,13 +518,12 @@ class RemoteRun:
         runs: int = 0,
     ) -> list[CasesJob]:
         """Return the jobs of the parts of a command, with the records of earlier runs."""
-        more, states = (levels, runs) if levels else (), {}
+        more, complete = (levels, runs) if levels else (), lambda folder: has_profiles(folder, levels)
+        states = {}
         for kind, planned in cases.items():
             facts, requests = self.facts(kind), requests_of(command, self.plan, planned, self.model, *more)
             state = RunState(run=self.run, facts=facts, requests=requests)
-            states[kind] = find_earlier(
-                state, self.plan, planned, None, self.results, lambda folder: has_profiles(folder, levels)
-            )
+            states[kind] = find_earlier(state, self.plan, planned, None, self.results, complete)
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -144,20 +144,15 @@ class References:
 
 
 class Environments:
-    """The machine and its libraries, by the interpreters of cases."""
+    """The machine and its libraries, by the interpreters of cases. This one's is collected in another thread."""
 
     def __init__(self) -> None:
         self._others: dict[str, Environment] = {}
-        self._collected: Future[Environment] | None = None
-
-    def begin(self, pool: ThreadPoolExecutor) -> None:
-        """Collect the environment of this interpreter in another thread."""
-        if not self._collected:
-            self._collected = pool.submit(environment.collect)
+        self._collected = ThreadPoolExecutor(1).submit(environment.collect)
 
     @cached_property
     def here(self) -> Environment:
-        return self._collected.result() if self._collected else environment.collect()
+        return self._collected.result()
 
     def of(self, case: Case) -> Environment:
         """Return the environment of the case's interpreter, with the revision of the case's checkout."""
@@ -515,14 +510,11 @@ def open_scheduler(
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     if plan.wait:
         wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch, ThreadPoolExecutor(1) as pool:
-        environments = environments or Environments()
-        environments.begin(pool)
-        state = state or RunState()
-        earlier = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
-        yield Scheduler(
-            plan, observer, Path(scratch), live or {}, environments, state, {**earlier, **(accuracies or {})}
-        )
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
+        environments, state = environments or Environments(), state or RunState()
+        known = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
+        known |= accuracies or {}
+        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, known)
 
 
 def continue_run(

@@ -16,8 +16,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import psutil
+from msgspec.structs import replace
 
 from inferlens.backends import BACKENDS, importable_backends, reference_backend
 from inferlens.backends.base import THREADS, Backend, Capabilities, Knob
@@ -94,7 +94,7 @@ class SearchSpace:
     def able(self, case: Case) -> list[Knob]:
         """Return the knobs that may do something in the case's family."""
         knobs = self.knobs.get(case.backend, ())
-        return [knob for knob in knobs if msgspec.structs.replace(knob, needs=(), excludes=()).fits(case)]
+        return [knob for knob in knobs if replace(knob, needs=(), excludes=()).fits(case)]
 
     def settings(self, case: Case) -> dict[str, Option]:
         """Return the settings of a candidate that differ from its family."""
@@ -160,7 +160,7 @@ def explore(plan: Plan, selection: SearchSelection, model: ModelHandle | None = 
     """
     selection = narrowed_selection(plan, selection)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(selection.labels))
-    plan = msgspec.structs.replace(plan, backend=tuple(backends), recommended=True)  # which asks for convolutions
+    plan = replace(plan, backend=tuple(backends), recommended=True)  # which asks for convolutions
     return _space(probe_plan(plan, model), selection)
 
 
@@ -173,7 +173,7 @@ def _space(parts: Sequence[ProbeResult], selection: SearchSelection) -> SearchSp
         able, anywhere = (
             {name: can for name, can in own.items() if name in backends} for own in (part.capabilities, part.anywhere)
         )
-        plan = msgspec.structs.replace(part.plan, recommended=False)
+        plan = replace(part.plan, recommended=False)
         part = dataclasses.replace(part, capabilities=able, anywhere=anywhere)
         devices = plan.device or (default_device(anywhere.values()),)
         widened = [(model, _widened(plan, model, able, selection)) for model in part.models]
@@ -201,10 +201,10 @@ def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
     values = {THREADS: case.threads, **case.options, **changes}
     threads = values.pop(THREADS)
     options = {name: value for name, value in values.items() if value is not None}
-    candidate = backend.effective(msgspec.structs.replace(case, options=options, threads=threads))
+    candidate = backend.effective(replace(case, options=options, threads=threads))
     while unfit := _unfit(candidate, backend):
         options = {name: value for name, value in candidate.options.items() if name != unfit[-1]}
-        candidate = msgspec.structs.replace(candidate, options=options)
+        candidate = replace(candidate, options=options)
     return candidate
 
 
@@ -317,7 +317,7 @@ def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], sel
     own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
     selected = [name for name in (*PRECISIONS, *QUANTIZED) if name in selection.precisions]
     precision = [name for name in own if name in selected] or selected  # to say why not, if it takes none of them
-    return msgspec.structs.replace(plan, backend=tuple(backends), precision=tuple(precision))
+    return replace(plan, backend=tuple(backends), precision=tuple(precision))
 
 
 def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
@@ -364,9 +364,7 @@ def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
             Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in knob_names
         ]
         knobs_of[backend.name] = tuple(
-            msgspec.structs.replace(
-                knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores)
-            )
+            replace(knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores))
             for knob in knobs
         )
     return knobs_of
