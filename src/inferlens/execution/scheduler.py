@@ -503,7 +503,6 @@ def open_scheduler(
     cases: Sequence[PlannedCase],
     live: Mapping[str, str] | None = None,
     state: RunState | None = None,
-    accuracies: Mapping[str, Accuracy] | None = None,
     environments: Environments | None = None,
 ) -> Iterator[Scheduler]:
     """Yield a scheduler for ``cases``, once the machine is quiet or the plan's time to wait for that is over."""
@@ -513,7 +512,6 @@ def open_scheduler(
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         environments, state = environments or Environments(), state or RunState()
         known = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
-        known |= accuracies or {}
         yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, known)
 
 

@@ -142,11 +142,9 @@ def tune_one(
             before.unlink()
         clear(work / safe_name(info.name), log)
         records = [record for trial in log.trials for record in trial.records]
-        accuracies = {record.case.digest: record.accuracy for record in records if record.accuracy}
         live = live_files(model)
-        with open_scheduler(
-            plan, observer, space.families, live, accuracies=accuracies, environments=environments
-        ) as scheduler:
+        with open_scheduler(plan, observer, space.families, live, environments=environments) as scheduler:
+            scheduler.accuracies |= {record.case.digest: record.accuracy for record in records if record.accuracy}
             tuned = Tuner(request, scheduler, selection, space, log, home, seconds).run()
     save_tuning(tuned, home / TUNING)
     shutil.rmtree(work, ignore_errors=True)
