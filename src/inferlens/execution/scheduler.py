@@ -244,7 +244,7 @@ class Scheduler:
             group = left[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
             if len(group) > 1:
                 peaks = [self.references.of(planned).memory for planned, _ in group if not planned.refusal]
-                group = group[: max(1, int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))))]
+                group = group[: max(1, room_for(peaks))]
             left = left[len(group) :]
             records += self._measure_loaded(group, options) if len(group) > 1 else [self.measure(*group[0], options)[0]]
         return records
@@ -476,6 +476,11 @@ class Scheduler:
     def _before(self, cases: Sequence[PlannedCase]) -> Before:
         """Return the state of the GPU now; nothing if no case uses it."""
         return gpu_before() if any(planned.case.device == "cuda" for planned in cases) else Before()
+
+
+def room_for(peaks: Iterable[float]) -> int:
+    """Return how many processes have room in memory at the same time, by the bytes that some of them took."""
+    return int(memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks])))
 
 
 def loading_threads(case: Case, processes: int) -> dict[str, str]:

@@ -76,13 +76,12 @@ class Monitor:
         absent = self._absent | (self._neighbours.absent if self._neighbours else {})
         for table in tables.values():
             absent |= table.absent
-        columns = {name: table.as_columns() for name, table in tables.items() if table.taken}
+        kinds: dict[str, Any] = {"gpu": GpuSamples, "processes": GpuProcesses, "cpu": CpuSamples}
+        samples = {name: kinds[name](**table.as_columns()) for name, table in tables.items() if table.taken}
         peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
         return MachineLog(
             interval=INTERVAL,
-            gpu=GpuSamples(**columns["gpu"]) if "gpu" in columns else None,
-            processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
-            cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
+            **samples,
             gpu_uuid=self._gpu.uuid if self._gpu else "",
             cpus=len(self._cpus.usable),
             before=self._before,

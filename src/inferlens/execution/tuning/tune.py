@@ -57,14 +57,7 @@ from inferlens.execution.race import (
     rounds_at_once,
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
-from inferlens.execution.scheduler import (
-    SPARE,
-    TYPICAL_MEMORY,
-    Environments,
-    MeasureOptions,
-    Scheduler,
-    open_scheduler,
-)
+from inferlens.execution.scheduler import Environments, MeasureOptions, Scheduler, open_scheduler, room_for
 from inferlens.execution.tuning.search import (
     LEAST_GROUP,
     Candidates,
@@ -78,7 +71,6 @@ from inferlens.execution.tuning.search import (
     unreached,
 )
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
-from inferlens.limits import memory_left
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
 from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
@@ -258,8 +250,7 @@ class Tuner:
         """Hold rounds of the search until it is over, or the time for another candidate; return whether it was over."""
         while points := self.search.propose():
             peaks = (record.memory.host_peak or 0 for record in self.first.values())
-            room = memory_left() / (SPARE * max([TYPICAL_MEMORY, *peaks]))
-            planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, int(room))]]
+            planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, room_for(peaks))]]
             while self.search.rounds and self._seconds_of([one.case for one in planned]) > self._left_to_search:
                 if len(planned) <= 2:  # the best, and the most promising one
                     return False
