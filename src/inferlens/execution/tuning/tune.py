@@ -616,14 +616,14 @@ def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
     return request
 
 
-def study(request: StudyRequest, observer: Observer, model: ModelHandle | None = None) -> Study:
+def study(request: StudyRequest, observer: Observer) -> Study:
     """Measure the default and all values; the records are kept as those of ``inferlens bench`` are.
 
     Rounds of an earlier run of the same study count. Raises InferlensError if several ways of
     running the model are left, none can run here, or the knob does nothing.
     """
     observer.doing("looking at models and backends")
-    base = _base(request, model)
+    base = _base(request)
     default = request.default
     values = [*([] if default in request.values else [default]), *request.values]
     if all(isinstance(value, (int, float)) for value in values):
@@ -635,12 +635,10 @@ def study(request: StudyRequest, observer: Observer, model: ModelHandle | None =
     same, content = replace(request, budget=0.0, plan=plan), content_of(base.model.spec, plan)
     about = [same, place_of(environments.of(base.case), base.case), base.model, content]
     home = Path(request.plan.output) / safe_name(base.model.name) / STUDY
-    log = TrialLog(home / TRIALS, about, request.budget, model, observer, rerun=request.plan.rerun)
+    log = TrialLog(home / TRIALS, about, request.budget, None, observer, rerun=request.plan.rerun)
     before = log.trials[:]
     state = RunState(run=before[0].records[0].run) if before else None  # all records are of one run
-    with open_scheduler(
-        request.plan, observer, cases, live_files(model), state, environments=environments
-    ) as scheduler:
+    with open_scheduler(request.plan, observer, cases, state=state, environments=environments) as scheduler:
         begin = time.monotonic() - log.seconds
         entrants = []
         for planned in cases:
@@ -712,9 +710,9 @@ def _only_backend_with(knob: str, plan: Plan) -> str:
     return having[0]
 
 
-def _base(request: StudyRequest, model: ModelHandle | None) -> PlannedCase:
+def _base(request: StudyRequest) -> PlannedCase:
     """Return the one case that the plan leaves, with the knob at its default."""
-    planned = all_cases(request.plan, model)
+    planned = all_cases(request.plan)
     refuse_if_none_runs(planned)
     able = [one for one in planned if not one.refusal]
     if len(able) > 1:
