@@ -118,7 +118,7 @@ def launch(
     """Run a task in a fresh process and wait for it.
 
     Args:
-        task: a name in ``worker.task_named``.
+        task: a name in ``worker.TASKS``.
         returns: the type of the task's value.
         timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: file for what the process prints; none is written if it prints nothing.

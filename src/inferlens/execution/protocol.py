@@ -1,6 +1,6 @@
 """The data that crosses between processes: jobs and orders one way, events and a result the other.
 
-An order names a task, which ``worker.task_named`` maps to a function. An :class:`Observer` hears of everything that
+An order names a task, which ``worker.TASKS`` maps to a function. An :class:`Observer` hears of everything that
 happens in a run; calls of the observer of a remote worker cross as a :class:`RemoteEvent`.
 """
 

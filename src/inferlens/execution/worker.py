@@ -1,7 +1,7 @@
 """The child process: reads an order from standard input, runs the task, and sends events and the result through a pipe.
 
 It is started as ``python -c START FD PARENT [FD SEED]``, with a second descriptor and a seed of the order of CPUs if it
-takes turns with other processes. Standard output and error are free for models and libraries. :func:`task_named` lists
+takes turns with other processes. Standard output and error are free for models and libraries. :data:`TASKS` lists
 all tasks.
 """
 
@@ -16,58 +16,46 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_type_hints
+from pkgutil import resolve_name
+from typing import get_type_hints
 
 import msgspec
 
 from inferlens.backends.clocks import NVTX_VARIABLE
-from inferlens.execution.cases import capabilities, interpreter_environment, look_up_models
 from inferlens.execution.child import InterleavedTurn
 from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
-from inferlens.execution.tasks import TaskContext, benchmark, reference
+from inferlens.execution.tasks import TaskContext
 from inferlens.measure.series import Turn
 from inferlens.models import factories
 
 PR_SET_PDEATHSIG = 1
 PROFILED = {"LD_PRELOAD", "CUDA_INJECTION64_PATH", NVTX_VARIABLE}  # Nsight writes as a process ends
-Task = Callable[[Any, Any], Any]  # called with a job and a ``TaskContext``
-
-
-def task_named(name: str) -> Task:
-    """Return the function of a task. Modules of rare tasks are imported late, because every case starts a process."""
-    tasks: dict[str, Task] = {
-        "capabilities": capabilities,
-        "environment": interpreter_environment,
-        "models": look_up_models,
-        "reference": reference,
-        "benchmark": benchmark,
-    }
-    if name in tasks:
-        return tasks[name]
-    from inferlens.execution import deploy, profile, quantize, remote
-    from inferlens.execution.load import tasks as load
-
-    tasks |= {
-        "profile": profile.profile_case,
-        "ceilings": profile.measure_ceilings,
-        "trace": profile.trace_case,
-        "save": deploy.save_model,
-        "build": deploy.build_engines,
-        "partition": deploy.partition_model,
-        "deploy": deploy.deploy_model,
-        "measured outputs": deploy.measured_outputs,
-        "script": deploy.run_script,
-        "quantize": quantize.quantize_model,
-        "part": remote.run_part,
-        "serve": load.serve,
-        "drive": load.drive,
-    }
-    return tasks[name]
+# Functions of a job and a ``TaskContext``, by name: every case starts a process, which imports its own task alone.
+TASKS = {
+    "capabilities": "inferlens.execution.cases:capabilities",
+    "environment": "inferlens.execution.cases:interpreter_environment",
+    "models": "inferlens.execution.cases:look_up_models",
+    "reference": "inferlens.execution.tasks:reference",
+    "benchmark": "inferlens.execution.tasks:benchmark",
+    "profile": "inferlens.execution.profile:profile_case",
+    "ceilings": "inferlens.execution.profile:measure_ceilings",
+    "trace": "inferlens.execution.profile:trace_case",
+    "save": "inferlens.execution.deploy:save_model",
+    "build": "inferlens.execution.deploy:build_engines",
+    "partition": "inferlens.execution.deploy:partition_model",
+    "deploy": "inferlens.execution.deploy:deploy_model",
+    "measured outputs": "inferlens.execution.deploy:measured_outputs",
+    "script": "inferlens.execution.deploy:run_script",
+    "quantize": "inferlens.execution.quantize:quantize_model",
+    "part": "inferlens.execution.remote:run_part",
+    "serve": "inferlens.execution.load.tasks:serve",
+    "drive": "inferlens.execution.load.tasks:drive",
+}
 
 
 def perform(order: Order, send: Callable[[Event], None], turn: Turn | None = None) -> None:
     """Run the task of an order; an exception becomes status and reason of the result."""
-    task = task_named(order.task)
+    task = resolve_name(TASKS[order.task])
     job = from_json(order.job, get_type_hints(task)["job"])
     context = TaskContext(job, send, turn)
     try:
