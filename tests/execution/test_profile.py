@@ -40,6 +40,17 @@ def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
     return [profile for profile, _ in made]
 
 
+def crash(monkeypatch: pytest.MonkeyPatch, crashing: str) -> None:
+    """Lets the processes of a task crash."""
+
+    def launch(task: Any, *more: Any, **words: Any) -> Any:
+        if task == crashing:
+            return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
+        return commands.launch(task, *more, **words)
+
+    monkeypatch.setattr(processes, "launch", launch)
+
+
 def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
@@ -59,13 +70,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
 ) -> None:
     (profile,) = profiled(tmp_path / "raised", option="fake.trouble=raise")
     assert (profile.status, profile.layers, "told to fail" in profile.reason) == ("failed", None, True)
-
-    def crashes(task: Any, *more: Any, **words: Any) -> Any:
-        if task == "profile":
-            return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
-        return commands.launch(task, *more, **words)
-
-    monkeypatch.setattr(processes, "launch", crashes)
+    crash(monkeypatch, "profile")
     (profile,) = profiled(tmp_path)
     assert (profile.status, profile.reason, profile.output_tail) == ("crashed", "killed by SIGSEGV", ("bang",))
     assert load_profiles([tmp_path]).records[profile.id].status == "ok"
@@ -324,13 +329,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
     _, refused = taken(tmp_path / "out", backend="pytorch,tensorrt")
     assert (refused.status, refused.files) == ("unsupported", ())
     assert refused.reason
-
-    def crashes(task: Any, *more: Any, **words: Any) -> Any:
-        if task == "trace":
-            return commands.ended("crashed", "killed by SIGSEGV")
-        return commands.launch(task, *more, **words)
-
-    monkeypatch.setattr(processes, "launch", crashes)
+    crash(monkeypatch, "trace")
     (made,) = taken(tmp_path / "crash")
     assert (made.status, made.reason) == ("crashed", "killed by SIGSEGV")
     assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
