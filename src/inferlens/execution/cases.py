@@ -367,7 +367,7 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
     """Return the models of the plan and the capabilities of its backends, for all of its interpreters."""
     check_words(plan)
     check_interpreters(plan.python)
-    plans = [replace(plan, python=(python,)) for python in plan.python] or [plan]
+    plans = [replace(plan, python=(python,) if python else ()) for python in plan.python] or [plan]
     return probe_plans(plans, [model] * len(plans))
 
 
@@ -398,18 +398,13 @@ def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> 
         raise errors[0]
     anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
     shared = next(infos for infos in checked.values() if isinstance(infos, list))
-    return [
-        ProbeResult(plan, infos, able["".join(plan.python)], anywhere)
-        if isinstance(infos, list)
-        else ProbeResult(
-            plan,
-            shared,
-            able["".join(plan.python)],
-            anywhere,
-            Unsupported(infos.what, expected=infos.expected, hint=infos.hint),
-        )
-        for plan, infos in parts
-    ]
+    results = []
+    for plan, infos in parts:
+        can, refusal = able["".join(plan.python)], None
+        if isinstance(infos, InferlensError):
+            refusal, infos = Unsupported(infos.what, expected=infos.expected, hint=infos.hint), shared
+        results.append(ProbeResult(plan, infos, can, anywhere, refusal))
+    return results
 
 
 def _infos_or_error(plan: Plan, model: ModelHandle | None) -> list[ModelInfo] | InferlensError:
