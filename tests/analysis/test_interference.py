@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,13 +169,9 @@ def test_numbers_are_means_over_time_and_a_quiet_machine_has_no_sentence() -> No
     assert record_load(record()) == MachineLoad()
 
 
-def test_what_was_left_out_does_not_make_a_machine_busy() -> None:
-    marks = Marks(count=9, disturbed=(1, 2), discarded=(1, 2), touched={"cpu busy": 2})
-    assert not record_load(replace(on_busy_machine(record()), marks=marks)).busy
-
-
-def test_heat_is_no_other_program() -> None:
-    marks = Marks(count=9, disturbed=(1, 2), touched={"throttled": 2})
+@pytest.mark.parametrize(("kind", "discarded"), [("cpu busy", (1, 2)), ("throttled", ())])
+def test_neither_what_was_left_out_nor_heat_makes_a_machine_busy(kind: Any, discarded: tuple[int, ...]) -> None:
+    marks = Marks(count=9, disturbed=(1, 2), discarded=discarded, touched={kind: 2})
     assert not record_load(replace(on_busy_machine(record()), marks=marks)).busy
 
 
@@ -214,28 +212,33 @@ def test_a_counter_that_is_updated_late_is_within_the_bounds(late: float) -> Non
     assert (energy.low or 9.0) <= 3.0 <= (energy.high or 0.0)
 
 
+RISING = gpu_log(energy=lambda time: 300 * time)
+SHARED = gpu_log(energy=lambda time: 300 * time, processes={"foreign_utilisation": during(4.0, 5.0, 0.5, 0.0)})
+BUSY = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
+RELOADED = gpu_log(energy=lambda time: 300 * time if time < 5 else 300 * time - 1500)
+
+
 @pytest.mark.parametrize(
-    ("begin", "end", "items", "words"),
+    ("measure", "log", "begin", "end", "items", "words"),
     [
-        (2.0, 2.9, 90, "too few"),
-        (2.0, 8.0, 0, "too few"),
-        (8.0, 14.0, 600, "did not cover"),
-        (-5.0, 5.0, 600, "did not cover"),
-        (20.0, 30.0, 600, "too few"),
+        (energy_per_item, RISING, 2.0, 2.9, 90, "too few"),
+        (energy_per_item, RISING, 2.0, 8.0, 0, "too few"),
+        (energy_per_item, RISING, 20.0, 30.0, 600, "too few"),
+        (energy_per_item, RISING, 8.0, 14.0, 600, "did not cover"),
+        (energy_per_item, RISING, -5.0, 5.0, 600, "did not cover"),
+        (energy_per_item, RELOADED, 2.0, 8.0, 600, "went back"),
+        (energy_per_item, gpu_log(), 2.0, 8.0, 600, "no counter"),
+        (energy_per_item, MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5, "no driver"),
+        (energy_per_item, SHARED, 2.0, 8.0, 600, "another process"),
+        (cpu_energy_per_item, MachineLog(interval=0.1), 0, 5, 5, "the CPUs were not watched"),
+        (cpu_energy_per_item, BUSY, 2.0, 8.0, 600, "other processes"),
     ],
 )
-def test_no_value_is_made_up(begin: float, end: float, items: int, words: str) -> None:
-    energy = energy_per_item(gpu_log(energy=lambda time: 300 * time), begin, end, items)
+def test_no_value_is_made_up(measure: Any, log: MachineLog, begin: float, end: float, items: int, words: str) -> None:
+    energy = measure(log, begin, end, items)
     assert (energy.joules, energy.low, energy.high) == (None, None, None)
     assert words in energy.reason
-
-
-def test_what_has_no_counter_or_a_strange_one_has_no_value() -> None:
-    log = gpu_log(energy=lambda time: 300 * time if time < 5 else 300 * time - 1500)
-    assert "went back" in energy_per_item(log, 2.0, 8.0, 600).reason
-    assert energy_per_item(MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5).reason == "no driver"
-    assert cpu_energy_per_item(MachineLog(interval=0.1), 0, 5, 5).reason == "the CPUs were not watched"
-    assert "no counter" in energy_per_item(gpu_log(), 2.0, 8.0, 600).reason
+    assert energy_per_item(SHARED, 6.0, 9.0, 300).joules == pytest.approx(3.0), "others had gone"
 
 
 def test_energy_of_the_cpus() -> None:
@@ -243,14 +246,3 @@ def test_energy_of_the_cpus() -> None:
     assert energy.joules == pytest.approx(4.0)
     assert energy.high is not None
     assert energy.high / 4.0 - 1 < SENSOR_ERROR + 0.001 < MOST_RELATIVE
-
-
-def test_what_others_used_is_not_called_ours() -> None:
-    shared = gpu_log(energy=lambda time: 300 * time, processes={"foreign_utilisation": during(4.0, 5.0, 0.5, 0.0)})
-    assert "another process" in energy_per_item(shared, 2.0, 8.0, 600).reason
-    assert energy_per_item(shared, 6.0, 9.0, 300).joules == pytest.approx(3.0)
-    busy = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
-    assert "other processes" in cpu_energy_per_item(busy, 2.0, 8.0, 600).reason
-
-
-# Machine logs written by hand: ten samples a second of the GPU, two of processes and CPUs, from 0 s on.

@@ -20,6 +20,7 @@ from inferlens.analysis.comparison import (
     check_limits,
     differences_sentence,
     parse_metric,
+    side_notes,
     worst_exit_code,
 )
 from inferlens.analysis.interference import MachineLoad, mean_load
@@ -257,15 +258,13 @@ def distinguish_cases(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[
 def ab_notes(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
     """Return the notes that change or weaken the answer beyond its interval, with their sides."""
     differing = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
-    owners: dict[str, list[str]] = {}
-    for name, records in (("A", a), ("B", b)):
-        for note in notes.case_notes(CaseRuns(tuple(records))) if records[-1].ranked else ():
-            if note.level != "know" and note.code not in _COVERED:
-                owners.setdefault(str(note), []).append(name)
-    sentences = [f"{listing(names)}: {text}" for text, names in owners.items()]
-    if differing:
-        sentences.insert(0, f"A and B do not do the same work: they differ in {listing(differing)}.")
-    return tuple(sentences)
+    work = [f"A and B do not do the same work: they differ in {listing(differing)}."] if differing else []
+
+    def own(records: Sequence[Record]) -> list[str]:
+        every = notes.case_notes(CaseRuns(tuple(records))) if records[-1].ranked else ()
+        return [str(note) for note in every if note.level != "know" and note.code not in _COVERED]
+
+    return (*work, *side_notes(A=own(a), B=own(b)))
 
 
 class Step(NamedTuple):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -332,11 +332,13 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens show --view notes says more."
 
 
-def side_notes(**sides: Side) -> list[str]:
-    """Return the notes of both sides, each with the name of its side."""
-    notes = dict.fromkeys(note for side in sides.values() for note in side.notes)
-    owners = {note: " and ".join(name for name, side in sides.items() if note in side.notes) for note in notes}
-    return [f"{names}: {note}" for note, names in owners.items()]
+def side_notes(**sides: Iterable[str]) -> list[str]:
+    """Return the notes of both sides, each with the names of the sides that have it."""
+    owners: dict[str, list[str]] = {}
+    for name, texts in sides.items():
+        for text in dict.fromkeys(texts):
+            owners.setdefault(text, []).append(name)
+    return [f"{listing(names)}: {text}" for text, names in owners.items()]
 
 
 def match_cases(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:

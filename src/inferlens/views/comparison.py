@@ -159,7 +159,7 @@ def _line(compared: RecordComparison, case: CaseComparison, name: str, *, severa
         change=_change(case),
         interval=change_range(interval.low, interval.high) if interval else ABSENT,
         remark=plain(_case_remark(compared, case)),
-        notes=tuple(map(plain, [*reasons, *side_notes(Base=case.base, Candidate=case.candidate)])),
+        notes=tuple(map(plain, [*reasons, *side_notes(Base=case.base.notes, Candidate=case.candidate.notes)])),
     )
 
 
