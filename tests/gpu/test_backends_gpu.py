@@ -6,6 +6,8 @@ import copy
 import dataclasses
 import gc
 import itertools
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -77,6 +79,23 @@ def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation
     small.stays_right(prepared(label, options, model, preparation), model, small.allowed(label))
     assert "build" in {phase.name for phase in preparation.phases}
     assert not preparation.warnings
+
+
+@pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
+def test_runners_of_several_sizes_take_turns(label: str, options: Options, tmp_path: Path) -> None:
+    """As an instance of a load test uses them: the last one entered is not the one that is called."""
+    models = {batch: small.model(batch=batch) for batch in (1, 2, 4)}
+    with ExitStack() as stack:
+        runners = {
+            batch: stack.enter_context(prepared(label, options, model, Preparation(tmp_path / str(batch), tmp_path)))
+            for batch, model in models.items()
+        }
+        for seed, batch in enumerate([1, 2, 4] * 20):
+            inputs = small.arrays(models[batch], seed)
+            outputs = runners[batch].infer(runners[batch].place(inputs))
+            runners[batch].synchronize()
+            got = runners[batch].collect(outputs)
+            assert small.error(got, small.eager(models[batch], inputs)) < small.allowed(label)
 
 
 # Torch-TensorRT's TorchScript front end truncates integers.

@@ -52,7 +52,7 @@ from inferlens.backends.onnxruntime.profile import (
 from inferlens.backends.profiling.kernels import MatchedKernels, layers_of_kernels, sources_by_match, trace_kernels
 from inferlens.backends.profiling.layers import check_level
 from inferlens.backends.profiling.traces import TracedRun, trace_single_run
-from inferlens.backends.pytorch.runner import host_array
+from inferlens.backends.pytorch.runner import host_array, work_stream
 from inferlens.errors import LateModule, Unsupported
 from inferlens.models.inputs import make_inputs, on_host, one_or_all
 from inferlens.models.model import Array, Model
@@ -367,7 +367,7 @@ class CudaRunner(OnnxRunner):
 
         load_cuda_libraries(ort, self.provider)
         with ExitStack() as entered:
-            stream = torch.cuda.Stream()
+            stream = work_stream()
             entered.enter_context(torch.cuda.stream(stream))
             with self.preparation.phase("build"):
                 self._session = self.load(stream.cuda_stream)

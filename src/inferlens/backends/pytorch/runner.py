@@ -343,6 +343,15 @@ def not_entered(*_: Any) -> Any:
     raise RuntimeError("The runner is not entered.")
 
 
+def work_stream() -> Any:
+    """Return the current CUDA stream, or a new one if that is the default stream.
+
+    Runners that are entered one inside the other share a stream, so that their calls and copies stay in order.
+    """
+    current = torch.cuda.current_stream()
+    return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+
+
 def host_array(tensor: Any) -> Array:
     """Return a copy of a tensor on the host, floats as float32; the runner may overwrite the tensor."""
     tensor = tensor.to(torch.float32) if tensor.is_floating_point() else tensor

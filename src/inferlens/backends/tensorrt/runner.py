@@ -32,7 +32,7 @@ from inferlens.backends.base import (
 from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
 from inferlens.backends.profiling.layers import check_level
-from inferlens.backends.pytorch.runner import converted_tensor, host_array
+from inferlens.backends.pytorch.runner import converted_tensor, host_array, work_stream
 from inferlens.backends.tensorrt.layers import (
     absences,
     inspected_layers,
@@ -271,7 +271,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     def __enter__(self) -> EngineRunner:
         content = self.build()
         with ExitStack() as entered:
-            stream = torch.cuda.Stream()
+            stream = work_stream()
             entered.enter_context(torch.cuda.stream(stream))
             with self.preparation.phase("build"):
                 self.engine = self._open_engine(content)
