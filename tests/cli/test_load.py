@@ -87,7 +87,7 @@ def test_a_chart_is_drawn_in_each_form(tmp_path: Path) -> None:
         done = inferlens("show", "results", "--plot", name, "--theme", "dark", cwd=tmp_path)
         assert (done.returncode, (tmp_path / name).stat().st_size > 10_000) == (0, True), done.stderr
     svg = (tmp_path / "load.svg").read_text("utf-8")
-    for words in ("FASTEST · openvino", "limit 50.1 ms", "offered load", "busy (%)", "took longer", "that wait"):
+    for words in ("FASTEST · openvino", "limit 50.1 ms", "load (requests/s)", "busy (%)", "took longer", "that wait"):
         assert words in svg
 
 

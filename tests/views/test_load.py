@@ -176,7 +176,7 @@ def test_a_mix_shows_the_time_of_each_size_its_padding_and_recompilations() -> N
 
 def test_loadgen_s_verdict_is_beside_the_own_latency() -> None:
     verdict = LoadgenVerdict(scenario="server", valid=True, at_limit=0.048, rate=99.0, logs="x", ours=0.05)
-    text = " ".join(shown([load_record(loadgen=verdict)]).split())
+    text = " ".join(shown([load_record(loadgen=verdict, scenario="server")]).split())
     assert "LoadGen's Server scenario, unverified, not an MLPerf result: pytorch valid, 99.0 requests/s" in text
     assert "p99 48.0 ms (ours 50.0 ms)" in text
 

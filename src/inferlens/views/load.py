@@ -18,20 +18,7 @@ from inferlens.analysis.load import best_rounds, capacity_race, load_tests
 from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
 from inferlens.spec.case import short_name
-from inferlens.units import (
-    ABSENT,
-    bare,
-    duration,
-    joules,
-    latency,
-    listing,
-    millijoules,
-    milliseconds,
-    percent,
-    plural,
-    rate,
-    ratio,
-)
+from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
 from inferlens.units import significant as digits
 from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
 from inferlens.views.picture import (
@@ -289,24 +276,24 @@ def _quantile(record: LoadRecord) -> str:
     return WORDS[record.limit.quantile]
 
 
-def loadgen_lines(rows: Sequence[LoadRow]) -> Iterator[str]:
-    """Yield LoadGen's verdict on each way beside the measured latency."""
+def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
+    """Return LoadGen's verdict on each way, beside the latency of the own run at the same rate, in one line if any."""
+    verdicts = []
     for row in rows:
         for verdict in [record.loadgen for record in reversed(row.records) if record.loadgen][:1]:
-            words = "valid" if verdict.valid else f"not valid ({verdict.reason})" if verdict.reason else "not valid"
+            words = "valid" if verdict.valid else " ".join(filter(None, ["not valid", verdict.reason]))
             own = "" if verdict.ours is None else f" (ours {latency(verdict.ours)})"
             numbers = [f"{rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
             numbers += [f"{_quantile(row.first)} {latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
-            name = UNVERIFIED.format(verdict.scenario.title().replace("-", ""))
-            yield f"{name}: {row.name} {words}, {', '.join(numbers)}."
+            verdicts.append(", ".join([f"{row.name} {words}", *numbers]))
+    name = rows[0].first.scenario.title().replace("-", "")
+    return [f"{UNVERIFIED.format(name)}: {'; '.join(verdicts)}."] if verdicts else []
 
 
 def load_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
-    late = [row for row in rows[1:] if row.run and is_late(row.run, row.first)]
-    if late:
-        lag = max(row.run.lag for row in late if row.run)
+    if lag := max((row.run.lag for row in rows[1:] if row.run and is_late(row.run, row.first)), default=0.0):
         notes.append(f"The generator was up to {latency(lag)} late (p99); latencies include it.")
     lost = sum(row.run.refused + row.run.expired for row in rows if row.run)
     if lost:
@@ -321,13 +308,11 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
     """Return the table of the requested rates."""
     first = rows[0].first
     columns = (
-        Column(
-            "", "rate", "", lambda pair: f"{rate(pair[1].rate)}/s" if pair[1].rate else f"{pair[1].clients} clients"
-        ),
+        Column("", "load", "", lambda pair: load_text(pair[1])),
         Column("", "served", "requests/s", lambda pair: rate(pair[1].throughput), 1),
         Column("", "p50", "ms", lambda pair: milliseconds(pair[1].quantiles[0]), 2),
         Column("", "p99", "ms", lambda pair: milliseconds(pair[1].quantiles[2]), 1),
-        Column("", "lost", "", lambda pair: _lost(pair[1]), 2),
+        Column("", "lost", "", lambda pair: str(_lost(pair[1]) or ABSENT), 2),
         Column("", "mean batch", "", lambda pair: digits(pair[1].mean_batch), 3, wide=True),
         Column("", "busy", "", lambda pair: percent(pair[1].busy), 3),
     )
@@ -335,6 +320,10 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
     answer = [*rates_answer(rows), *loadgen_lines(rows)]
     return Table(load_title(first), "way", columns, lines, answer=answer, notes=[*failed, *load_notes(rows)])
+
+
+def load_text(run: LoadRun) -> str:
+    return f"{rate(run.rate)} requests/s" if run.rate else plural(run.clients, "client")
 
 
 def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
@@ -346,14 +335,14 @@ def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
     if not kept:
         return ["NONE  No way keeps the limit at these rates."]
     _, _, row, run = max(kept, key=lambda item: item[:2])
-    load = f"{rate(run.rate)} requests/s" if run.rate else plural(run.clients, "client")
     served = "" if run.rate else f", {rate(run.throughput)} requests/s"
-    return [f"BEST  {row.name}: {load} within the limit, {_quantile(row.first)} {latency(run.at_limit)}{served}"]
+    return [
+        f"BEST  {row.name}: {load_text(run)} within the limit, {_quantile(row.first)} {latency(run.at_limit)}{served}"
+    ]
 
 
-def _lost(run: LoadRun) -> str:
-    lost = run.refused + run.expired + run.failed
-    return str(lost) if lost else ABSENT
+def _lost(run: LoadRun) -> int:
+    return run.refused + run.expired + run.failed
 
 
 def waste(row: LoadRow) -> float:
@@ -402,6 +391,7 @@ SAME_RATE = 1.03  # rates within this factor are one point of a curve
 MOST_ABOVE = 1.1  # of a capacity: the last rate of its curve
 SHARES = 60  # points of a distribution
 BETWEEN, PANEL_HEIGHT = 76, 220
+ACROSS = ("rate", "latency", "time")  # measures along the x axis
 KINDS = {"instances": "busy", "CPU": "host", "GPU": "gpu"}
 LOAD_CAPTION = (
     "Latency and use against the offered load, and the requests at the highest rate within the limit: how long they "
@@ -458,18 +448,14 @@ def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]
     panels = [_curve_panel, _use_panel, _tail_panel, _queue_panel]
     curve, use, tail, queue = (panel(rows, theme, colour) for panel in panels)
     pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in ((curve, use), (tail, queue))]
-    first = rows[0].first
-    answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, _records(rows), 0.0))[0]
+    first, records = rows[0].first, [record for row in rows for record in row.records]
+    answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, records, 0.0))[0]
     text = wrap(
         f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}", int(CHART_WIDTH / TITLE_LETTER)
     )
     words = [load_title(first).partition(", ")[2], *([first.environment.cpu] if first.environment else [])]
     about = cut_middle(plain(" · ".join([*words, "each way with its best deployment"])), int(CHART_WIDTH / LETTER))
     return vega_document(stack_charts(pairs, spacing=34, title=title(text, about)), theme)
-
-
-def _records(rows: Sequence[LoadRow]) -> list[LoadRecord]:
-    return [record for row in rows for record in row.records]
 
 
 def _panel(name: str, layers: Sequence[Part]) -> Part:
@@ -479,7 +465,12 @@ def _panel(name: str, layers: Sequence[Part]) -> Part:
 
 def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **axis: Any) -> Part:
     scale = {"type": "log" if log else "linear", "domain": ends, "nice": False, "clamp": True}
-    return field(f"{key}:Q", title=name, scale=scale, axis={"tickCount": 5, "format": ",~r", "minExtent": 34, **axis})
+    return field(
+        f"{key}:Q",
+        title=name,
+        scale=scale,
+        axis={"tickCount": 5, "format": ",~r", "minExtent": 0 if key in ACROSS else 34, **axis},
+    )
 
 
 def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
@@ -498,7 +489,7 @@ def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
 
 
 def _rates(values: Sequence[Part]) -> Part:
-    return _axis("offered load (requests/s)", "rate", (0.0, 1.05 * max(value["rate"] for value in values)))
+    return _axis("load (requests/s)", "rate", (0.0, 1.05 * max(value["rate"] for value in values)))
 
 
 def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
@@ -514,7 +505,7 @@ def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
     base = {"x": x, "y": y, "color": colour}
     layers = [
         marks("rule", at, [{"limit": limit}], strokeDash=[4, 3], color=theme.faint),
-        marks("text", {**at, "text": field("text:N")}, [{"limit": limit, "text": f"limit {bare(limit)} ms"}],
+        marks("text", {**at, "text": field("text:N")}, [{"limit": limit, "text": f"limit {digits(limit)} ms"}],
               x=4, dy=-8, align="left", color=theme.faint),
         marks("line", base, values, strokeWidth=2),
         marks("rule", {**base, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
@@ -523,7 +514,7 @@ def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
         *(marks("tick", {**end, "y": {"datum": limit}, "color": colour}, ends, thickness=2, size=14, orient="vertical")
           for end in (near, far)),
     ]  # fmt: skip
-    return _panel("Latency against offered load, and the capacity", layers)
+    return _panel("Latency against load, with the limit and the capacity", layers)
 
 
 def _tip(name: str) -> list[Part]:
@@ -544,7 +535,7 @@ def _use_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # 
         marks("line", {**base, "strokeDash": dash}, values, strokeWidth=2),
         marks("point", {**base, "tooltip": tip}, values, filled=True, size=30, opacity=1),
     ]
-    return _panel(f"Use of {listing(kinds)}", layers)
+    return _panel(f"Use of {' and '.join(kinds)}", layers)
 
 
 def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
@@ -562,7 +553,7 @@ def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
     layers = [
         marks("rule", {"x": x}, [{"latency": 1e3 * limit.seconds}], **faint),
         marks("rule", {"y": y}, [{"share": 100 * (1 - limit.quantile)}], **faint),
-        marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=2, clip=True),
+        marks("line", {"x": x, "y": y, "color": colour, "order": field("share:Q")}, values, strokeWidth=2, clip=True),
     ]
     return _panel(f"Latencies {_at_rate(rows)}", layers)
 
@@ -573,9 +564,9 @@ def _queue_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  
         {"way": row.name, "time": row.run.seconds * place / max(len(row.run.queue) - 1, 1), "value": waiting}
         for row in rows if row.run for place, waiting in enumerate(row.run.queue)
     ] or [{"way": rows[0].name, "time": 0.0, "value": 0}]  # fmt: skip
-    ends = ((0.0, max(value[key] for value in values) or 1.0) for key in ("time", "value"))
     x, y = (
-        _axis(name, key, end) for name, key, end in zip(("time (s)", "requests"), ("time", "value"), ends, strict=True)
+        _axis(name, key, (0.0, max(least, *(value[key] for value in values))))
+        for name, key, least in (("time (s)", "time", 0.1), ("requests", "value", 5.0))
     )
     layers = [marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=1.5, interpolate="step-after")]
     return _panel(f"Requests that wait {_at_rate(rows)}", layers)
