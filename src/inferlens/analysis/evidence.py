@@ -333,8 +333,8 @@ class Evidence:
     @cached_property
     def facts(self) -> dict[str, object]:
         """Facts that the backend gave about the run; those of the record take precedence."""
-        of_record = [self.record.facts] if self.record else []
-        return dict(ChainMap(*of_record, *(profile.facts for profile in self.profiles)))
+        measured_facts = [self.record.facts] if self.record else []
+        return dict(ChainMap(*measured_facts, *(profile.facts for profile in self.profiles)))
 
     def hint(self, option: str, value: Option = True) -> Hint:
         """Return how to get the effect of an option with the backend of the case."""
