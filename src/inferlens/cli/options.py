@@ -134,8 +134,8 @@ def declare(command: Callable[..., Any]) -> None:
     fields = fields_of(name, *command.more)
     own = list(inspect.signature(command, eval_str=True).parameters.values())
     arguments = [argument(one) for one in own if one.kind is one.POSITIONAL_OR_KEYWORD]
-    known = {*fields, *(["format"] if "json" in fields else [])}  # which --json sets
-    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in known]
+    declared_names = {*fields, *(["format"] if "json" in fields else [])}  # which --json sets
+    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in declared_names]
     declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
     signature = inspect.Signature([*arguments, *declared, *others])
     command.__signature__ = signature  # type: ignore[attr-defined]

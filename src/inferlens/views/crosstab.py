@@ -227,11 +227,11 @@ class CrossTable:
         if base.comparison == row.comparison:
             return self._races[row.comparison].data.difference(base.id, row.id)
         entries = [self._races[item.comparison].entries.get(item.id) for item in (base, row)]
-        known = [entry for entry in entries if entry]
-        if len(known) < 2:
+        complete = [entry for entry in entries if entry]
+        if len(complete) < 2:
             return None
-        first, second = (list(entry.rounds.values()) or list(entry.separate) for entry in known)
-        return unpaired_difference(first, second, known[0].usual)
+        first, second = (list(entry.rounds.values()) or list(entry.separate) for entry in complete)
+        return unpaired_difference(first, second, complete[0].usual)
 
     @cached_property
     def _races(self) -> dict[Any, Race]:

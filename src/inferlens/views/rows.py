@@ -267,9 +267,9 @@ def sizes_text(row: Row, names: Iterable[str]) -> str:
 def command_seconds(table: Sequence[Row]) -> float | None:
     """Return the duration of a common command, from the first start to the last record."""
     times = [moment(time) for row in table for time in (row.created, row.ended)]
-    known = [time for time in times if time is not None]
+    moments = [time for time in times if time is not None]
     one_command = len({row.command for row in table}) == 1
-    return max(known) - min(known) if one_command and len(known) == len(times) else None
+    return max(moments) - min(moments) if one_command and len(moments) == len(times) else None
 
 
 def row_names(table: Sequence[Row]) -> dict[str, str]:

@@ -224,11 +224,11 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     wanted = {column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ())}
     columns = []
     for column in COLUMNS[:-1]:
-        asked = bool({column.key, column.title} & wanted)
+        limited = bool({column.key, column.title} & wanted)
         if column.title == "build":
             column = replace(column, wide=False, keep=4)
-        elif asked or column.key == "p95":
-            column = replace(column, wide=not asked, keep=min(column.keep, 3))
+        elif limited or column.key == "p95":
+            column = replace(column, wide=not limited, keep=min(column.keep, 3))
         columns.append(column)
     barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 

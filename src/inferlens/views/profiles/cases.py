@@ -90,14 +90,14 @@ def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tupl
         "device": [case.device for case in cases],
     }
     shared = {key: values[0] for key, values in properties.items() if len(set(values)) == 1}
-    several_devices = len({case.profile.case.device for case in cases}) > 1
+    mixed_devices = len({case.profile.case.device for case in cases}) > 1
     names = []
     for case, model in zip(cases, models, strict=True):
         own = case.profile.case
         name = case.name.replace(f" {own.precision}", "", 1) if "precision" in shared else case.name
         texts = {
             "model": model, "name": name if backends else "", "inputs": own.sizes_label or case.inputs,
-            "device": own.device if several_devices else case.device,
+            "device": own.device if mixed_devices else case.device,
         }  # fmt: skip
         names.append(_join_words(*(text for key, text in texts.items() if key not in shared), longest=80))
     counts = Counter(names)

@@ -248,8 +248,8 @@ def _unchecked_notes(cases: Sequence[CaseFindings], names: Sequence[str]) -> lis
         for item in case.unchecked:
             cases_by_item.setdefault(item.partition(" (")[0], []).append(name)
     texts = []
-    for part, found in cases_by_item.items():
-        where = few_names(found) if len(found) < len(cases) else "any case"
+    for part, case_names in cases_by_item.items():
+        where = few_names(case_names) if len(case_names) < len(cases) else "any case"
         texts.append(f"{part} of {where}" if len(cases) > 1 else part)
     return [f"Not looked at: {listing(texts)}."] if texts else []
 

@@ -166,12 +166,12 @@ def parts_document(
     """
     kind = by if level == "kernel" else "layer"
     tables = part_tables(level, cases, sort, by)
-    several = len(tables) > 1 and not top
+    combined = len(tables) > 1 and not top
     return case_document(
         f"{level}s",
         tables,
         top,
-        blocks=lambda: _combined_table(tables, level) if several else _blocks(tables, level, top),
+        blocks=lambda: _combined_table(tables, level) if combined else _blocks(tables, level, top),
         data=lambda case, table: _data(case, table, kind),
         rows=lambda case, table: _rows(case, table, level, kind),
         fields=("row", *PART_FIELDS[level], *TIMES),
@@ -182,7 +182,7 @@ def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: Kern
     """Return the ranked rows of each case."""
     check_choice(f"order of {level}s", sort, PART_SORTS[level])
 
-    def table_of(case: ProfiledCase) -> PartTable | str:
+    def make_table(case: ProfiledCase) -> PartTable | str:
         if level == "layer":
             return layer_table(case.profile, case.unprofiled)
         return kernel_table(case.profile, case.unprofiled, by)
@@ -190,7 +190,7 @@ def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: Kern
     def ranked(table: PartTable) -> Sequence[ProfileRow]:
         return sorted(_by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
 
-    return rank_cases(((case, table_of(case)) for case in cases), ranked, sort)
+    return rank_cases(((case, make_table(case)) for case in cases), ranked, sort)
 
 
 def _by_time(rows: Iterable[ProfileRow]) -> list[ProfileRow]:

@@ -327,16 +327,16 @@ def _data(case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
 def _rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[dict[str, Any]]:
     """Yield the rows and the time outside layers, so that times add up."""
 
-    def row_of(kind: str, row: Floor, *names: str) -> dict[str, Any]:
+    def csv_row(kind: str, row: Floor, *names: str) -> dict[str, Any]:
         values = {name: getattr(row, name) for name in (*names, *BY_KEY)}
         return {"precision": roofline.precision, "row": kind, **values}
 
     for row in case.rows:
-        yield row_of(roofline.by, row, *_ROW_FIELDS)
+        yield csv_row(roofline.by, row, *_ROW_FIELDS)
     if case.rest:
-        yield row_of(f"other {roofline.by}s", Floor(time=sum(row.time for row in case.rest)))
-    yield row_of(f"in no {roofline.timed}", Floor(time=roofline.outside))
-    yield row_of("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
+        yield csv_row(f"other {roofline.by}s", Floor(time=sum(row.time for row in case.rest)))
+    yield csv_row(f"in no {roofline.timed}", Floor(time=roofline.outside))
+    yield csv_row("whole", Floor(time=roofline.time, floor=roofline.floor, won=roofline.won))
 
 
 # A box is the middle half of the runs; whiskers reach from the 5th to the 95th percentile, or over few runs entirely.

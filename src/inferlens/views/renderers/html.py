@@ -34,16 +34,16 @@ _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
 def render_html(document: Document) -> str:
-    return _page_of(document.title, document.blocks())
+    return _render_page(document.title, document.blocks())
 
 
 def render_report(report: Report) -> str:
     """Return the page of a report with links to its sections."""
     links = "".join(f'<a href="#{section.name}">{_escape(section.title)}</a>' for section in report.sections)
-    return _page_of(report.title, report.sections, links)
+    return _render_page(report.title, report.sections, links)
 
 
-def _page_of(title: str, blocks: Sequence[Block], links: str = "") -> str:
+def _render_page(title: str, blocks: Sequence[Block], links: str = "") -> str:
     body = f"{_head(title, links)}<main>{fragment(blocks, _ROWS)}</main>"
     return page(title, body)
 
