@@ -95,7 +95,7 @@ def test_a_report_has_a_section_for_load_tests(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert")
     saved(tmp_path / "both", ran())
     for folder in ("both", "only"):
-        saved_loads(tmp_path / folder, [*load_race(), mixed_record()])
+        saved_loads(tmp_path / folder, [*load_race(), load_record("onnxruntime", 50.0), mixed_record()])
         done = inferlens("report", folder, "-o", f"{folder}.md", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         text = (tmp_path / f"{folder}.md").read_text("utf-8")

@@ -110,7 +110,8 @@ class ReportInputs:
         """Return the colour of each backend in all charts."""
         trials = (record for tuning in self.tunings for trial in tuning.trials for record in trial.records)
         cases = [record.case for record in (*self.all_records, *trials)]
-        cases += [*(profile.case for profile in self.profiles.profiles), *(test[0].case for test in self.loads)]
+        cases += [profile.case for profile in self.profiles.profiles]
+        cases += [load.case for test in self.loads for load in test]
         return colours_of(sorted({plain(case.backend_label) for case in cases}))
 
     @cached_property
