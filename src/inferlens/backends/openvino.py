@@ -48,12 +48,11 @@ from inferlens.backends.onnx.graph import (
     read_nodes,
 )
 from inferlens.backends.onnx.quantize import (
-    QUANTIZED_FOLDER,
-    cache_key,
     cached_file,
     check_share,
     keep_with_record,
     needs_quantizing,
+    quantized_folder,
     recorded_file,
     seven_bits,
 )
@@ -352,8 +351,8 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
     """Return the ONNX graph in ``path`` as an IR with quantized products, from the cache or newly quantized."""
     nncf = library("nncf", extra="quantize")
     keep = kept_nodes(path, case)
-    key = cache_key(model, case, *keep, f"nncf {nncf.__version__}", f"openvino {openvino.__version__}")
-    quantized_path = preparation.cache / QUANTIZED_FOLDER / key / "openvino.xml"
+    versions = f"nncf {nncf.__version__}", f"openvino {openvino.__version__}"
+    folder = quantized_folder(model, case, preparation, *keep, *versions)
 
     def write(written: Path, _: PhaseNote) -> None:
         logging.getLogger("nncf").setLevel(logging.ERROR)
@@ -375,7 +374,7 @@ def quantized_ir(path: Path, model: Model, case: Case, preparation: Preparation)
             )
             openvino.save_model(quantized, str(written), compress_to_fp16=False)
 
-    return cached_file(quantized_path, preparation, write)
+    return cached_file(folder / "openvino.xml", preparation, write)
 
 
 def _has_attention(graph: Any) -> bool:

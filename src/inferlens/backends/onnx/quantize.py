@@ -100,8 +100,7 @@ def quantized_onnx(
     if (own := onnx_file_precision(path)) != "fp32":
         message = f"{path.name} is in {own}, but only graphs in fp32 can be quantized."
         raise Unsupported(message, hint="the original model")
-    key = cache_key(model, case, ranges, onnxruntime.__version__)
-    calibrated = preparation.cache / QUANTIZED_FOLDER / key
+    calibrated = quantized_folder(model, case, preparation, ranges, onnxruntime.__version__)
     quantized = calibrated / f"{dialect.name}-{_digest(repr(dialect), *sorted(keep))[:8]}.onnx"
 
     def write(written: Path, noted: PhaseNote) -> None:
@@ -338,11 +337,11 @@ def quantized_share(path: Path, inputs: tuple[TensorSpec, ...]) -> float | None:
     return sum(quantized) if shares else None
 
 
-def cache_key(model: Model, case: Case, *made_with: str) -> str:
-    """Return a digest of everything that a quantized model depends on, options and versions included."""
+def quantized_folder(model: Model, case: Case, preparation: Preparation, *made_with: str) -> Path:
+    """Return the cache's folder for a quantized model, named by all that it depends on, options and versions too."""
     data = model.samples.digest if model.samples else f"{case.calibration} {case.seed}"
     parts = (model.spec, model.weights_sha256, model.source, *map(str, model.inputs), data)
-    return _digest(*parts, "7 bits" * seven_bits(), *made_with)
+    return preparation.cache / QUANTIZED_FOLDER / _digest(*parts, "7 bits" * seven_bits(), *made_with)
 
 
 def _digest(*parts: str) -> str:

@@ -45,11 +45,10 @@ from inferlens.backends.base import (
     Runner,
 )
 from inferlens.backends.onnx.quantize import (
-    QUANTIZED_FOLDER,
-    cache_key,
     cached_file,
     check_share,
     keep_with_record,
+    quantized_folder,
     recorded_file,
     seven_bits,
 )
@@ -153,12 +152,10 @@ class TorchCompile(Backend, Deployer):
         quantizes = {"cpu": ("int8",), "cuda": on_gpu} if is_installed("torchao") else {}
         can = torch_capabilities(self.variants, ("module", "exported"), compiler_absence, quantizes, NO_TORCHAO)
         keeps = {"cpu": ("fp32",), "cuda": ("fp16",)}
-        supports = [
-            replace(one, keeps=keeps[one.device], without_data={} if one.device == "cuda" else None)
-            if one.quantizes
-            else one
-            for one in can.supports
-        ]
+        supports = []
+        for one in can.supports:
+            data: dict[str, Option] | None = {} if one.device == "cuda" else None
+            supports.append(replace(one, keeps=keeps[one.device], without_data=data) if one.quantizes else one)
         return replace(can, supports=tuple(supports), limits=can.limits | limits)
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
@@ -417,9 +414,8 @@ def quantized_module(model: Model, case: Case, preparation: Preparation) -> Any:
     It is always read from a file, so that the measured module is the one that is loaded later.
     """
     library(OPERATORS, extra="quantize")
-    path = recorded_file(preparation, SUFFIX) or keep_with_record(
-        preparation, quantized_program(model, case, preparation)
-    )
+    path = recorded_file(preparation, SUFFIX)
+    path = path or keep_with_record(preparation, quantized_program(model, case, preparation))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(str(path)).module(check_guards=False)
@@ -446,15 +442,15 @@ def _partial_quantizer(x86: Any, layers: list[str]) -> Any:
 
 def quantized_program(model: Model, case: Case, preparation: Preparation) -> Path:
     """Return the file of the exported int8 program, from the cache or newly quantized."""
-    torch, torchao = library("torch", extra="torch"), library("torchao", extra="quantize")
-    key = cache_key(model, case, f"torchao {torchao.__version__}", f"torch {torch.__version__}", case.keep)
-    quantized_path = preparation.cache / QUANTIZED_FOLDER / key / f"torch_compile{SUFFIX}"
+    torchao = library("torchao", extra="quantize")
+    versions = f"torchao {torchao.__version__}", f"torch {torch.__version__}"
+    folder = quantized_folder(model, case, preparation, *versions, case.keep)
 
     def write(path: Path, _: PhaseNote) -> None:
         with unsupported_on_error(f"'{model.name}' cannot be quantized"):
             torch.export.save(_quantize(model, case), str(path))
 
-    return cached_file(quantized_path, preparation, write)
+    return cached_file(folder / f"torch_compile{SUFFIX}", preparation, write)
 
 
 def _quantize(model: Model, case: Case) -> Any:

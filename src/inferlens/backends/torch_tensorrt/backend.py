@@ -54,6 +54,7 @@ from inferlens.backends.pytorch.runner import (
 from inferlens.backends.scripts import LOAD_PROGRAM, sibling_path, torch_script
 from inferlens.backends.tensorrt.library import current_gpu
 from inferlens.backends.torch_tensorrt.library import (
+    DYNAMO,
     EXTRA,
     FLAVOUR_TITLES,
     NOT_IN_SCRIPT,
@@ -100,7 +101,6 @@ torch: Any = LateModule("torch")
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
-DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPT_VARIANT = "ts-script"  # also takes TorchScript models
 DYNAMO_ONLY = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dynamo alone"

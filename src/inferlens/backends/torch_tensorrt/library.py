@@ -41,7 +41,7 @@ DEFAULT_LEVEL = 3  # TensorRT's default
 NOT_IN_SCRIPT = (
     "optimization_level", "autocast", "version_compatible", "hardware_compatible", "use_python_runtime",
 )  # fmt: skip
-DYNAMO_HINT = "--backend torch_tensorrt:dynamo"
+DYNAMO = "--backend torch_tensorrt:dynamo"  # a hint
 # Options for the choice of tactics, which TensorRT for RTX ignores: see the backend ``tensorrt``.
 TACTIC_OPTIONS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
 NOT_IN_RTX = {"hardware_compatible": "levels of hardware compatibility", "version_compatible": "lean runtime"}
@@ -173,9 +173,9 @@ def check_options(options: TorchTensorRTOptions, case: Case, library: Library, p
     if case.variant.startswith("ts-"):
         for name in NOT_IN_SCRIPT:
             if name in changed_options(options):
-                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=DYNAMO_HINT)
+                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=DYNAMO)
     if options.autocast and case.variant == "compile":
-        raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=DYNAMO_HINT)
+        raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=DYNAMO)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
     if library.rtx:  # Torch-TensorRT would ignore these silently
