@@ -47,9 +47,8 @@ def vision(name: str = "resnet18", batch: int = 1) -> Model:
 
 def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Runner:
     """A runner prepared for its kernels; skips what this machine lacks."""
-    case = small.case(
-        label, device="cuda", precision=precision, batch=model.inputs[0].shape[0] or 1, options=dict(options)
-    )
+    batch = model.inputs[0].shape[0] or 1
+    case = small.case(label, device="cuda", precision=precision, batch=batch, options=dict(options))
     backend = small.skip_unless_runs(case, model.format)
     (folder / "case").mkdir(exist_ok=True)
     return backend.prepare(model, case, Preparation(folder / "case", folder / "cache", level="kernel"))
@@ -120,9 +119,8 @@ def attributed(model: Model, kernels: Kernels, least: float) -> None:
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
     assert model.module is not None
     share = seconds(kernels, known=True) / seconds(kernels)
-    unknown = [
-        (kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in kernels.kernels if not kernel.modules
-    ]
+    lost = [kernel for kernel in kernels.kernels if not kernel.modules]
+    unknown = [(kernel.name, kernel.calls, kernel.layer, kernel.operator) for kernel in lost]
     assert share >= least, (share, kernels.absent, unknown)
     seen = {path for kernel in kernels.kernels for path in kernel.modules}
     assert seen <= {path for path, _ in model.module.named_modules()}
@@ -139,10 +137,8 @@ def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
     assert seen <= paths
     assert {path for path in paths if "conv" in path or path.endswith("downsample.0")} <= seen
     assert {"bn1", "relu", "maxpool", "avgpool", "fc", "layer1.0", "layer4.1"} <= seen
-    assert {kernel.operator for kernel in kernels.kernels if kernel.modules == ("fc",)} & {
-        "aten::addmm",
-        "aten::linear",
-    }
+    products = {kernel.operator for kernel in kernels.kernels if kernel.modules == ("fc",)}
+    assert products & {"aten::addmm", "aten::linear"}
     assert not nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
@@ -179,16 +175,13 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
         assert 1 <= kernels.launches < calls / 4, "a CUDA graph"
         check_pairs(kernels)
     attributed(model, kernels, 0.9)
-    for (
-        kernel
-    ) in kernels.kernels:  # a generated kernel is of the layer of its name, a library's of an operator of the code
+    # A generated kernel is of the layer of its name, a library's of an operator of the code.
+    for kernel in kernels.kernels:
         if kernel.layer and kernel.name.startswith("triton_"):
             assert kernel.layer.partition(" #")[0] == kernel.name
         elif kernel.layer:
             assert not kernel.layer.startswith("triton_"), kernel.name
-    assert any(kernel.layer.startswith("convolution") for kernel in kernels.kernels), (
-        "libraries compute them in this mode"
-    )
+    assert any(kernel.layer.startswith("convolution") for kernel in kernels.kernels), "libraries compute them here"
 
 
 @pytest.mark.parametrize(
@@ -209,9 +202,8 @@ def test_kernels_of_templates(tmp_path: Path) -> None:
     kernels = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
     told = [(kernel.name, kernel.layer, kernel.modules) for kernel in kernels.kernels]
     check_pairs(kernels)
-    copied = sum(
-        sum(kernel.times) for kernel in kernels.kernels if "multi_tensor_apply" in kernel.name
-    )  # a graph's inputs
+    # A graph's inputs are copied.
+    copied = sum(sum(kernel.times) for kernel in kernels.kernels if "multi_tensor_apply" in kernel.name)
     assert seconds(kernels, known=True) >= 0.9 * (seconds(kernels) - copied), (kernels.absent, told)
     modules = {path for kernel in kernels.kernels for path in kernel.modules}
     assert {f"{layered.ODD}.0", f"{layered.ODD}.1", f"{layered.ODD}.2", "last"} <= modules, told
@@ -249,9 +241,8 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
         assert {item.modules for item in of_kernels[name]} == {layer.modules}, name
         assert {item.name for item in of_kernels[name]} == set(layer.details["kernels"]), name
     took = sum(float(np.median(layer.times)) for layer in layers.layers)
-    assert sum(float(np.median(kernel.times)) for kernel in kernels.kernels if kernel.layer) == pytest.approx(
-        took, rel=0.25
-    )
+    placed = sum(float(np.median(kernel.times)) for kernel in kernels.kernels if kernel.layer)
+    assert placed == pytest.approx(took, rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -285,9 +276,7 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     placed = {kernel.layer for kernel in kernels.kernels if kernel.layer}
     names = {layer.name for layer in layers.layers if layer.modules or layer.details.get("inserted")}
     assert placed <= names
-    dropped = [
-        layer for layer in layers.layers if layer.name in names - placed
-    ]  # a graph drops copies that change nothing
+    dropped = [layer for layer in layers.layers if layer.name in names - placed]  # copies that change nothing
     assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(kernels) / RUNS
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(kernels) / RUNS, rel=0.25)

@@ -114,9 +114,8 @@ def test_the_record_says_what_the_machine_did(tmp_path: Path) -> None:
 
 
 def test_small_calls_are_bound_by_the_host_and_large_ones_by_the_gpu(tmp_path: Path) -> None:
-    small_call, large_call = bench(
-        "resnet50", **PLAIN, precision="fp16", batch="1,256", seconds="1s", output=str(tmp_path)
-    )
+    words = {**PLAIN, "precision": "fp16", "batch": "1,256", "seconds": "1s"}
+    small_call, large_call = bench("resnet50", **words, output=str(tmp_path))
     assert (bound_by(small_call), bound_by(large_call)) == ("host", "GPU")
 
 

@@ -246,14 +246,8 @@ def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: st
 
 def test_an_illegal_memory_access_leaves_the_other_cases_right(label: str, tmp_path: Path) -> None:
     models = ["tests.gpu.crash:illegal_access", "tests.gpu.crash:good"]
-    records = bench(
-        *models,
-        backend=f"pytorch,{label}",
-        precision="fp32",
-        output=str(tmp_path / "out"),
-        seed=0,
-        option="pytorch.cuda_graph=false",
-    )
+    words = {"backend": f"pytorch,{label}", "precision": "fp32", "seed": 0, "option": "pytorch.cuda_graph=false"}
+    records = bench(*models, output=str(tmp_path / "out"), **words)
     first, *others = sorted(records, key=lambda record: record.created)
     assert (first.model.name, first.case.backend) == ("tests.gpu.crash.illegal_access", "pytorch")
     assert first.status in ("failed", "crashed")
