@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from inferlens.analysis.evidence import Finding
     from inferlens.analysis.findings import findings
     from inferlens.analysis.loaded_trace import load_trace
-    from inferlens.api import ab, ab_steps, bench, export, load, profile, quantize, tune
+    from inferlens.api import ab, ab_steps, bench, export, load, load_test, profile, quantize, tune
     from inferlens.errors import InferlensError
     from inferlens.record.builds import Quantization
     from inferlens.record.profile import Profile
@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from inferlens.record.store import load_profiles
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Plan
-    from inferlens.views.results import Records, Tuning, load_records
+    from inferlens.views.results import LoadTest, Records, Tuning, load_records
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult", "ABSteps", "Budget", "Case", "Finding", "InferlensError", "Plan", "Profile", "Quantization", "Record",
-    "RecordComparison", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench", "compare",
-    "export", "findings", "load", "load_profiles", "load_records", "load_trace", "profile", "quantize", "tune",
+    "ABResult", "ABSteps", "Budget", "Case", "Finding", "InferlensError", "LoadTest", "Plan", "Profile", "Quantization",
+    "Record", "RecordComparison", "Records", "TensorSpec", "Tuning", "__version__", "ab", "ab_steps", "bench",
+    "compare", "export", "findings", "load", "load_profiles", "load_records", "load_test", "load_trace", "profile",
+    "quantize", "tune",
 ]  # fmt: skip
 
 _HOMES = {
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "Plan": "spec.plan",
     "InferlensError": "errors",
-    **dict.fromkeys(("ab", "ab_steps", "bench", "export", "load", "profile", "quantize", "tune"), "api"),
+    **dict.fromkeys(("ab", "ab_steps", "bench", "export", "load", "load_test", "profile", "quantize", "tune"), "api"),
 }  # fmt: skip
 
 

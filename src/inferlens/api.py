@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inferlens.execution.protocol import Observer
     from inferlens.record.builds import Quantization
     from inferlens.record.store import LoadedProfiles
-    from inferlens.views.results import Records, Tuning
+    from inferlens.views.results import LoadTest, Records, Tuning
 
 F = TypeVar("F", bound=Callable[..., Any])
 WIDTH = 120
@@ -101,6 +101,35 @@ def tune(model: Any, example_inputs: Any = None, *, observer: Observer | None = 
     check("tune", options)
     own, others = own_options("tune", options)
     return Tuning(tune_model(model, example_inputs, {**others, **own}, observer), (model, example_inputs))
+
+
+@takes("load")
+def load_test(model: Any, example_inputs: Any = None, *, observer: Observer | None = None, **options: Any) -> LoadTest:
+    """Find the deployment that serves the most requests per second within a limit on their latency::
+
+        load_test("resnet50", within="p99=50ms", price="3.2/h")
+
+    The options are those of ``inferlens load``. The same call continues where one was stopped.
+
+    Args:
+        model: as for :func:`inferlens.bench`, a folder of results, whose winners are measured, or the address of a
+            server that ``inferlens export`` has written.
+        example_inputs, observer: as for :func:`inferlens.bench`.
+
+    Returns:
+        A record of each deployment and round; ``print`` shows the answer. ``.best`` serves the most.
+
+    Raises InferlensError for a bad model or option. A deployment that fails is a record, not an error.
+    """
+    from inferlens.cli.load import measure
+    from inferlens.execution.protocol import Observer
+    from inferlens.record.load import LoadRecord
+    from inferlens.views.results import LoadTest
+
+    check("load", options)
+    records: list[LoadRecord] = []
+    measure(model, options, observer or Observer(), records, example_inputs)
+    return LoadTest(records)
 
 
 @takes("profile")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
@@ -18,6 +18,9 @@ from inferlens.spec.commands import own_options
 from inferlens.spec.options import texts
 from inferlens.spec.plan import Plan, as_plan
 from inferlens.views.table import FORMATS
+
+if TYPE_CHECKING:
+    from inferlens.execution.protocol import Observer
 
 
 @options.takes()
@@ -42,34 +45,49 @@ def load(
     """
     from inferlens.analysis.load import FOLDER
     from inferlens.cli.progress import Bar
-    from inferlens.execution.load.run import load_request, run, run_http
     from inferlens.views.load import load_document
 
     format = "json" if json else format
     check_choice("format", format, FORMATS)
     screen.format_of("table", file)
-    own, others = own_options("load", words)
-    ways = winner_plans(Path(model), words) if Path(model).is_dir() else []
-    request = load_request(ways[0] if ways else read_plan([model], others), own, ways)
     records: list[LoadRecord] = []
     interrupted = False
     with Bar(screen.errors()) as bar:
         try:
-            if model.startswith("http://"):
-                records = run_http(request, model)
-            else:
-                run(request, bar, records=records)
+            measure(model, words, bar, records)
         except KeyboardInterrupt:
             interrupted = True
     if records:
-        output = Path(request.plan.output) / safe_name(records[0].model.name) / FOLDER
-        saved = "" if model.startswith("http://") else str(output)
-        screen.document(load_document(records, request.price, folder=saved), format, file=file)
+        output = Path(words.get("output") or "results") / safe_name(records[0].model.name) / FOLDER
+        saved = "" if model.startswith("http://") or not output.exists() else str(output)
+        screen.document(load_document(records, records[0].price, folder=saved), format, file=file)
     if interrupted:
         screen.note(INTERRUPTED)
         raise typer.Exit(130)
     if not any(record.runs for record in records):
         raise typer.Exit(1)
+
+
+def measure(
+    model: Any, words: Mapping[str, Any], observer: Observer, records: list[LoadRecord], example_inputs: Any = None
+) -> None:
+    """Measure a model, the winners of a folder, or a server under load; ``records`` gets each record at once."""
+    from inferlens.execution.cases import model_handle
+    from inferlens.execution.load.run import load_request, run, run_http
+
+    own, others = own_options("load", words)
+    name = str(model) if isinstance(model, (str, Path)) else ""
+    ways = winner_plans(Path(name), words) if name and Path(name).is_dir() else []
+    with model_handle(model, example_inputs) as handle:
+        if ways:
+            plan = ways[0]
+        else:
+            plan = read_plan([name], others) if name else Plan.from_words({**others, "model": handle.spec})
+        request = load_request(plan, own, ways)
+        if name.startswith("http://"):
+            records += run_http(request, name)
+        else:
+            run(request, observer, None if ways else handle, records)
 
 
 def winner_plans(folder: Path, words: Mapping[str, Any]) -> list[Plan]:
@@ -81,14 +99,7 @@ def winner_plans(folder: Path, words: Mapping[str, Any]) -> list[Plan]:
 
     _, given = own_options("load", words)
     records = winners(folder, texts(given.pop("backend", ())))
-    left_out = {
-        "batch",
-        "depth",
-        "io",
-        "cold",
-        "rotate",
-        *(["input"] if {"mix", "dim", "input"} & words.keys() else []),
-    }
+    left_out = {"batch", "depth", "io", "cold", "rotate"} | ({"input"} if {"mix", "dim"} & words.keys() else set())
     ways = [msgspec.toml.decode(as_plan(record.case), type=dict[str, Any]) for record in records]
     ways = [{name: value for name, value in way.items() if name not in left_out} for way in ways]
     if len({str(way.get("input")) for way in ways}) > 1:

@@ -19,6 +19,7 @@ from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
+from inferlens.analysis.load import best_record, may_win
 from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.samples import case_and_machine, split_runs
 from inferlens.analysis.tuning import TuningReport
@@ -29,6 +30,7 @@ from inferlens.execution.quantize import quantize
 from inferlens.execution.remote import profile
 from inferlens.record.builds import Quantization
 from inferlens.record.display import Displayed, Struct, draw, short
+from inferlens.record.load import LoadRecord
 from inferlens.record.profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, RECORD, LoadedProfiles, Paths, as_paths, load_profiles
@@ -38,6 +40,7 @@ from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
 from inferlens.views.comparison import ab_document, comparison_document
+from inferlens.views.load import load_document
 from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.findings import findings_document, findings_table, judge_cases
 from inferlens.views.profiles.modules import modules_document
@@ -287,6 +290,46 @@ class Tuning(Records):
         return self.tuned[0]
 
 
+class LoadTest(Displayed, Sequence[LoadRecord]):
+    """Hold the records of a load test, failed ones included; ``print`` shows the answer.
+
+    Attributes:
+        records: a record of each deployment and round, as a list.
+    """
+
+    def __init__(self, records: Iterable[LoadRecord]) -> None:
+        self.records = list(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> LoadRecord: ...
+    @overload
+    def __getitem__(self, place: slice) -> LoadTest: ...
+    def __getitem__(self, place: int | slice) -> LoadRecord | LoadTest:
+        return LoadTest(self.records[place]) if isinstance(place, slice) else self.records[place]
+
+    def __repr__(self) -> str:
+        return f"<{plural(len(self), 'load record')} of {listing(sorted({record.case.model for record in self}))}>"
+
+    @property
+    def document(self) -> table.Document:
+        return load_document(self.records, self.records[0].price if self.records else None)
+
+    @property
+    def best(self) -> LoadRecord:
+        """Return the record with the highest capacity and right answers.
+
+        Raises:
+            InferlensError: if no way keeps the limit.
+        """
+        winners = [record for record in self if may_win(record)]
+        if not winners:
+            raise InferlensError("No way keeps the limit with right answers.", hint="print(test), which says why")
+        return best_record(winners)
+
+
 def _column_types(names: Iterable[str]) -> dict[str, object]:
     """Return the type of each column; other columns are sizes."""
     hints = get_type_hints(Row)
@@ -366,7 +409,7 @@ def _refuse_several_models(records: Records, given: Path) -> None:
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.
 
 __all__ = [
-    "ABResult", "ABSteps", "Deployed", "Finding", "Findings", "LoadedProfiles", "LoadedTrace", "Profile",
+    "ABResult", "ABSteps", "Deployed", "Finding", "Findings", "LoadTest", "LoadedProfiles", "LoadedTrace", "Profile",
     "Quantization", "Record", "RecordComparison", "Records", "Tuning", "ab", "ab_steps", "compare", "findings", "load",
     "load_profiles", "load_records", "load_trace", "profile", "quantize",
 ]  # fmt: skip
@@ -398,6 +441,7 @@ def _fields_document(result: Struct) -> Document:
 
 DOCUMENTS: dict[type, Callable[[Any], Document]] = {
     Records: lambda records: records.document,
+    LoadTest: lambda test: test.document,
     Record: lambda record: Records([record]).document,
     Deployed: lambda deployed: Records([deployed.record]).document,
     TuningReport: lambda tuned: tunings_document([tuned]),

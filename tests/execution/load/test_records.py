@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
+import inferlens as public
 from inferlens.cli.load import winner_plans
 from inferlens.errors import InferlensError
 from inferlens.execution.load.run import TrafficRequest, limited_by, load_request, run_http, with_observations
@@ -105,3 +107,17 @@ def test_a_folder_of_records_gives_its_winners(tmp_path: Path) -> None:
     assert (plan.backend, plan.seed) == (("fake:steady",), 3)
     with pytest.raises(InferlensError, match="No case of onnxruntime"):
         winner_plans(folder, {"backend": ["onnxruntime"]})
+
+
+def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
+    assert "within" in inspect.signature(public.load_test).parameters
+    with pytest.raises(InferlensError, match="withn"):
+        public.load_test("fake:demo", withn="p99=50ms")
+    made = public.load_test(
+        "fake:demo", backend="fake:steady", option={"fake.sleep": True}, rate=50, seconds=0.5, instances=1,
+        batching="max=1", output=tmp_path,
+    )  # fmt: skip
+    assert [run.rate for run in made[0].runs] == [50]
+    assert "50.0/s" in str(made)
+    with pytest.raises(InferlensError, match="No way keeps the limit"):
+        _ = made.best
