@@ -118,6 +118,6 @@ def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
         batching="max=1", output=tmp_path,
     )  # fmt: skip
     assert [run.rate for run in made[0].runs] == [50]
-    assert "50.0/s" in str(made)
+    assert "50.0 requests/s" in str(made)
     with pytest.raises(InferlensError, match="No way keeps the limit"):
         _ = made.best
