@@ -342,9 +342,11 @@ def group_cases(cases: Sequence[PlannedCase], mix: Mix) -> list[Way]:
 
 def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
-    if request.mix != Mix() or request.scenario or request.batching or request.instances or request.queue:
+    own = (request.scenario, request.batching, request.instances, request.queue, request.timeout)
+    if any(own) or request.plan.backend or request.mix != Mix():
         raise InferlensError(
-            "--mix, --scenario, --batching, --instances and --queue are for models that Inferlens serves itself.",
+            "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend are for models that Inferlens "
+            "serves itself.",
             expected="a model in place of an address",
         )
     instances = HttpInstances(url)
