@@ -88,7 +88,7 @@ def test_a_run_has_the_use_of_the_machine_and_the_energy_of_a_request() -> None:
 
 def test_the_options_of_a_deployment_are_refused_for_a_server() -> None:
     own, _ = own_options("load", {"scenario": "", "instances": 2})
-    with pytest.raises(InferlensError, match="serves itself"):
+    with pytest.raises(InferlensError, match="that Inferlens serves itself"):
         run_http(load_request(Plan(model=("http://127.0.0.1:1",)), own), "http://127.0.0.1:1")
 
 

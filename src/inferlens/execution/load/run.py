@@ -345,8 +345,8 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     own = (request.scenario, request.batching, request.instances, request.queue, request.timeout)
     if any(own) or request.plan.backend or request.mix != Mix():
         raise InferlensError(
-            "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend are for models that Inferlens "
-            "serves itself.",
+            "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend are for models that "
+            "Inferlens serves itself.",
             expected="a model in place of an address",
         )
     instances = HttpInstances(url)
