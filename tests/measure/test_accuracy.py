@@ -143,10 +143,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert "top-1" in str(tuned)
     chart = tuned_chart(ended)(THEMES["light"])
     assert next(panel["layer"][0]["encoding"]["y"]["title"] for panel in chart["hconcat"]) == "top-1 (%)"
-    assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {
-        1.0,
-        0.95,
-    }
+    assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {1.0, 0.95}
 
 
 def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path: Path, planted: str) -> None:

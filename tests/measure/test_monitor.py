@@ -384,10 +384,7 @@ def test_throttling_and_quota(tmp_path: Path) -> None:
     write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
     cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
     answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
-    assert answers == {
-        "throttle_events": 8,
-        "quota_wait": 2.5,
-    }
+    assert answers == {"throttle_events": 8, "quota_wait": 2.5}
 
 
 def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> None:

@@ -511,11 +511,7 @@ class RemoteRun:
                 yield kind, part, min(1.0, len(workers) / max(1, busy))
 
     def race_jobs(
-        self,
-        command: str,
-        cases: Mapping[str, Sequence[PlannedCase]],
-        levels: Sequence[Level] = (),
-        runs: int = 0,
+        self, command: str, cases: Mapping[str, Sequence[PlannedCase]], levels: Sequence[Level] = (), runs: int = 0
     ) -> list[CasesJob]:
         """Return the jobs of the parts of a command, with the records of earlier runs."""
         more, complete = (levels, runs) if levels else (), lambda folder: has_profiles(folder, levels)

@@ -187,10 +187,7 @@ def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("objective", "limits", "expected"),
-    [
-        ("latency.p95", (), ("BEST", "knob_a=1", "p95 latency 3.2")),
-        ("memory", ("error=1%",), ("peak memory", "error")),
-    ],
+    [("latency.p95", (), ("BEST", "knob_a=1", "p95 latency 3.2")), ("memory", ("error=1%",), ("peak memory", "error"))],
 )
 def test_other_objectives_are_answered_in_their_measure(
     tmp_path: Path, objective: str, limits: tuple[str, ...], expected: tuple[str, ...]

@@ -280,11 +280,7 @@ PointOf = Callable[[Case], Point]
 
 
 def candidates(
-    trials: Sequence[Trial],
-    best: Case | None,
-    objective: Objective,
-    constraints: Sequence[Constraint],
-    point: PointOf,
+    trials: Sequence[Trial], best: Case | None, objective: Objective, constraints: Sequence[Constraint], point: PointOf
 ) -> tuple[Candidate, ...]:
     """Return all measured candidates: the finalists, slower ones, and those that could not win; the best first."""
     first: dict[str, Record] = {}
