@@ -45,8 +45,9 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     """Measure cases and let them race; on the CPU they begin with a round, elsewhere they are measured one by one."""
     results = CaseResults(scheduler)
     plan, order = scheduler.plan, measuring_order(cases, scheduler.plan.repeats, scheduler.plan.seed)
-    unknown = [planned for planned in cases if not results.has(planned.case.work)]
-    together = [] if plan.repeats else first_rounds(scheduler, unknown)
+    begun_earlier = {record.case.work for record in scheduler.state.records}
+    new = [planned for planned in cases if planned.case.work not in begun_earlier]
+    together = [] if plan.repeats else first_rounds(scheduler, new)
     begun = [planned for group in together for planned in group]
     results.measure([(planned, repeat) for planned, repeat in order if planned not in begun])
     for group in together:
@@ -86,10 +87,6 @@ class CaseResults:
         """Return the first record of a case: measured by itself, or in the first round."""
         records = (self.records.get((planned.case.digest, repeat)) for repeat in (0, 1))
         return next(filter(None, records), None)
-
-    def has(self, work: object) -> bool:
-        """Return whether a case that does some work has a record."""
-        return any(record.case.work == work for record in self.records.values())
 
     def _has_record(self, planned: PlannedCase, repeat: int) -> bool:
         if self.scheduler.plan.repeats:
