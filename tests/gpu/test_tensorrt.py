@@ -251,7 +251,7 @@ def test_an_illegal_memory_access_leaves_the_other_cases_right(label: str, tmp_p
     first, *others = sorted(records, key=lambda record: record.created)
     assert (first.model.name, first.case.backend) == ("tests.gpu.crash.illegal_access", "pytorch")
     assert first.status in ("failed", "crashed")
-    good = [record for record in others if record.model.name == "good"]
+    good = [record for record in others if record.model.name == "tests.gpu.crash.good"]
     assert [record.status for record in good] == ["ok", "ok"]
     right = [record for record in others if record.status == "ok"]
     assert all(record.agreement and record.agreement.agrees for record in right)

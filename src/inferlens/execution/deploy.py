@@ -715,7 +715,7 @@ def _entered(runner: Runner, on_gpu: bool) -> Iterator[None]:
 
 @contextmanager
 def _thread_kept(on_gpu: bool) -> Iterator[None]:
-    """Keep PyTorch's modes and current stream as before; inside, modes are the usual ones.
+    """Keep PyTorch's modes and current stream as before; inside, modes and stream are the usual ones.
 
     Its guards restore the state, whatever was entered and not left inside.
     """
@@ -723,7 +723,7 @@ def _thread_kept(on_gpu: bool) -> Iterator[None]:
         if torch := sys.modules.get("torch"):
             stack.enter_context(torch.inference_mode(mode=False))
             if on_gpu:
-                stack.enter_context(torch.cuda.stream(torch.cuda.current_stream()))
+                stack.enter_context(torch.cuda.stream(torch.cuda.default_stream()))
         yield
 
 
