@@ -133,13 +133,7 @@ Sizes = tuple[tuple[int, int | None], ...]
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """A request to open a model.
-
-    Attributes:
-        weights: name or file of weights; ``None`` is random.
-        trust: whether pickles that can run code may be opened.
-        live: where the parent process left a live module.
-    """
+    """A request to open a model, as of :func:`inferlens.models.resolve.load`; weights of ``None`` are random."""
 
     weights: str | None = None
     trust: bool = False
@@ -162,8 +156,7 @@ class OpenedModel:
         fresh: whether its weights are the constructor's random ones, to be drawn again or replaced by a file's.
         named_weights: whether it has the weights of the requested name.
         parameters, weights_sha256: where there is no module to ask.
-        weights: where its weights came from, if they are not random.
-        source: words that identify it, such as the library's version or the file's hash.
+        weights, source: as in :class:`Model`; no weights for random ones.
     """
 
     format: Format

@@ -403,11 +403,8 @@ def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
     """Raise an error if an input has other sizes or another type than the file fixes."""
     if spec.name not in opened.sizes:
         return
-    takes, dtype = (
-        opened.sizes[spec.name],
-        next(tensor_spec.dtype for tensor_spec in opened.inputs if tensor_spec.name == spec.name),
-    )
-    least, _, most = spec.profile
+    takes, (least, _, most) = opened.sizes[spec.name], spec.profile
+    dtype = next(own.dtype for own in opened.inputs if own.name == spec.name)
     form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
     alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))
     wrong = [

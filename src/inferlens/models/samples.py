@@ -58,7 +58,10 @@ class Samples:
     @cached_property
     def digest(self) -> str:
         """Return hexadecimal digits that stand for the content, or the name of the function."""
-        return _digest(self._files) if self._files else self.data
+        digest = hashlib.sha256()
+        for file in self._files:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+        return digest.hexdigest()[:16] if self._files else self.data
 
     def __iter__(self) -> Iterator[Sample]:
         count = 0
@@ -142,13 +145,6 @@ def calibration_feeds(model: Model, case: Case) -> Iterator[dict[str, Array]]:
     else:
         for place in range(math.ceil(RANDOM_SAMPLES / math.prod(model.inputs[0].shape[:1]))):
             yield make_inputs(model, case.seed + place)
-
-
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def _arrays(path: Path, specs: tuple[TensorSpec, ...]) -> Iterator[Sample]:
