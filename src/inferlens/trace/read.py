@@ -343,7 +343,8 @@ class TraceBuilder:
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
         memory = [event for event in memory if None not in (event.args.change, event.args.allocated)]  # type: ignore[union-attr]
         memory, times = _timed(memory)
-        self._add_part(Allocations, memory, time=times, thread=self._threads_of(memory))
+        args = [event.args or NO_ARGUMENTS for event in memory]
+        self._add_part(Allocations, args, time=times, thread=self._threads_of(memory))
         halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
@@ -428,7 +429,8 @@ class TraceBuilder:
         self._keep(Trace, columns)
         for form, kinds in _PARTS.items():
             places = np.flatnonzero(kinds[categories])
-            self._add_part(form, [timed[place] for place in places.tolist()], row=places + self._count)
+            args = [timed[place].args or NO_ARGUMENTS for place in places.tolist()]
+            self._add_part(form, args, row=places + self._count)
         self._count += len(timed)
 
     def _kind_of_mixed(self, event: Event) -> int:
@@ -457,9 +459,8 @@ class TraceBuilder:
         codes = {pair: self._threads[str(pair[0]), str(pair[1])] for pair in dict.fromkeys(pairs)}
         return np.array([codes[pair] for pair in pairs], dtype=np.int32)
 
-    def _add_part(self, form: type[Any], events: Sequence[Event], **columns: NDArray[Any]) -> None:
+    def _add_part(self, form: type[Any], args: Sequence[Arguments], **columns: NDArray[Any]) -> None:
         """Keep the columns of a part of the trace: these, and the arguments that have the names of its other fields."""
-        args = [event.args or NO_ARGUMENTS for event in events]
         for name in [item.name for item in fields(form) if item.name not in columns]:
             values = list(map(attrgetter(name), args))
             if form is Scopes:
