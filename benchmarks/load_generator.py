@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.execution.load.dispatcher import LoadLog, OpenTraffic, dispatch, unit_times
+from inferlens.execution.load.dispatcher import LoadLog, Traffic, dispatch, unit_times
 from inferlens.execution.load.tasks import ANSWER, ServedInstances
 from inferlens.measure.monitor import other_programs
 from inferlens.record.load import Arrivals, Deployment
@@ -51,7 +51,7 @@ def measured(rate: float, seconds: float) -> LoadLog:
             server.start()
             instances = ServedInstances(listener, 1, Path(folder, "stop"), 60.0)
         times = unit_times(Arrivals(), int(rate * seconds), 0) / rate
-        log = dispatch(OpenTraffic(times, [0]), instances, Deployment(max_batch=16))
+        log = dispatch(Traffic(times, [0]), instances, Deployment(max_batch=16))
         instances.close()
         server.join()
     return log

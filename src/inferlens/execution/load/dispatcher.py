@@ -13,7 +13,8 @@ import heapq
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,79 +29,39 @@ Times = NDArray[np.float64]
 
 
 class Traffic:
-    """Requests that are due at some times; request number ``i`` asks for ``samples[i % len(samples)]``."""
+    """Requests that are due at some times; request number ``i`` asks for ``samples[i % len(samples)]``.
 
-    def __init__(self, samples: Sequence[int]) -> None:
+    With ``until`` each request is a client: it comes again when it has ended, before that many seconds have passed.
+    """
+
+    def __init__(self, times: Iterable[float], samples: Sequence[int], until: float = 0.0) -> None:
+        self._due = deque(map(float, times))
         self._samples = samples
+        self._until = until
+        self._clients = len(self._due) if until else 0
         self._taken = 0
 
     @property
     def due(self) -> float | None:
         """The time at which the next request is due; ``None`` if none is known yet."""
-        raise NotImplementedError
+        return self._due[0] if self._due else None
 
     @property
     def over(self) -> bool:
         """True if no request will follow, whatever is answered."""
-        raise NotImplementedError
+        return not self._due and not self._clients
 
     def take(self) -> tuple[float, int]:
         """Return the time and the sample of the next request."""
-        sample = self._samples[self._taken % len(self._samples)]
         self._taken += 1
-        return self._pop(), sample
-
-    def ended(self, request: int, now: float) -> None:
-        """Register that a request was answered, refused or lost; ``request`` counts those that were taken."""
-
-    def _pop(self) -> float:
-        raise NotImplementedError
-
-
-class OpenTraffic(Traffic):
-    """Requests at fixed times."""
-
-    def __init__(self, times: Times, samples: Sequence[int]) -> None:
-        super().__init__(samples)
-        self._times: list[float] = times.tolist()
-
-    @property
-    def due(self) -> float | None:
-        return self._times[self._taken] if self._taken < len(self._times) else None
-
-    @property
-    def over(self) -> bool:
-        return self._taken >= len(self._times)
-
-    def _pop(self) -> float:
-        return self._times[self._taken - 1]
-
-
-class ClosedTraffic(Traffic):
-    """Clients that each have one request under way, for some seconds."""
-
-    def __init__(self, clients: int, seconds: float, samples: Sequence[int]) -> None:
-        super().__init__(samples)
-        self._ready = [0.0] * clients
-        self._seconds = seconds
-        self._clients = clients
-
-    @property
-    def due(self) -> float | None:
-        return self._ready[0] if self._ready else None
-
-    @property
-    def over(self) -> bool:
-        return not self._clients
+        return self._due.popleft(), self._samples[(self._taken - 1) % len(self._samples)]
 
     def ended(self, request: int, now: float) -> None:  # noqa: ARG002
-        if now < self._seconds:
-            heapq.heappush(self._ready, now)
+        """Register that a request was answered, refused or lost; ``request`` counts those that were taken."""
+        if now < self._until:
+            self._due.append(now)
         else:
-            self._clients -= 1
-
-    def _pop(self) -> float:
-        return heapq.heappop(self._ready)
+            self._clients -= bool(self._until)
 
 
 def unit_times(arrivals: Arrivals, count: int, seed: int) -> Times:
@@ -272,32 +233,25 @@ def dispatch(
     return dispatcher.log()
 
 
+@dataclass
 class _Dispatcher:
     """The state of a run: the requests and batches so far, the queues, and the free instances."""
 
-    def __init__(
-        self,
-        traffic: Traffic,
-        instances: Instances,
-        deployment: Deployment,
-        sample_group: Callable[[int], int],
-        limit: float,
-        start: float,
-    ) -> None:
-        self._traffic = traffic
-        self._instances = instances
-        self._deployment = deployment
-        self._sample_group = sample_group
-        self._limit = limit
+    _traffic: Traffic
+    _instances: Instances
+    _deployment: Deployment
+    _sample_group: Callable[[int], int]
+    _limit: float
+    start: float
+
+    def __post_init__(self) -> None:
         self.requests: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
         self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_COLUMNS}
         self._queues: dict[int, deque[int]] = {}
-        self._waiting = 0
-        self._idle = deque(range(instances.count))
+        self._idle = deque(range(self._instances.count))
         self._running: dict[int, tuple[int, list[int]]] = {}
-        self._alive = instances.count
-        self._late = 0
-        self.start = start
+        self._alive = self._instances.count
+        self._waiting = self._late = 0
 
     def goes_on(self, most_late: float) -> bool:
         """Do what is due now; return whether there is more to do. At the end all instances are free again."""

@@ -41,19 +41,8 @@ from inferlens.errors import InferlensError, Unsupported, check_choice, library
 from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.child import Outcome
 from inferlens.execution.deploy import FileJob, write_with
-from inferlens.execution.load import serve
+from inferlens.execution.load import serve, tasks
 from inferlens.execution.load.dispatcher import Finished, Instances, read_mix
-from inferlens.execution.load.tasks import (
-    NEVER_SERVED,
-    POOL,
-    SCENARIOS,
-    DriveJob,
-    DriveResult,
-    ServedGroup,
-    ServeJob,
-    ServeResult,
-    measured,
-)
 from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
 from inferlens.execution.scheduler import Scheduler, open_scheduler
 from inferlens.measure import environment
@@ -144,7 +133,7 @@ class HttpInstances(Instances):
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             message = f"No server of 'inferlens export --best' answers at {url}: {error}."
             raise InferlensError(message, hint="python serve.py in its folder") from error
-        self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(POOL)]
+        self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(tasks.POOL)]
         for place in range(count):
             threading.Thread(target=self._serve, args=(place,), daemon=True).start()
 
@@ -249,7 +238,7 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
     if limit.name not in QUANTILES:
         raise InferlensError(f"{limit.name} cannot be a limit of load.", expected="p50, p95 or p99, such as p99=50ms")
     if own["scenario"]:
-        check_choice("scenario", own["scenario"], list(SCENARIOS))
+        check_choice("scenario", own["scenario"], list(tasks.SCENARIOS))
         library("mlperf_loadgen", extra="load")
     if own["rate"] and own["concurrency"]:
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
@@ -351,12 +340,12 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
         )
     instances = HttpInstances(url)
     settings = instances.settings
-    job = DriveJob(
+    job = tasks.DriveJob(
         address=url, stop="", deployment=Deployment(instances.count), arrivals=request.arrivals, limit=request.limit,
         rates=request.rates, clients=request.clients, seconds=request.seconds,
     )  # fmt: skip
     try:
-        result = measured(job, instances, lambda _: None)
+        result = tasks.measured(job, instances, lambda _: None)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
@@ -427,7 +416,7 @@ class Measurer:
     def _served(self, record: LoadRecord, way: Way) -> LoadRecord:
         """Return the record with what its instances measured."""
         request, scheduler, deployment = self.request, self.scheduler, record.requested
-        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
+        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=tasks.POOL)) for one in way.groups]
         references = [scheduler.references.of(pool) for pool in pools]
         if missing := next((one.missing for one in references if one.missing), ""):
             return structs.replace(record, status="failed", reason=missing)
@@ -437,16 +426,16 @@ class Measurer:
         for folder in (scratch, *folders):
             folder.mkdir()
         address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
-        drive = DriveJob(
+        drive = tasks.DriveJob(
             address=address, stop=str(scratch / "stop"), deployment=deployment, choose=record.search,
             arrivals=request.arrivals, mix=request.mix, limit=request.limit, rates=request.rates,
             clients=request.clients, seconds=request.seconds, draw=record.round, scenario=request.scenario,
             logs=str(logs), patience=PATIENCE,
         )  # fmt: skip
         pairs = zip(way.groups, references, strict=True)
-        groups = tuple(ServedGroup(one.case.inputs, reference.path) for one, reference in pairs)
+        groups = tuple(tasks.ServedGroup(one.case.inputs, reference.path) for one, reference in pairs)
         serves = [
-            ServeJob(
+            tasks.ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
                 groups=groups, reference=references[0].name,
             )
@@ -460,8 +449,8 @@ class Measurer:
 
 
 def run_processes(
-    scheduler: Scheduler, drive: DriveJob, serves: Sequence[ServeJob], pids: dict[int, int]
-) -> tuple[Outcome[DriveResult], list[Outcome[ServeResult]]]:
+    scheduler: Scheduler, drive: tasks.DriveJob, serves: Sequence[tasks.ServeJob], pids: dict[int, int]
+) -> tuple[Outcome[tasks.DriveResult], list[Outcome[tasks.ServeResult]]]:
     """Run the traffic and the instances until all have ended; return their outcomes.
 
     ``pids`` gets the processes of the instances, and that of the traffic at -1. An instance that does not end after
@@ -475,13 +464,13 @@ def run_processes(
             Path(drive.stop).touch()
         return outcome
 
-    def serve(number: int, job: ServeJob) -> Outcome[ServeResult]:
-        return run_one("serve", job, ServeResult, number, Path(job.folder) / LOG)
+    def serve(number: int, job: tasks.ServeJob) -> Outcome[tasks.ServeResult]:
+        return run_one("serve", job, tasks.ServeResult, number, Path(job.folder) / LOG)
 
     with ThreadPoolExecutor(len(serves)) as pool:
         try:
             serving = [pool.submit(serve, *pair) for pair in enumerate(serves)]
-            driven = run_one("drive", drive, DriveResult, -1)
+            driven = run_one("drive", drive, tasks.DriveResult, -1)
             hanging = wait(serving, PATIENCE).not_done
             end_processes(pids[serving.index(one)] for one in hanging)
             served = [one.result() for one in serving]
@@ -489,7 +478,7 @@ def run_processes(
             end_processes(pids.values())
             raise
     reason = f"An instance did not answer for {duration(PATIENCE)}."
-    hung = TaskResult[ServeResult](status="timed out", reason=reason)
+    hung = TaskResult[tasks.ServeResult](status="timed out", reason=reason)
     return driven, [
         dataclasses.replace(outcome, result=hung) if one in hanging else outcome
         for one, outcome in zip(serving, served, strict=True)
@@ -552,11 +541,11 @@ def _with_threads(case: Case, instances: int) -> Case:
 
 
 def _with_results(
-    record: LoadRecord, driven: Outcome[DriveResult], served: Sequence[Outcome[ServeResult]]
+    record: LoadRecord, driven: Outcome[tasks.DriveResult], served: Sequence[Outcome[tasks.ServeResult]]
 ) -> LoadRecord:
     """Return the record with the runs, and with the verdict on the answers."""
     outcomes: list[TaskResult[Any]] = [driven.result, *(one.result for one in served)]
-    bad = next((one for one in outcomes if one.status != "ok" and NEVER_SERVED not in one.reason), None)
+    bad = next((one for one in outcomes if one.status != "ok" and tasks.NEVER_SERVED not in one.reason), None)
     value = driven.result.value
     results = [one.result.value for one in served if one.result.value]
     agreements = [one.agreement for one in results if one.agreement]

@@ -15,7 +15,6 @@ import struct
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace as replaced
@@ -35,11 +34,9 @@ from inferlens.execution.load.dispatcher import (
     EXPIRED,
     FAILED,
     REFUSED,
-    ClosedTraffic,
     Finished,
     Instances,
     LoadLog,
-    OpenTraffic,
     SimulatedInstances,
     Times,
     Traffic,
@@ -290,21 +287,22 @@ OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for t
 
 
 class LoadgenTraffic(Traffic):
-    """The queries that LoadGen has issued; each is answered when its request ends."""
+    """The queries that LoadGen has issued for ``known`` samples; each is answered when its request ends."""
 
-    def __init__(self, loadgen: Any, instances: ServedInstances, samples: Sequence[int]) -> None:
-        super().__init__(samples)
-        self._loadgen = loadgen
-        self._instances = instances
+    def __init__(self, loadgen: Any, instances: ServedInstances, known: Sequence[int]) -> None:
+        self._asked: list[int] = []
+        super().__init__((), self._asked)
         self.start = instances.now()
-        self._pending: deque[tuple[float, int, int]] = deque()
+        self._loadgen, self._instances, self._known = loadgen, instances, known
         self._ids: list[int] = []
         self._finished = False
 
     def issue(self, queries: list[Any]) -> None:
         """Take queries from LoadGen, on its thread."""
         now = self._instances.now() - self.start
-        self._pending.extend((now, query.index, query.id) for query in queries)
+        self._asked += [self._known[query.index] for query in queries]
+        self._ids += [query.id for query in queries]
+        self._due.extend([now] * len(queries))
         self._instances.wake()
 
     def finish(self) -> None:
@@ -313,17 +311,8 @@ class LoadgenTraffic(Traffic):
         self._instances.wake()
 
     @property
-    def due(self) -> float | None:
-        return self._pending[0][0] if self._pending else None
-
-    @property
     def over(self) -> bool:
-        return self._finished and not self._pending
-
-    def take(self) -> tuple[float, int]:
-        time, index, number = self._pending.popleft()
-        self._ids.append(number)
-        return time, self._samples[index]
+        return self._finished and not self._due
 
     def ended(self, request: int, now: float) -> None:  # noqa: ARG002
         response = self._loadgen.QuerySampleResponse(self._ids[request], 0, 0)
@@ -484,8 +473,8 @@ def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -
 
 def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
     """Return the median seconds from one full batch to the next, while all instances are busy."""
-    clients = deployment.instances * size
-    traffic = ClosedTraffic(clients, SERVICE_SECONDS, range(group * POOL, (group + 1) * POOL))
+    samples = range(group * POOL, (group + 1) * POOL)
+    traffic = Traffic([0.0] * (deployment.instances * size), samples, SERVICE_SECONDS)
     log = dispatch(traffic, instances, Deployment(deployment.instances, max_batch=size))
     spans = [np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)]
     gaps = np.concatenate(spans)
@@ -501,7 +490,7 @@ def measure_run(instances: Instances, deployment: Deployment, job: DriveJob, rat
     """Return a run at a rate, or with some clients."""
     if clients:
         samples = draw_samples(job.mix.weights, POOL, MOST_REQUESTS, job.draw)
-        log = dispatch(ClosedTraffic(clients, job.seconds, samples), instances, deployment, sample_group)
+        log = dispatch(Traffic([0.0] * clients, samples, job.seconds), instances, deployment, sample_group)
         return summarized(log, deployment, job, clients=clients)
     count = int(min(max(rate * job.seconds, min(LEAST_REQUESTS, 4 * rate * job.seconds), 20), MOST_REQUESTS))
     return traffic_at(rate, count, instances, deployment, job)
@@ -512,8 +501,8 @@ def traffic_at(rate: float, count: int, instances: Instances, deployment: Deploy
     times = unit_times(job.arrivals, count, job.draw) / rate
     samples = draw_samples(job.mix.weights, POOL, count, job.draw)
     most_late = math.inf if job.rates else (1 - job.limit.quantile) * count
-    traffic = OpenTraffic(times, samples)
-    log = dispatch(traffic, instances, deployment, sample_group, limit=job.limit.seconds, most_late=most_late)
+    traffic, limit = Traffic(times, samples), job.limit.seconds
+    log = dispatch(traffic, instances, deployment, sample_group, limit, most_late)
     return summarized(log, deployment, job, rate=rate)
 
 
