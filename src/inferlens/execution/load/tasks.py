@@ -287,20 +287,20 @@ OFFLINE_SHARE = 1.1  # of the expected rate: LoadGen makes so many samples for t
 
 
 class LoadgenTraffic(Traffic):
-    """The queries that LoadGen has issued for ``known`` samples; each is answered when its request ends."""
+    """The queries that LoadGen has issued for samples of a ``pool``; each is answered when its request ends."""
 
-    def __init__(self, loadgen: Any, instances: ServedInstances, known: Sequence[int]) -> None:
-        self._asked: list[int] = []
-        super().__init__((), self._asked)
+    def __init__(self, loadgen: Any, instances: ServedInstances, pool: Sequence[int]) -> None:
+        self._queries: list[int] = []
+        super().__init__((), self._queries)
         self.start = instances.now()
-        self._loadgen, self._instances, self._known = loadgen, instances, known
+        self._loadgen, self._instances, self._pool = loadgen, instances, pool
         self._ids: list[int] = []
         self._finished = False
 
     def issue(self, queries: list[Any]) -> None:
         """Take queries from LoadGen, on its thread."""
         now = self._instances.now() - self.start
-        self._asked += [self._known[query.index] for query in queries]
+        self._queries += [self._pool[query.index] for query in queries]
         self._ids += [query.id for query in queries]
         self._due.extend([now] * len(queries))
         self._instances.wake()
