@@ -388,7 +388,6 @@ def _size(mix: Mix, number: int) -> str:
 
 MAX_DRAWN = 8  # ways
 SAME_RATE = 1.03  # rates within this factor are one point of a curve
-MOST_ABOVE = 1.1  # of a capacity: the last rate of its curve
 SHARES = 60  # points of a distribution
 BETWEEN, PANEL_HEIGHT = 76, 220
 ACROSS = ("rate", "latency", "time")  # measures along the x axis
@@ -475,7 +474,7 @@ def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **a
 
 def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
     """Yield a measure of a way by the rates: the median, least and most of the runs at about one rate."""
-    most = MOST_ABOVE * row.capacity if row.capacity else math.inf
+    most = row.interval[1] if row.interval else row.capacity or math.inf
     points = [
         (run.rate or run.throughput, number * scale)
         for run in sorted((run for record in row.records for run in record.runs), key=lambda run: run.rate)
@@ -488,8 +487,9 @@ def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
         points = points[len(same) :]
 
 
-def _rates(values: Sequence[Part]) -> Part:
-    return _axis("load (requests/s)", "rate", (0.0, 1.05 * max(value["rate"] for value in values)))
+def _rates(rows: Sequence[LoadRow], values: Sequence[Part]) -> Part:
+    most = max([value["rate"] for value in values] + [row.interval[1] for row in rows if row.interval])
+    return _axis("load (requests/s)", "rate", (0.0, 1.05 * most))
 
 
 def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
@@ -498,7 +498,7 @@ def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
     values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
     low = min([value["low"] for value in values] + [limit])
     name = f"{_quantile(rows[0].first)} (ms, log scale)"
-    x, y = _rates(values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
+    x, y = _rates(rows, values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
     ends = [{"way": row.name, "low": row.interval[0], "high": row.interval[1]} for row in rows if row.interval]
     near, far = ({"x": field(f"{end}:Q")} for end in ("low", "high"))
     at: Part = {"y": field("limit:Q")}
@@ -529,7 +529,7 @@ def _use_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # 
     kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in values)]
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
     dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
-    base = {"x": _rates(values), "y": _axis("busy (%)", "value", (0.0, 104.0)), "color": colour}
+    base = {"x": _rates(rows, values), "y": _axis("busy (%)", "value", (0.0, 104.0)), "color": colour}
     tip = [*_tip("busy (%)"), field("kind:N")]
     layers = [
         marks("line", {**base, "strokeDash": dash}, values, strokeWidth=2),
