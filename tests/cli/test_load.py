@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from inferlens import compare
 from inferlens.record.load import Limit, LoadRecord
 from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
@@ -49,6 +50,8 @@ def test_a_regression_in_capacity_is_an_exit_code(tmp_path: Path, capacity: floa
     assert "capacity, 5 rounds on each side" in done.stdout
     data = json.loads(inferlens("compare", "a/load", "b/load", "--format", "json", cwd=tmp_path).stdout)
     assert (data["metric"], data["exit_code"]) == ("capacity", code)
+    compared = compare(tmp_path / "a" / "load", tmp_path / "b" / "load")
+    assert (compared.metric, compared.exit_code) == ("capacity", code)
 
 
 def test_a_side_that_keeps_no_rate_or_answers_wrongly_did_not_run(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis import notes
 from inferlens.analysis.interference import MachineLoad, mean_load, record_load
+from inferlens.analysis.load import capacity_records, find_loads
 from inferlens.analysis.samples import CaseRuns, device_name, latest, steady_samples
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.display import Struct
@@ -193,7 +194,7 @@ def compare(
     """Return the verdict on each case of ``candidate`` against the same case of ``base``.
 
     Args:
-        base: a folder with records, at any depth, or a record file, or records.
+        base: a folder with records, at any depth, or a record file, or records; or a folder of a load test.
         candidate: as ``base``.
         metric: ``latency``, ``throughput``, ``GPU time``, or ``capacity`` of load tests.
         threshold: the smallest relative difference that matters.
@@ -202,6 +203,10 @@ def compare(
 
     Raises InferlensError if there is nothing to compare, the machines differ, or an argument is out of range.
     """
+    if isinstance(base, (str, PathLike)) and isinstance(candidate, (str, PathLike)):
+        paths = Path(base), Path(candidate)
+        if metric == CAPACITY or all(find_loads([path]) for path in paths):
+            metric, (base, candidate) = CAPACITY, capacity_records(*paths)
     parsed_metric = CAPACITY if metric == CAPACITY else parse_metric(metric)
     check_limits(threshold, level)
     (base_records, problems), (candidate_records, more) = _load(base), _load(candidate)
