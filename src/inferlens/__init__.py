@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from inferlens.analysis.comparison import RecordComparison, compare
     from inferlens.analysis.evidence import Finding
     from inferlens.analysis.findings import findings
-    from inferlens.analysis.loaded_trace import load_trace
+    from inferlens.analysis.trace import load_trace
     from inferlens.api import ab, ab_steps, bench, export, load, load_test, profile, quantize, tune
     from inferlens.errors import InferlensError
     from inferlens.record.builds import Quantization

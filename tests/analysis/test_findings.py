@@ -14,7 +14,7 @@ import inferlens
 from inferlens.analysis.evidence import make_finding, rule
 from inferlens.analysis.findings import PROFILE_RULES, evidence_of, findings, gain, missing_evidence
 from inferlens.analysis.profile_table import kernel_family
-from inferlens.analysis.trace_findings import TRACE_RULES
+from inferlens.analysis.trace import TRACE_RULES
 from inferlens.errors import InferlensError
 from inferlens.record.builds import Operator, Segment, partition_of
 from inferlens.record.profile import Kernel, ModuleWork, Profile, Work

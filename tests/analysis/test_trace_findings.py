@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inferlens.analysis.evidence import Finding
-from inferlens.analysis.trace_findings import TRACE_RULES, trace_findings
+from inferlens.analysis.trace import TRACE_RULES, trace_findings
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.read import read_trace
 from inferlens.views.trace import VIEWS, Selection

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.cli.streams import use_plain_characters
+from inferlens.cli.main import use_plain_characters
 from inferlens.record.record import encode
 from tests.commands import started
 from tests.views.samples import sample_records

@@ -14,7 +14,7 @@ import onnx
 import pytest
 import torch
 
-from inferlens.record.file_kind import FileType, file_kind
+from inferlens.record.files import FileType, file_kind
 from tests.models.loading import Bomb, graph
 
 

@@ -12,16 +12,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.analysis.trace_findings import trace_findings
+from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.record.profile import GpuLimits
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import execution, rows_compared
 from inferlens.trace.kernels import achieved, theoretical
-from inferlens.trace.memory import devices, holders
 from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
-from inferlens.trace.tables import CUT_OFF, SLOW, kernels, module_tree, operators, stepping, timeline
+from inferlens.trace.tables import (
+    CUT_OFF,
+    SLOW,
+    kernels,
+    memory_devices,
+    memory_holders,
+    module_tree,
+    operators,
+    stepping,
+    timeline,
+)
 from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
@@ -205,9 +214,9 @@ def test_modules_and_memory_of_torch() -> None:
     assert tree[0]["host_total"] == pytest.approx(tree[0]["host_self"] + below)
     assert len(list(module_tree(analysis, depth=1).rows())) == 1
     changes = [item["args"]["Bytes"] for item in json.loads(of_torch())["traceEvents"] if item["name"] == "[memory]"]
-    (device,) = devices(analysis)
+    (device,) = memory_devices(analysis)
     assert len(device.places) == len(changes)
-    held = list(holders(analysis).rows())
+    held = list(memory_holders(analysis).rows())
     assert sum(row["held"] for row in held) == device.peak
     assert {row["operator"] for row in held} >= {"aten::addmm"}
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "bench": "", "tune": "", "ab": "", "load": "",
     **dict.fromkeys(("show", "compare"), "show"),
     "profile": "", **dict.fromkeys(("modules", "layers", "kernels"), "profile"),
-    "report": "show", "trace": "", "roofline": "profile", "graph": "",
+    "report": "show", "trace": "", **dict.fromkeys(("roofline", "graph"), "profile"),
     **dict.fromkeys(("quantize", "export", "partition"), "files"),
     "backends": "backends",
 }  # fmt: skip

@@ -20,8 +20,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.files import OnnxFile, find_file
 from inferlens.models.inputs import shapes_fit
 from inferlens.models.model import TRUST, Format, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
-from inferlens.record.file_kind import FileType
-from inferlens.record.files import sha256, write_whole
+from inferlens.record.files import FileType, sha256, write_whole
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec
 

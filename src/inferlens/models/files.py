@@ -26,8 +26,7 @@ from inferlens.errors import InferlensError, library, paths_like, reason
 from inferlens.models.inputs import shapes_fit, spec_of, with_example
 from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, OpenedModel, Sizes, Source
 from inferlens.models.weights import unwrapped_module
-from inferlens.record.file_kind import MODELS, FileType, file_kind, wrong_file
-from inferlens.record.files import sha256
+from inferlens.record.files import MODELS, FileType, file_kind, sha256, wrong_file
 from inferlens.spec.case import DTYPES, TensorSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.record.file_kind import FileType
+from inferlens.record.files import FileType
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import Case, TensorSpec
 

@@ -42,7 +42,7 @@ from inferlens.models.libraries import FakeSource, Timm, Torchvision, Transforme
 from inferlens.models.model import InputsAtBatch, LoadRequest, Model, ModelInfo, OpenedModel, Problem, Source
 from inferlens.models.samples import RANDOM, Samples, read_samples
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
-from inferlens.record.file_kind import FileType, file_kind
+from inferlens.record.files import FileType, file_kind
 from inferlens.record.record import ModelFacts
 from inferlens.spec.case import EXPORTED, Case, TensorSpec, check_kept, kept_layers, with_batch
 from inferlens.spec.dimensions import missing_sizes, share_sizes, with_dims, with_names, without_usual_names

@@ -19,7 +19,7 @@ import msgspec
 
 from inferlens.errors import InferlensError, library, paths_like, reason
 from inferlens.models.model import TRUST
-from inferlens.record.file_kind import FileType, file_kind, wrong_file
+from inferlens.record.files import FileType, file_kind, wrong_file
 
 if TYPE_CHECKING:
     import torch

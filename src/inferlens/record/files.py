@@ -1,24 +1,504 @@
-"""Atomic writing of files, reading of plain or packed files, and JSON that names its schema."""
+"""Files: what kind each is, atomic writing, reading of plain or packed files, and JSON that names its schema.
+
+The kind comes from the first kilobytes and the structure. The name is not used, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import io
 import lzma
 import os
+import pickletools
+import re
+import struct
 import tempfile
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, unwritable
+
+HEAD = 1 << 19  # bytes that are read
+LARGEST_PART = 1 << 26  # bytes of a pickle or a description in an archive
+MOST_OPCODES = 500_000  # of a pickle; its outline is complete long before
+RUN = "inferlens bench {path}"
+LOAD = "inferlens bench MODEL --weights {path}"
+SHOW = "inferlens show {path}"
+TRACE = "inferlens trace {path}"
+CONVERT = "export the model to ONNX"
+AGAIN = "copy, export or download it again, if it should be another file"
+DOWNLOAD = "download it again, and look at what the address answers"
+
+
+class FileType(Enum):
+    """A kind of file: its title in a sentence, and the command that takes such a file or what else to try."""
+
+    ONNX = "an ONNX model", RUN
+    TORCHSCRIPT = "a TorchScript module", RUN
+    TORCH_TENSORRT = "a module that Torch-TensorRT compiled", f"{RUN} --trust"
+    EXPORTED = "an exported program of torch.export", RUN
+    AOTI = (
+        "an AOTInductor package, which is native code for one kind of machine and is not run",
+        "the exported program or module that it was compiled from",
+    )
+    MODULE = "a pickled module", f"{RUN} --trust"
+    WEIGHTS = "a file of weights without a model", LOAD
+    SAFETENSORS = "a file of weights (safetensors) without a model", LOAD
+    WEIGHTS_INDEX = "an index of weights in several files", LOAD
+    ENGINE = "a TensorRT engine", RUN
+    ULTRALYTICS_ENGINE = (
+        "a TensorRT engine behind metadata of Ultralytics",
+        "cut off the metadata: its length is in the first four bytes, little endian, and the engine follows it",
+    )
+    OPENVINO = "a graph of OpenVINO (IR)", RUN
+    RECORD = "a record of Inferlens", SHOW
+    PROFILE = "a profile of Inferlens", "inferlens modules {path}, or inferlens report {path}"
+    OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
+    TRACE = "a trace in Chrome's format", TRACE
+    ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
+    TRTEXEC_TIMES = "a file of run times from trtexec (--exportTimes)", "inferlens bench ENGINE_FILE"
+    TRTEXEC_PROFILE = "a file of layer times from trtexec (--exportProfile)", "inferlens profile ENGINE_FILE"
+    TRTEXEC_LAYERS = "a list of the layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
+    TRTEXEC_OUTPUT = "a file of outputs from trtexec (--exportOutput)", "inferlens bench ENGINE_FILE"
+    MEMORY_TIMELINE = (
+        "a memory timeline of PyTorch's profiler",
+        "inferlens trace with what export_chrome_trace writes when profile_memory=True",
+    )
+    MEMORY_SNAPSHOT = "a memory snapshot of PyTorch", "open it at docs.PyTorch.org/memory_viz"
+    EXECUTION_TRACE = (
+        "an execution trace (Chakra) of PyTorch, which has operators but no times",
+        "inferlens trace with what export_chrome_trace writes",
+    )
+    LFS_POINTER = "a pointer of Git LFS in the place of the file", "git lfs pull"
+    HTML = "a web page (HTML) in the place of the file", DOWNLOAD
+    XML = "an XML document that is no model, such as the error of a file server", DOWNLOAD
+    OTHER_MODEL = "a model in a format that is not supported", CONVERT
+    ARCHIVE = "an archive", "unpack it, and give the file in it"
+    DAMAGED = "a zip archive that is cut short or damaged, such as a PyTorch file", "copy or export it again"
+    JSON = "a JSON file of another tool", AGAIN
+    PICKLE = "a pickle of something else", AGAIN
+    DATA = "a file of data", AGAIN
+    EMPTY = "an empty file", "copy or download it again"
+    UNKNOWN = "a file of an unknown kind", AGAIN
+
+
+class FileKind(NamedTuple):
+    """The kind of a file, and a more precise title if there is one.
+
+    ``packing`` is the program that the file is packed with, such as ``gzip``.
+    """
+
+    kind: FileType
+    detail: str = ""
+    packing: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the description of the file, as the end of a sentence."""
+        packed = f", packed with {self.packing}" if self.packing else ""
+        return (self.detail or self.kind.value[0]) + packed
+
+
+MODELS = (
+    FileType.ONNX, FileType.TORCHSCRIPT, FileType.TORCH_TENSORRT, FileType.EXPORTED, FileType.MODULE, FileType.ENGINE,
+    FileType.OPENVINO,
+)  # fmt: skip
+TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
+COMPILED_PROGRAM = "an exported program that Torch-TensorRT compiled"
+READABLE = (FileType.RECORD, FileType.PROFILE, FileType.OWN, *TRACES)  # by a report
+
+
+def wrong_file(path: Path, kind: FileKind, expected: str) -> InferlensError:
+    """Return the error that names what a file is, what was expected, and the command that takes the file."""
+    hint = kind.kind.value[1].format(path=path)
+    if kind.packing and kind.kind not in (*TRACES, FileType.EMPTY):
+        hint = f"unpack it ({kind.packing} -d {path})"
+    return InferlensError(f"{path} is {kind.title}.", expected=expected, hint=hint)
+
+
+def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: str) -> None:
+    """Raise the error of :func:`wrong_file` for the first path that is a file of none of the ``right`` kinds."""
+    for path in paths:
+        with suppress(OSError):
+            if path.is_file() and (kind := file_kind(path)).kind not in right:
+                raise wrong_file(path, kind, expected=f"a {noun}")
+
+
+def file_kind(source: Path | bytes) -> FileKind:
+    """Return the kind of a file, or of a file that begins with the bytes. Raises OSError if the file cannot be read."""
+    if isinstance(source, Path):
+        facts = source.stat()
+        return _kind_of_file(source.resolve(), facts.st_mtime_ns, facts.st_size)
+    return _kind_of(io.BytesIO(source))
+
+
+@lru_cache
+def _kind_of_file(path: Path, modified: int, size: int) -> FileKind:  # noqa: ARG001 - a changed file is read again
+    with path.open("rb") as file:
+        return _kind_of(file)
+
+
+def _kind_of(source: IO[bytes]) -> FileKind:
+    with source as file:
+        packing, opened = _packing(file)
+        head = _start(opened)
+        file.seek(0)
+        if packing:
+            kind = _kind(head, io.BytesIO(head))
+            return FileKind(kind.kind, kind.detail, packing)
+        return _kind(head, file)
+
+
+def _packing(file: IO[bytes]) -> tuple[str, IO[bytes]]:
+    """Return the program that a file is packed with, and the file that unpacks it."""
+    start = file.read(6)
+    file.seek(0)
+    openers: tuple[tuple[bytes, str, Callable[[Any], Any]], ...] = (
+        (b"\x1f\x8b", "gzip", gzip.open), (b"\xfd7zXZ\0", "xz", lzma.open), (b"BZh", "bzip2", bz2.open),
+        (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
+    )  # fmt: skip
+    for magic, name, opener in openers:
+        if start.startswith(magic):
+            return name, opener(file)
+    return "", file
+
+
+def _zstd(file: IO[bytes]) -> IO[bytes]:
+    with suppress(ImportError):
+        import zstandard
+
+        reader: IO[bytes] = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file)
+        return reader
+    return io.BytesIO(b"\0")  # without zstandard the content stays unknown
+
+
+def _start(file: IO[bytes]) -> bytes:
+    """Return the first bytes of a file; of a damaged one, those before the damage."""
+    parts: list[bytes] = []
+    with suppress(Exception):  # every unpacker has errors of its own
+        while sum(map(len, parts)) < HEAD and (part := file.read(1 << 14)):
+            parts.append(part)
+    return b"".join(parts)
+
+
+MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
+    (0, b"ftrt", FileKind(FileType.ENGINE)),
+    (0, b"vtrt", FileKind(FileType.ENGINE)),
+    (0, b"ptrt", FileKind(FileType.ENGINE)),
+    (0, b"version https://git-lfs", FileKind(FileType.LFS_POINTER)),
+    (0, b"oid sha256:", FileKind(FileType.LFS_POINTER)),
+    (0, b"/annex/objects/", FileKind(FileType.LFS_POINTER, "a pointer of git-annex in the place of the file")),
+    (4, b"TFL3", FileKind(FileType.OTHER_MODEL, "a TensorFlow Lite model")),
+    (4, b"ORTM", FileKind(FileType.OTHER_MODEL, "a model in ONNX Runtime's own format (ORT)")),
+    (4, b"ET1", FileKind(FileType.OTHER_MODEL, "an ExecuTorch program")),
+    (0, b"GGUF", FileKind(FileType.OTHER_MODEL, "a GGUF model of llama.cpp")),
+    (0, b"\x89HDF\r\n\x1a\n", FileKind(FileType.OTHER_MODEL, "an HDF5 file, such as a Keras model")),
+    (0, b"7767517", FileKind(FileType.OTHER_MODEL, "an ncnn model")),
+    (0, b"\x93NUMPY", FileKind(FileType.DATA, "a NumPy array (.npy)")),
+    (0, b"SQLite format 3", FileKind(FileType.DATA, "an SQLite database, such as Nsight Systems exports")),
+    (0, b"\x7fELF", FileKind(FileType.DATA, "a native library or program (ELF)")),
+    (0, b"MZ", FileKind(FileType.DATA, "a Windows library or program")),
+    (0, b"\x89PNG", FileKind(FileType.DATA, "a picture")),
+    (0, b"\xff\xd8\xff", FileKind(FileType.DATA, "a picture")),
+    (0, b"%PDF", FileKind(FileType.DATA, "a PDF document")),
+    (0, b"7z\xbc\xaf\x27\x1c", FileKind(FileType.ARCHIVE, "a 7-Zip archive")),
+    (0, b"Rar!", FileKind(FileType.ARCHIVE, "a RAR archive")),
+    (257, b"ustar", FileKind(FileType.ARCHIVE, "a tar archive")),
+)
+
+
+def _kind(head: bytes, file: IO[bytes]) -> FileKind:
+    if not head:
+        return FileKind(FileType.EMPTY)
+    for place, magic, kind in MAGIC:
+        if head.startswith(magic, place):
+            return kind
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return _archive(file)
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return _pickle(_outline(file))
+    length = struct.unpack_from("<Q", head)[0] if len(head) > 8 else 0
+    if 2 <= length < 1 << 30 and head[8:9] == b"{" and b"dtype" in head[:HEAD]:
+        return FileKind(FileType.SAFETENSORS)
+    if head[4:5] == b"{" and any(magic in head for magic in (b"ftrt", b"vtrt", b"ptrt")):
+        return FileKind(FileType.ULTRALYTICS_ENGINE)
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] == b"<":
+        return _markup(text[: 1 << 13])
+    if text[:1] in (b"{", b"["):
+        return _json(text)
+    if _has_onnx_fields(head):
+        return FileKind(FileType.ONNX)
+    if b"\0" not in head:
+        with suppress(UnicodeDecodeError):
+            text_head = head[:4000].decode(errors="strict" if len(head) < 4000 else "ignore")
+            line = text_head.strip().split("\n")[0].strip()[:60]
+            return (
+                FileKind(FileType.DATA, f"plain text that begins with '{line}'") if line else FileKind(FileType.EMPTY)
+            )
+    return FileKind(FileType.UNKNOWN)
+
+
+def _markup(text: bytes) -> FileKind:
+    lower = text.lower()
+    if b"<net " in lower and b"version=" in lower:
+        return FileKind(FileType.OPENVINO)
+    if b"<html" in lower or b"<!doctype html" in lower:
+        timeline = b"memory" in lower and b"data:image/png" in lower
+        return FileKind(FileType.MEMORY_TIMELINE if timeline else FileType.HTML)
+    return FileKind(FileType.XML)
+
+
+# Patterns of the beginning of JSON files. A pattern is a key or a form that the writer always puts there.
+
+_SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
+_PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
+    (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
+    (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
+    (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[\s*-?[\d.e+]+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*(-?\d+|null)\s*\]")),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[[\d.,\s]*\]\s*,\s*\[\s*\[")),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*\d+(\.\d+)?\s*,){20}")),
+    (FileType.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
+    (FileType.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
+    (FileType.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
+)
+_EVENT = re.compile(rb'"ph"\s*:')
+_ONNX_EVENT = re.compile(rb'\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')
+_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
+
+
+def _json(text: bytes) -> FileKind:
+    if schema := _SCHEMA.match(text):
+        return FileKind({b"record": FileType.RECORD, b"profile": FileType.PROFILE}.get(schema[1], FileType.OWN))
+    if text[:1] == b"{" and re.search(rb'"traceEvents"\s*:\s*\[', text):
+        return FileKind(FileType.TRACE)
+    if text[:1] == b"[" and _EVENT.search(text):
+        return FileKind(FileType.ONNX_PROFILE if _ONNX_EVENT.match(text) else FileType.TRACE)
+    for kind, pattern in _PATTERNS:
+        if pattern.search(text):
+            return FileKind(kind)
+    if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
+        return FileKind(FileType.EXECUTION_TRACE)
+    inner = text[1:].lstrip()
+    what = "a JSON list" if text[:1] == b"[" else "JSON"
+    if inner[:1] in (b"]", b"}", b""):
+        return FileKind(FileType.JSON, f"{what} without entries" if inner else "the beginning of JSON alone")
+    if text[:1] == b"[" and inner[:1] != b"{":
+        entries = {b"[": "lists", b'"': "texts"}.get(inner[:1], "numbers or words")
+        return FileKind(FileType.JSON, f"a JSON list of {entries}")
+    names = list(dict.fromkeys(key.decode(errors="replace") for key in _KEY.findall(inner[: 1 << 12])))
+    fields = f", with the fields {', '.join(names[:4])}" if names else ""
+    return FileKind(FileType.JSON, f"{what} of another tool{fields}")
+
+
+# The fields of onnx.ModelProto and their types on the wire: 0 is a number, 2 has a length.
+_FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+_GRAPH = 7
+
+
+def _has_onnx_fields(head: bytes) -> bool:
+    """Return whether the head is fields of an ONNX model, the graph among them."""
+    place, fields = 0, set()
+    while place < len(head):
+        tag, place = _number(head, place)
+        field, wire = tag >> 3, tag & 7
+        if _FIELDS.get(field) != wire:
+            return False
+        fields.add(field)
+        value, place = _number(head, place)
+        place += value if wire else 0
+    return _GRAPH in fields
+
+
+def _number(data: bytes, place: int) -> tuple[int, int]:
+    """Return the variable-length number of protobuf at a place, and the place behind it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            break
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, place
+
+
+def _archive(file: IO[bytes]) -> FileKind:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _zip(archive)
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError):
+        return FileKind(FileType.DAMAGED)
+
+
+def _zip(archive: zipfile.ZipFile) -> FileKind:
+    names = archive.namelist()
+
+    def parts(pattern: str) -> list[str]:
+        return [name for name in names if re.search(pattern, f"/{name}")]
+
+    programs = parts(r"/models/[^/]+\.json$|/serialized_exported_program\.json$")
+    if not programs and parts(r"/aotinductor/"):
+        return FileKind(FileType.AOTI)
+    if programs or parts(r"/archive_format$"):
+        compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
+        return FileKind(FileType.TORCH_TENSORRT, COMPILED_PROGRAM) if compiled else FileKind(FileType.EXPORTED)
+    if parts(r"/constants\.pkl$") and parts("/code/"):
+        compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
+        return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
+    if parts(r"/\.data/extern_modules$"):
+        return FileKind(FileType.OTHER_MODEL, "a torch.package archive, which holds code")
+    if pickles := parts(r"/data\.pkl$"):
+        return _pickle(_outline(io.BytesIO(_part(archive, pickles[0]))))
+    if names and all(name.endswith(".npy") for name in names):
+        return FileKind(FileType.DATA, "arrays of NumPy (.npz)")
+    if parts(r"/model\.weights\.h5$"):
+        return FileKind(FileType.OTHER_MODEL, "a Keras model")
+    files = [name for name in names if not name.endswith("/")]
+    return FileKind(FileType.ARCHIVE, f"a zip archive of {len(files)} files, such as {files[0]}" if files else "")
+
+
+def _part(archive: zipfile.ZipFile, name: str) -> bytes:
+    with archive.open(name) as part:
+        return part.read(LARGEST_PART)
+
+
+# The outline of a pickle: a dict for a dict, and a text for all else. Its opcodes are read, and nothing is imported or
+# called. The name of a function stands for its result.
+
+Outline = dict[Any, Any] | str | int | None
+TENSOR, MODULE, OTHER = "a tensor", "a module", "another object"
+LEGACY = 0x1950A86A20F9469CFC6C  # the pickle that torch.save put before all others until PyTorch 1.6
+_MARK = object()
+_DICTS = ("collections OrderedDict", "collections defaultdict", "builtins dict", "__builtin__ dict")
+_TENSORS = ("torch._utils _rebuild_", "torch._tensor _rebuild", "torch.serialization _get_layout")
+_MODULES = ("torch.fx.graph_module ", "torch.fx._lazy_graph_module ")
+
+
+def _outline(file: IO[bytes]) -> Outline:
+    """Return the outline of the object in a pickle; behind the header of an old ``torch.save`` that of the next one."""
+    outline = _next_outline(file)
+    if outline == LEGACY:
+        outline = [_next_outline(file) for _ in range(3)][-1]
+    return outline
+
+
+def _next_outline(file: IO[bytes]) -> Outline:
+    stack: list[Any] = []
+    memo: dict[Any, Any] = {}
+    with suppress(Exception):  # a damaged pickle has the outline of its beginning
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+            if opcode.name == "STOP" or number > MOST_OPCODES:
+                break
+            _follow(opcode, argument, stack, memo)
+    if _MARK in stack and stack[0] is not _MARK:  # it was cut within its largest dict
+        with suppress(Exception):
+            first = stack.index(_MARK)
+            _set(stack[0], [one for one in stack[first + 1 :] if one is not _MARK])
+    return stack[0] if stack and stack[0] is not _MARK else OTHER
+
+
+def _follow(opcode: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) -> None:
+    """Do to a stack of outlines what an opcode does to the stack of objects."""
+    name = opcode.name
+    if name in ("PROTO", "FRAME", "STOP"):
+        return
+    if name == "MEMOIZE":
+        memo[len(memo)] = stack[-1]
+    elif name.endswith("PUT"):
+        memo[argument] = stack[-1]
+    elif name.endswith("GET"):
+        stack.append(memo[argument])
+    elif name == "GLOBAL":
+        stack.append(str(argument))
+    elif name == "MARK":
+        stack.append(_MARK)
+    elif name == "DUP":
+        stack.append(stack[-1])
+    else:
+        arguments = _take(opcode, stack)
+        if len(opcode.stack_after):
+            stack.append(_result(name, argument, arguments))
+
+
+def _take(opcode: Any, stack: list[Any]) -> list[Any]:
+    """Remove what an opcode takes from the stack, in order and without marks."""
+    before = [item.name for item in opcode.stack_before]
+    arguments: list[Any] = []
+    if "mark" in before:
+        while (top := stack.pop()) is not _MARK:
+            arguments.insert(0, top)
+        before = before[: before.index("mark")]
+    return [stack.pop() for _ in before][::-1] + arguments
+
+
+def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
+    if name in ("SETITEM", "SETITEMS"):
+        return _set(arguments[0], arguments[1:])
+    if name == "DICT":
+        return _set({}, arguments)
+    if name == "EMPTY_DICT":
+        return {}
+    if name == "STACK_GLOBAL":
+        return f"{arguments[0]} {arguments[1]}"
+    if name == "BUILD":
+        is_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
+        return MODULE if is_module else arguments[0]
+    if name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
+        called = str(arguments[0])
+        if called in _DICTS:
+            return {}
+        if called.startswith(_MODULES):
+            return MODULE
+        return TENSOR if called.startswith(_TENSORS) else called
+    if name in ("APPEND", "APPENDS", "ADDITEMS"):
+        return arguments[0]
+    return argument if isinstance(argument, (str, int)) and not arguments else OTHER
+
+
+def _set(outline: Any, pairs: list[Any]) -> Any:
+    if isinstance(outline, dict):
+        pairs_by_key = zip(pairs[::2], pairs[1::2], strict=False)
+        outline.update((key, value) for key, value in pairs_by_key if not isinstance(key, dict))
+    return outline
+
+
+def _pickle(outline: Outline) -> FileKind:
+    if outline == MODULE:
+        return FileKind(FileType.MODULE)
+    if not isinstance(outline, dict):
+        what = "a tensor without a name" if outline == TENSOR else f"a pickle of {str(outline).replace(' ', '.')}"
+        return FileKind(FileType.PICKLE, what if outline != OTHER and isinstance(outline, str) else "")
+    if "segments" in outline:
+        return FileKind(FileType.MEMORY_SNAPSHOT)
+    if MODULE in outline.values():
+        key = next(key for key, value in outline.items() if value == MODULE)
+        return FileKind(FileType.MODULE, f"a checkpoint with a pickled module under '{key}'")
+    if _has_tensors(outline):
+        return FileKind(FileType.WEIGHTS)
+    names = ", ".join(str(key) for key in list(outline)[:4])
+    return FileKind(FileType.PICKLE, f"a pickled dict of {names or 'nothing'}, without tensors by name")
+
+
+def _has_tensors(outline: Outline, depth: int = 3) -> bool:
+    values = outline.values() if isinstance(outline, dict) else ()
+    return TENSOR in [value for value in values if isinstance(value, str)] or (
+        depth > 0 and any(_has_tensors(value, depth - 1) for value in values)
+    )
+
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
 Form = TypeVar("Form")

@@ -30,13 +30,14 @@ from msgspec.structs import replace
 from inferlens.errors import InferlensError, paths_like, printable, unwritable
 from inferlens.record.builds import QUANTIZATIONS, read_quantization
 from inferlens.record.display import Displayed
-from inferlens.record.file_kind import FileType, refuse_other_files
 from inferlens.record.files import (
     PACKED,
+    FileType,
     files_under,
     make_folder,
     plain_or_packed,
     read_unpacked,
+    refuse_other_files,
     sha256,
     try_lock,
     write_whole,

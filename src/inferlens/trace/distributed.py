@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferlens.errors import InferlensError
-from inferlens.record.file_kind import TRACES, file_kind
+from inferlens.record.files import TRACES, file_kind
 from inferlens.trace.analysis import Analysis, Intervals, Overview, communication
 from inferlens.trace.model import SECOND, Columns, Trace
 from inferlens.trace.tables import kernels, module_tree, operators

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError, library
 from inferlens.limits import memory_left
-from inferlens.record.file_kind import TRACES, FileType, file_kind, wrong_file
+from inferlens.record.files import TRACES, FileType, file_kind, wrong_file
 from inferlens.trace.model import (
     ANNOTATIONS,
     CALLS,

@@ -27,8 +27,7 @@ from inferlens.analysis.samples import CaseRuns, device_name, latest
 from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
-from inferlens.record.file_kind import READABLE, refuse_other_files
-from inferlens.record.files import files_under
+from inferlens.record.files import READABLE, files_under, refuse_other_files
 from inferlens.record.load import LoadRecord
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one

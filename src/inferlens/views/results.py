@@ -20,8 +20,8 @@ from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.analysis.evidence import Finding, Findings
 from inferlens.analysis.findings import findings
 from inferlens.analysis.load import best_record, may_win
-from inferlens.analysis.loaded_trace import LoadedTrace, load_trace
 from inferlens.analysis.samples import case_and_machine, split_runs
+from inferlens.analysis.trace import LoadedTrace, load_trace
 from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, library
 from inferlens.execution.ab import ab, ab_steps

@@ -12,13 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.trace_findings import trace_findings
+from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError
-from inferlens.trace import distributed, memory
+from inferlens.trace import distributed
 from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, GpuUse, Overview
 from inferlens.trace.distributed import USE
 from inferlens.trace.model import Category, Columns
-from inferlens.trace.tables import CUT_OFF, NO_MODULE, kernels, module_tree, operators, stepping, timeline
+from inferlens.trace.tables import (
+    BEFORE,
+    CUT_OFF,
+    NO_MODULE,
+    NO_OPERATOR,
+    AllocatedMemory,
+    kernels,
+    memory_curves,
+    memory_devices,
+    memory_holders,
+    module_tree,
+    operators,
+    stepping,
+    timeline,
+)
 from inferlens.units import (
     ABSENT,
     byte_count,
@@ -222,11 +236,11 @@ def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     return [f"{percent(took / whole)} of {whole_name} ({times}) is in {plain(result['path'])}."]
 
 
-def peak_sentence(device: memory.AllocatedMemory, columns: Columns) -> str:
+def peak_sentence(device: AllocatedMemory, columns: Columns) -> str:
     """Return a device's peak memory and its main holder."""
     rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
-    holders = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    holders = {BEFORE: "from before the trace", NO_OPERATOR: "for no operator"}
     peak = f"{device.name} holds {byte_count(device.peak)} at its peak"
     if first is None:
         return f"{peak}."
@@ -499,9 +513,9 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
 
 
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
-    devices = sorted(memory.devices(analysis), key=lambda device: -device.peak)
+    devices = sorted(memory_devices(analysis), key=lambda device: -device.peak)
     top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
-    columns, curve = memory.holders(analysis), memory.curves(analysis)
+    columns, curve = memory_holders(analysis), memory_curves(analysis)
     lines = []
     for device in devices:
         levels = [row["allocated"] for row in curve.rows() if row["device"] == device.name]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from inferlens.analysis.evidence import Finding
 from inferlens.analysis.profile_table import short_name
-from inferlens.analysis.trace_findings import trace_findings
+from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import distributed
 from inferlens.trace.analysis import PARTS, PREFIXES, WHOLE_TRACE, Analysis, Overview, communication, load_analysis

@@ -55,7 +55,7 @@ from inferlens.errors import InferlensError, LateModule, Unsupported, is_short_o
 from inferlens.models.compiled import Provenance, read_provenance
 from inferlens.models.model import Model
 from inferlens.record.builds import Segment
-from inferlens.record.file_kind import COMPILED_PROGRAM, file_kind
+from inferlens.record.files import COMPILED_PROGRAM, file_kind
 from inferlens.record.profile import Layer, Layers
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case

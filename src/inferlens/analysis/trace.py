@@ -1,4 +1,4 @@
-"""Findings about a trace: a table of rules, each with the time of a step that it could save.
+"""A trace in Python, and findings about it: a table of rules, each with the time of a step that it could save.
 
 A saving is an upper bound in seconds of a step. A faster kernel saves time only while the GPU does not wait for the
 host: while the next kernel is launched already, or while the host waits for the GPU. Gaps in which the GPU waits for
@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, lru_cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,10 +30,18 @@ from inferlens.analysis.evidence import (
 )
 from inferlens.analysis.findings import FEW_LAUNCHES, TINY
 from inferlens.analysis.profile_table import DENSE, POINTWISE, could_use_tensor_cores, kernel_family, short_name
+from inferlens.record.display import Displayed
 from inferlens.stats.samples import gpu_waits_for_host
-from inferlens.trace.analysis import Analysis, Intervals, communication, host_gaps, synchronising
+from inferlens.trace.analysis import Analysis, Intervals, Overview, communication, host_gaps, synchronising
 from inferlens.trace.kernels import kernel_precision, uses_tensor_cores
-from inferlens.trace.model import CALLS, SECOND, Bools, Category, Floats, Ints
+from inferlens.trace.model import CALLS, SECOND, Bools, Category, Columns, Floats, Ints
+from inferlens.trace.read import read_trace
+from inferlens.trace.tables import kernels, memory_holders, module_tree, operators, stepping, timeline
+from inferlens.units import plural
+
+if TYPE_CHECKING:
+    from polars import DataFrame
+
 
 LONG = 1e-3  # seconds of a call; a launch takes microseconds
 MOSTLY = 0.5  # of the time, in convolutions, products and attention
@@ -406,3 +415,71 @@ def trace_findings(analysis: Analysis) -> Findings:
     evidence = TraceEvidence(analysis)
     findings = [finding for rule in TRACE_RULES for finding in rule(evidence)]
     return Findings(sorted(findings, key=lambda finding: -(finding.seconds or 0.0)))
+
+
+class LoadedTrace(Displayed):
+    """A trace whose views are computed on demand. ``notes`` tell the skipped and repaired parts of its file."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis, self.notes = analysis, analysis.trace.notes
+
+    def __repr__(self) -> str:
+        steps, events = plural(len(self.analysis.steps), "step"), f"{len(self.analysis.trace.begin):,} events"
+        return f"<LoadedTrace of {steps}, {events}>"
+
+    def overview(self) -> Overview:
+        return self.analysis.overview
+
+    def advice(self) -> Findings:
+        """Return findings, the largest possible saving of a step first."""
+        return trace_findings(self.analysis)
+
+    def operators(self, *by: str) -> DataFrame:
+        """Return operators by name, and by ``"shapes"`` or ``"stack"`` as well if given."""
+        return operators(self.analysis, *by).frame()
+
+    def kernels(self, *, by_operator: bool = False) -> DataFrame:
+        """Return kernels, copies and fills by name, or by launching operator, grid and block as well."""
+        return kernels(self.analysis, by_operator=by_operator).frame()
+
+    def modules(self) -> DataFrame:
+        """Return modules in pre-order."""
+        return module_tree(self.analysis).frame()
+
+    def memory(self) -> DataFrame:
+        """Return the holders of memory at each device's peak."""
+        return memory_holders(self.analysis).frame()
+
+    def steps(self) -> DataFrame:
+        """Return the parts of every step's time."""
+        return stepping(self.analysis).frame()
+
+    def timeline(self) -> DataFrame:
+        """Return the utilization of GPU and host in slices of time."""
+        return timeline(self.analysis).frame()
+
+    def events(self) -> DataFrame:
+        """Return all complete events in the order of the file; begin and duration in nanoseconds."""
+        trace = self.analysis.trace
+        categories = [category.name.lower() for category in Category]
+        threads = [trace.threads[code] for code in trace.thread.tolist()]
+        columns: dict[str, Any] = {
+            "name": [trace.strings[code] for code in trace.name.tolist()],
+            "category": [categories[code] for code in trace.category.tolist()],
+            "process": [process for process, _ in threads],
+            "thread": [thread for _, thread in threads],
+            "begin": trace.begin,
+            "duration": trace.duration,
+        }
+        return Columns(columns).frame()
+
+
+def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
+    """Load a trace of torch.profiler, or another in Chrome's trace event format.
+
+    Args:
+        path: a file, plain or compressed with gzip or zstd, or a pipe.
+
+    Raises InferlensError if there is no trace, or no such step. Its frames need polars.
+    """
+    return LoadedTrace(Analysis(read_trace(Path(path)), step))
