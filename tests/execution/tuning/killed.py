@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from inferlens import cli
+from inferlens.cli import main as program
 from inferlens.record.store import load_records
 from tests.commands import stay
 
@@ -52,7 +52,7 @@ def commanded(command: list[str]) -> None:
     """The command, in this process."""
     sys.argv = ["inferlens", *command]
     with suppress(SystemExit):
-        cli.main()
+        program.main()
 
 
 def left() -> dict[str, Any]:

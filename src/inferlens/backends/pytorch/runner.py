@@ -324,10 +324,11 @@ class TorchRunner(Runner):
         module = self.model.module
         if module is None:
             raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
-        cast(module, self._stored_precision)
-        module.to(self.case.device)
-        if self.channels_last:
-            module.to(memory_format=torch.channels_last)
+        with torch.inference_mode(mode=False):  # another runner may be entered, and export refuses its kind of tensors
+            cast(module, self._stored_precision)
+            module.to(self.case.device)
+            if self.channels_last:
+                module.to(memory_format=torch.channels_last)
         return module
 
     def _tensor_on_device(self, tensor: Any) -> Any:
