@@ -15,7 +15,6 @@ import os
 import queue
 import shutil
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,20 +121,18 @@ class HttpInstances(Instances):
 
     def __init__(self, url: str, count: int = CONNECTIONS) -> None:
         self.count = count
-        self._address = urlsplit(url).netloc
-        self._work: list[queue.SimpleQueue[bytes | None]] = [queue.SimpleQueue() for _ in range(count)]
+        address = urlsplit(url).netloc
+        self._connections = [HTTPConnection(address, timeout=REQUEST_SECONDS) for _ in range(count)]
+        self._threads = ThreadPoolExecutor(count)
         self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         try:
-            connection = HTTPConnection(self._address, timeout=REQUEST_SECONDS)
-            connection.request("GET", "/model")
-            self.settings: dict[str, Any] = json.loads(connection.getresponse().read())
+            self._connections[0].request("GET", "/model")
+            self.settings: dict[str, Any] = json.loads(self._connections[0].getresponse().read())
             self.specs = specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             message = f"No server of 'inferlens export --best' answers at {url}: {error}."
             raise InferlensError(message, hint="python serve.py in its folder") from error
         self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(tasks.POOL)]
-        for place in range(count):
-            threading.Thread(target=self._serve, args=(place,), daemon=True).start()
 
     def _body(self, inputs: dict[str, Any]) -> bytes:
         file = io.BytesIO()
@@ -147,7 +144,7 @@ class HttpInstances(Instances):
         return time.perf_counter()
 
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:  # noqa: ARG002 - one at a time
-        self._work[instance].put(self.bodies[samples[0]])
+        self._threads.submit(self._request, instance, self.bodies[samples[0]])
 
     def wait(self, until: float) -> list[Finished]:
         try:
@@ -157,23 +154,21 @@ class HttpInstances(Instances):
 
     def close(self) -> None:
         """End the connections."""
-        for work in self._work:
-            work.put(None)
+        self._threads.shutdown()
+        for connection in self._connections:
+            connection.close()
 
-    def _serve(self, place: int) -> None:
-        connection = HTTPConnection(self._address, timeout=REQUEST_SECONDS)
-        while (body := self._work[place].get()) is not None:
-            begin = self.now()
-            try:
-                connection.request("POST", "/infer", body)
-                response = connection.getresponse()
-                response.read()
-                failed = response.status != 200
-            except (OSError, HTTPException):
-                connection.close()
-                failed = True
-            self._done.put(Finished(place, begin, self.now(), failed))
-        connection.close()
+    def _request(self, place: int, body: bytes) -> None:
+        connection, begin = self._connections[place], self.now()
+        try:
+            connection.request("POST", "/infer", body)
+            response = connection.getresponse()
+            response.read()
+            failed = response.status != 200
+        except (OSError, HTTPException):
+            connection.close()
+            failed = True
+        self._done.put(Finished(place, begin, self.now(), failed))
 
 
 QUANTILES = {"latency": 0.5, "latency.p95": 0.95, "latency.p99": 0.99}
