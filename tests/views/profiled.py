@@ -12,8 +12,8 @@ import msgspec
 from inferlens.record.profile import Level, Profile
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
+from inferlens.views.profiles.layers_kernels import parts_document
 from inferlens.views.profiles.modules import modules_document
-from inferlens.views.profiles.parts import parts_document
 from inferlens.views.profiles.roofline import case_rooflines, roofline_document
 from inferlens.views.renderers import render
 from inferlens.views.table import Document

@@ -18,8 +18,8 @@ from inferlens.record.record import Warning
 from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
+from inferlens.views.profiles.layers_kernels import part_tables
 from inferlens.views.profiles.modules import modules_document
-from inferlens.views.profiles.parts import part_tables
 from inferlens.views.renderers import render
 from tests.analysis.floors import nasty as nasty_work
 from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced

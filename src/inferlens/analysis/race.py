@@ -81,8 +81,7 @@ class Race:
         state = self.state
         if state is None:
             return RaceAnswer(kind="none", threshold=self.threshold)
-        # A running race is stricter, so that many looks err as seldom as one.
-        sure = state.decided or (state.chance >= (1 + self.level) / 2 and self.rounds != 1)
+        sure = state.is_fastest(self.level, self.rounds)
         return RaceAnswer(
             kind="fastest" if sure else "likeliest",
             best=state.leader,

@@ -257,7 +257,7 @@ def layers(
     Below them stand their sum, the time in no layer, and what profiling cost.
     """
     from inferlens.views.profiles.cases import cases_of_level
-    from inferlens.views.profiles.parts import part_tables, parts_document
+    from inferlens.views.profiles.layers_kernels import part_tables, parts_document
     from inferlens.views.profiles.timeline import check_file, render_timeline
 
     if trace:
@@ -291,7 +291,7 @@ def kernels(
     Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
     from inferlens.views.profiles.cases import cases_of_level
-    from inferlens.views.profiles.parts import parts_document
+    from inferlens.views.profiles.layers_kernels import parts_document
 
     cases = cases_of_level(screen.profiles(paths, format), "kernel")
     shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks

@@ -48,8 +48,8 @@ class RunState(Struct, frozen=True, kw_only=True):
         run: the id of this run, which its records have.
         facts: facts that all records of this run have.
         requests: the hash of the request by model, see :func:`request_hash`.
-        known: records of earlier runs that are used again; their cases are not measured.
-        continued: the id of the earlier run of the newest record in ``known``; empty without one.
+        records: records of earlier runs that are used again; their cases are not measured.
+        continued: the id of the earlier run of the newest one of ``records``; empty without one.
     """
 
     run: str = msgspec.field(default_factory=lambda: uuid4().hex)

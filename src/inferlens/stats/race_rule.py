@@ -60,8 +60,16 @@ class RaceState(Struct, frozen=True, kw_only=True):
 
     @property
     def decided(self) -> bool:
-        """Return whether the leader may safely be chosen."""
+        """Return whether a running race may end: no rival is open."""
         return not self.open
+
+    def is_fastest(self, level: float, rounds: int) -> bool:
+        """Return whether the leader is called FASTEST once the race has ended after ``rounds``.
+
+        It is if the race was decided. It also is if the chance of all rivals together is high enough. A running race
+        does not end for that reason, because it looks after each round and would err more often.
+        """
+        return self.decided or (self.chance >= (1 + level) / 2 and rounds != 1)
 
 
 class RaceData:

@@ -65,8 +65,8 @@ from inferlens.views.picture import (
 )
 from inferlens.views.profiles.cases import ProfiledCase, cases_of_level, group_profiles
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
+from inferlens.views.profiles.layers_kernels import part_tables, parts_document
 from inferlens.views.profiles.modules import LEVELS, icicles, modules_document
-from inferlens.views.profiles.parts import part_tables, parts_document
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
 from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values

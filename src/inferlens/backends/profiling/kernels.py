@@ -125,7 +125,7 @@ def longest_common_pairs(here: Sequence[Hashable], there: Sequence[Hashable]) ->
 # Kernels, copies and fills of traced runs, with their times and origins.
 #
 # In eager PyTorch every call of a module is a scope of the trace, and the innermost module around a kernel's launch is
-# its origin. A replayed CUDA graph and compiled code call no modules: see ``origins_by_match``. Tracing does not slow
+# its origin. A replayed CUDA graph and compiled code call no modules: see ``sources_by_match``. Tracing does not slow
 # kernels down, so the layers of a GPU are timed by their kernels.
 
 SCOPE = f"{SPAN_PREFIX}module "

@@ -370,7 +370,7 @@ def read_verdict(file: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
 START_SHARE = 0.05  # of the requests at the start are not counted
 PRECISION = 0.01  # of a capacity
 CURVE = (0.25, 0.5, 0.75, 0.9)  # of a capacity: rates that are measured after it, in the first round
-MOST_SEARCHES = 3
+MOST_SEARCHES = 4
 REACH = 16.0  # how far below the predicted capacity a search goes: traffic of a very low rate takes very long
 LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
 SIMULATED_REQUESTS = 2000
@@ -565,12 +565,12 @@ def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: An
 def find_capacity(measure: Measure, limit: Limit, guess: float, reach: float = 1000.0) -> tuple[float, float | None]:
     """Return the highest rate that kept the limit, and the lowest one that did not; they are 1 % apart.
 
-    ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. The
-    lowest rate that failed is measured again at the end, because a short disturbance of the machine may have failed it;
-    if the limit is kept now, the search goes on above that rate.
+    ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. Both
+    rates are measured again at the end, because a short disturbance of the machine may have failed one, and one run of
+    several keeps the limit by luck. If one of them changes, the search goes on above or below it.
     """
     low, high, step, rate = 0.0, math.inf, 1.1, guess
-    for _ in range(MOST_SEARCHES):
+    for search in range(MOST_SEARCHES):
         while high > low * (1 + PRECISION) and rate > guess / reach:
             if measure(rate).keeps(limit):
                 low = max(low, rate)
@@ -580,9 +580,14 @@ def find_capacity(measure: Measure, limit: Limit, guess: float, reach: float = 1
                 rate = math.sqrt(low * high)
             else:
                 rate, step = (low * step if low else high / step), min(step**1.5, 2.0)
-        if not measure(high).keeps(limit):
+        if search == MOST_SEARCHES - 1:
             break
-        low, high, step, rate = high, math.inf, 1.1, high * 1.1
+        if measure(high).keeps(limit):
+            low, high, step, rate = high, math.inf, 1.1, high * 1.1
+        elif low and not measure(low).keeps(limit):
+            low, high, step, rate = 0.0, low, 1.1, low / 1.1
+        else:
+            break
     return low, high if math.isfinite(high) else None
 
 

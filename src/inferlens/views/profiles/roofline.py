@@ -50,7 +50,7 @@ from inferlens.views.picture import (
     vega_document,
 )
 from inferlens.views.profiles.cases import cases_of_level, distinguish
-from inferlens.views.profiles.parts import PartTable, row_name
+from inferlens.views.profiles.layers_kernels import PartTable, row_name
 from inferlens.views.profiles.tables import (
     MAX_SUMMED,
     THE_MODEL,
