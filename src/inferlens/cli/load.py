@@ -12,8 +12,6 @@ import typer
 from inferlens.cli import options, screen
 from inferlens.cli.bench import INTERRUPTED, read_plan
 from inferlens.errors import InferlensError, check_choice
-from inferlens.record.load import LoadRecord
-from inferlens.record.store import safe_name
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import texts
 from inferlens.spec.plan import Plan, as_plan
@@ -21,6 +19,7 @@ from inferlens.views.table import FORMATS
 
 if TYPE_CHECKING:
     from inferlens.execution.protocol import Observer
+    from inferlens.record.load import LoadRecord
 
 
 @options.takes()
@@ -45,6 +44,7 @@ def load(
     """
     from inferlens.analysis.load import FOLDER
     from inferlens.cli.progress import Bar
+    from inferlens.record.store import safe_name
     from inferlens.views.load import load_document
 
     format = "json" if json else format
@@ -95,6 +95,7 @@ def winner_plans(folder: Path, words: Mapping[str, Any]) -> list[Plan]:
 
     The sizes are those of the winner, unless the words have some. The output is the folder that has these records.
     """
+    from inferlens.record.store import safe_name
     from inferlens.views.results import winners
 
     _, given = own_options("load", words)

@@ -11,11 +11,9 @@ import hashlib
 import io
 import lzma
 import os
-import pickletools
 import re
 import struct
 import tempfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -23,12 +21,15 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, unwritable
+
+if TYPE_CHECKING:
+    import zipfile
 
 HEAD = 1 << 19  # bytes that are read
 LARGEST_PART = 1 << 26  # bytes of a pickle or a description in an archive
@@ -337,6 +338,8 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _archive(file: IO[bytes]) -> FileKind:
+    import zipfile
+
     try:
         with zipfile.ZipFile(file) as archive:
             return _zip(archive)
@@ -397,6 +400,8 @@ def _outline(file: IO[bytes]) -> Outline:
 
 
 def _next_outline(file: IO[bytes]) -> Outline:
+    import pickletools  # which few files need, and every command would load
+
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     with suppress(Exception):  # a damaged pickle has the outline of its beginning
