@@ -66,8 +66,7 @@ class RaceState(Struct, frozen=True, kw_only=True):
     def is_fastest(self, level: float, rounds: int) -> bool:
         """Return whether the leader is called FASTEST once the race has ended after ``rounds``.
 
-        It is if the race was decided. It also is if the chance of all rivals together is high enough. A running race
-        does not end for that reason, because it looks after each round and would err more often.
+        A race that is not decided needs a high chance. A running race does not end for that: it looks too often.
         """
         return self.decided or (self.chance >= (1 + level) / 2 and rounds != 1)
 

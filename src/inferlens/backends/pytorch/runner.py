@@ -345,10 +345,7 @@ def not_entered(*_: Any) -> Any:
 
 
 def work_stream() -> Any:
-    """Return the current CUDA stream, or a new one if that is the default stream.
-
-    Runners that are entered one inside the other share a stream, so that their calls and copies stay in order.
-    """
+    """Return a new CUDA stream, or that of the runner around this one, so that the work of both stays in order."""
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
 
