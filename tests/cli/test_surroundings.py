@@ -13,7 +13,7 @@ import pytest
 
 from inferlens.cli.main import use_plain_characters
 from inferlens.record.record import encode
-from tests.commands import started
+from tests.commands import inferlens, started
 from tests.views.samples import sample_records
 
 PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -21,6 +21,25 @@ PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 def run(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "inferlens", *words]
+    return subprocess.run(command, capture_output=True, cwd=cwd, env={**os.environ, **variables}, check=False)
+
+
+EACH = """
+import sys
+from inferlens.cli.main import main
+
+for line in sys.argv[1:]:
+    sys.argv = ["inferlens", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (line, end.code)
+"""
+
+
+def run_each(*lines: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs commands one after the other in one process, until one fails."""
+    command = [sys.executable, "-c", EACH, *lines]
     return subprocess.run(command, capture_output=True, cwd=cwd, env={**os.environ, **variables}, check=False)
 
 
@@ -44,22 +63,24 @@ def test_what_is_printed_has_plain_characters_where_others_cannot_be(results: Pa
     assert not re.search(r"\?(?! )", shown)  # only sentences end in one
 
 
-@pytest.mark.parametrize(
-    "words", [["--help"], ["bench", "--help"], ["backends"], ["show", ".", "--view", "notes"], ["show", ".", "--bars"]]
-)
-def test_every_command_prints_in_a_plain_locale(results: Path, words: list[str]) -> None:
-    done = run(*words, cwd=results, **PLAIN_LOCALE)
+def test_every_command_prints_in_a_plain_locale(results: Path) -> None:
+    lines = ("--help", "bench --help", "backends", "show . --view notes", "show . --bars")
+    done = run_each(*lines, cwd=results, **PLAIN_LOCALE)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
     assert done.stdout.isascii()
 
 
 def test_files_are_utf8_in_every_locale(results: Path, tmp_path: Path) -> None:
     usual, plain = tmp_path / "usual", tmp_path / "plain"
-    for folder, variables in ((usual, {}), (plain, {**PLAIN_LOCALE, "PYTHONIOENCODING": "ascii"})):
-        folder.mkdir()
-        for name in ("t.html", "t.md", "t.csv", "t.json"):
-            assert run("show", str(results), "--output", name, cwd=folder, **variables).returncode == 0
-        assert run("report", str(results), "--output", "r.html", cwd=folder, **variables).returncode == 0
+    lines = [f"show {results} --output {name}" for name in ("t.html", "t.md", "t.csv", "t.json")]
+    lines.append(f"report {results} --output r.html")
+    usual.mkdir()
+    plain.mkdir()
+    for line in lines:
+        assert inferlens(*line.split(), cwd=usual).returncode == 0
+    done = run_each(*lines, cwd=plain, **PLAIN_LOCALE, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(list(usual.iterdir())) == 5
     for path in usual.iterdir():
         assert (plain / path.name).read_text("utf-8") == path.read_text("utf-8")
     assert "·" in (plain / "t.md").read_text("utf-8")
@@ -74,7 +95,7 @@ def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path: Path) -> N
 def test_a_model_may_print_anything_in_every_locale(tmp_path: Path) -> None:
     code = "import torch\ndef build():\n    print('é → ✓')\n    return torch.nn.Linear(4, 4), torch.zeros(1, 4)\n"
     (tmp_path / "net.py").write_text(code, "utf-8")
-    words = ("net.py:build", "-b", "pytorch", "--quick", "--iterations", "3")
+    words = ("net.py:build", "-b", "pytorch", "--quick", "--iterations", "3", "--warmup", "1")
     done = run("bench", *words, cwd=tmp_path, **PLAIN_LOCALE, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr.decode()
 
@@ -84,14 +105,14 @@ def test_files_called_like_libraries_are_left_alone(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
     (tmp_path / "onnxruntime").mkdir()
     (tmp_path / "onnxruntime" / "__init__.py").write_text("from onnxruntime.capi import onnxruntime_validation\n")
-    done = started("bench", "fake:demo", "--quick", "--iterations", "5", cwd=tmp_path)
+    done = started("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     done = started("bench", "resnet18", "-b", "onnxruntime:cpu", "--dry-run", cwd=tmp_path)
     assert (done.returncode, "1 case" in done.stdout) == (0, True), done.stderr
 
 
 def test_a_user_without_a_name_and_without_a_home(tmp_path: Path) -> None:
-    words = ("bench", "fake:demo", "--quick", "--iterations", "5")
+    words = ("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5")
     lost = "import os, pwd; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]"
     command = [sys.executable, "-c", f"{lost}; from inferlens.cli.main import main; main()", *words]
     environment = {**os.environ, "HOME": "/nowhere"}
@@ -104,7 +125,7 @@ def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path,
     full = f"def full(*_, **__): raise OSError({code}, {os.strerror(code)!r}, '/tmp')"
     lines = (full, "import tempfile", "tempfile.mkdtemp = full", "from inferlens.cli.main import main", "main()")
     command = [sys.executable, "-c", "\n".join(lines)]
-    words = ("bench", "fake:demo", "--quick", "--iterations", "5")
+    words = ("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5")
     done = subprocess.run([*command, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert "Traceback" not in done.stderr
     assert done.returncode == 0 or f"/tmp: {os.strerror(code)}." in done.stderr

@@ -161,13 +161,10 @@ def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environmen
     """They are compared with those of the first environment, not each with its own."""
     (tmp_path / "scaling.py").write_text(SCALING)
     monkeypatch.chdir(tmp_path)
-    pair = [pythons["old"], make("other", "2.0", error=0.5)]
-    for python in (pair, pair[::-1]):
-        found = inferlens.ab(
-            "scaling:build", "pytorch", python=python, iterations=5, warmup=1, output=str(tmp_path / "r")
-        )
-        assert found.verdict == "DID NOT RUN"
-        assert found.reason.startswith("B, outputs wrong")
+    pair = [make("other", "2.0", error=0.5), pythons["old"]]  # the first by no other order
+    found = inferlens.ab("scaling:build", "pytorch", python=pair, iterations=5, warmup=1, output=str(tmp_path / "r"))
+    assert found.verdict == "DID NOT RUN"
+    assert found.reason.startswith("B, outputs wrong")
 
 
 @pytest.mark.usefixtures("backend")

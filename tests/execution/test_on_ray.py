@@ -25,7 +25,7 @@ LOOPBACK = "127.0.0.2"  # Ray takes 127.0.0.1 for the address of the network
 
 
 class Cluster:
-    """Two nodes without a GPU, one of which can be killed, and is then replaced."""
+    """Two nodes without a GPU, one of which can be killed."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as OfRay
@@ -47,10 +47,6 @@ class Cluster:
     def kill(self) -> None:
         """Kills the second node."""
         self.cluster.remove_node(self.second, allow_graceful=False)
-
-    def mend(self) -> None:
-        """A second node in the place of the one that was killed."""
-        self.second = self.cluster.add_node(**self.words)
 
 
 @pytest.fixture(scope="module")
@@ -115,16 +111,15 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
     assert load_records(tmp_path).records == [record]
 
 
-FAKE = ("fake:demo", "-b", "fake:steady", "--batch", "1,2,3,4", "--option", "fake.latency=4,5,6,7,8,9,10,11,12,13")
-REAL = ("squeezenet1_1", "-b", "pytorch,torchscript:trace", "--batch", "1,2,3", "--threads", "1")
+PLAN = ("fake:demo", "-b", "fake:steady", "--batch", "1,2,3,4", "--option", "fake.latency=4,5,6")
 QUICK = ("--quick", "--mode", "latency", "--device", "cpu", "--iterations", "10", "--warmup", "1", "--format", "json")
 
 
-@pytest.mark.parametrize(("plan", "cases"), [(FAKE, 40), (REAL, 6)], ids=["fake", "real"])
 def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_no_more(
-    cluster: Cluster, tmp_path: Path, plan: Sequence[str], cases: int
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    words = ("bench", *plan, *QUICK)
+    """Each case is there once, with its own times, and with the answers that it has where nothing was killed."""
+    words, cases = ("bench", *PLAN, *QUICK), 12
     on_ray, output = (*words, "--ray", cluster.address), tmp_path / "on-ray"
 
     def kill_driver(process: subprocess.Popen[str]) -> bool:
@@ -139,16 +134,13 @@ def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_
     run(on_ray, output, kill_driver)
     assert 0 < len(load_records(output).records) < cases
     printed, said = run(on_ray, output, kill_node)
-    cluster.mend()
     assert "measured here before" in said
     assert "A worker was lost" in said
     assert len(json.loads(printed)["rows"]) == cases
     stored = load_records(output).records
     assert len(stored) == len(answers(output)) == cases  # each once
     assert {each.status for each in stored} == {"ok"}
-    if plan is REAL:
-        command(*words, "--output", "alone", cwd=tmp_path)
-        assert answers(output) == answers(tmp_path / "alone")
-    else:
-        expected = [(each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3 for each in stored]  # type: ignore[operator]
-        assert [each.samples("latency")[0] for each in stored] == pytest.approx(expected)
+    expected = [(each.case.options["latency"] + (each.case.batch or 1) - 1) / 1e3 for each in stored]  # type: ignore[operator]
+    assert [each.samples("latency")[0] for each in stored] == pytest.approx(expected)
+    command(*words, "--output", "alone", cwd=tmp_path)
+    assert answers(output) == answers(tmp_path / "alone")

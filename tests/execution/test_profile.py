@@ -196,6 +196,7 @@ def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, out
     assert not list((launched.folder / ".cache").iterdir())
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
 
@@ -203,7 +204,7 @@ def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path: Path)
         def forward(self, x: Any) -> Any:
             return x.mul_(0.5) + 1
 
-    (made,) = inferlens.profile(Halves(), torch.ones(1, 3), backend="pytorch", iterations=5, output=tmp_path)
+    (made,) = inferlens.profile(Halves(), torch.ones(1, 3), backend="pytorch", iterations=5, warmup=1, output=tmp_path)
     (message,) = [warning.message for warning in made.warnings if warning.code == "inputs-not-renewed"]
     assert message.startswith("The model writes into its input 'x'. Each profiled call goes on with")
 

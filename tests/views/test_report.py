@@ -458,7 +458,7 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) 
 
 
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
-    long = case(model="\u202egnol" + "n" * 10_000, options={"name": "\u05d0" * 10_000})
+    long = case(model="\u202egnol" + "n" * 1_000, options={"name": "\u05d0" * 1_000})
     tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", [*SETS["hostile"], record(long)])))
     assert tab.locator("img").count() == 0
     assert "\u202e" not in tab.content()
