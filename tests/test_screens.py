@@ -6,14 +6,14 @@ A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyo
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
 from inferlens.analysis.samples import CaseRuns
-from inferlens.spec.case import TensorSpec
 from inferlens.views import picture, rows
 from inferlens.views.trace import COMPARED, VIEWS
 from tests.commands import inferlens
@@ -26,8 +26,23 @@ NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
 OF_RECORDS = ("show", "show --view notes", "show --plot chart.svg", "compare {} {}")
 OF_PROFILES = ("show --view findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
 TRACES = EXAMPLES / "h200" / "traces"
-ROWS: dict[object, rows.Row] = {}
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
+
+
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function of the runs of a case, which works out each result once."""
+    found: dict[object, Any] = {}
+
+    def kept(run: CaseRuns, *more: object) -> Any:
+        key = (*(record.id for record in run.records), repr(more))
+        if key not in found:
+            found[key] = function(run, *more)
+        return found[key]
+
+    return kept
+
+
+ONCE = {name: once(getattr(rows, name)) for name in ("_row", "case_numbers", "case_notes")}
 
 
 def folders(pattern: str) -> list[Path]:
@@ -40,16 +55,9 @@ def folders(pattern: str) -> list[Path]:
 
 @pytest.fixture(autouse=True)
 def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record's row is worked out once for all commands, and what a picture looks like is no matter of the screen."""
-
-    def row(run: CaseRuns, inputs: tuple[TensorSpec, ...], words: list[str]) -> rows.Row:
-        key = (*(record.id for record in run.records), inputs, *words)
-        if key not in ROWS:
-            ROWS[key] = worked_out(run, inputs, words)
-        return ROWS[key]
-
-    worked_out = rows._row
-    monkeypatch.setattr(rows, "_row", row)
+    """What a row says is worked out once for all commands, and what a picture looks like is no matter of the screen."""
+    for name, function in ONCE.items():
+        monkeypatch.setattr(rows, name, function)
     monkeypatch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
 
 
