@@ -7,6 +7,7 @@ compared.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from inferlens.record.machine import CpuSamples, MachineLog, Marks
 from inferlens.record.record import Environment, Measurement, Record, machine_name
 from inferlens.record.store import RECORD, LoadedRecords
 from inferlens.spec.case import Budget
-from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 THRESHOLD = 0.02
@@ -38,27 +39,30 @@ def may_win(record: LoadRecord) -> bool:
     return record.status == "ok" and bool(record.capacity) and not wrong
 
 
-def capacity_race(records: Sequence[LoadRecord], threshold: float = THRESHOLD) -> RaceState | None:
+def capacity_race(records: Sequence[LoadRecord]) -> RaceState | None:
     """Return the state of the race among cases, by their digests; ``None`` if none has a capacity.
 
     In the first round a case counts with its best deployment.
     """
-    rounds: dict[str, dict[Hashable, float]] = {}
-    devices = {record.case.digest: record.case.device for record in records}
+    rounds: dict[str, dict[Hashable, float]] = defaultdict(dict)
+    usual: dict[str, Noise] = {}
     for record in filter(may_win, records):
         assert record.capacity
-        own = rounds.setdefault(record.case.digest, {})
+        usual[record.case.digest] = CPU_NOISE if record.case.device == "cpu" else GPU_NOISE
+        own = rounds[record.case.digest]
         own[record.round] = min(own.get(record.round, math.inf), -math.log(record.capacity))
-    entries = {
-        digest: Entry(rounds=logs, usual=CPU_NOISE if devices[digest] == "cpu" else GPU_NOISE)
-        for digest, logs in rounds.items()
-    }
-    return RaceData(entries).state(entries, threshold=threshold)
+    entries = {digest: Entry(rounds=logs, usual=usual[digest]) for digest, logs in rounds.items()}
+    return RaceData(entries).state(entries, threshold=THRESHOLD)
+
+
+def load_files(path: Path) -> list[Path]:
+    """Return the files of load tests in a folder, at any depth."""
+    return sorted(file for file in files_under(path, "*.json") if file.parent.name == FOLDER)
 
 
 def load_folders(path: Path) -> list[Path]:
     """Return the folders of load tests in a folder, at any depth, and itself if it is one."""
-    return sorted({file.parent for file in files_under(path, "*.json") if file.parent.name == FOLDER})
+    return sorted({file.parent for file in load_files(path)})
 
 
 def find_loads(paths: Sequence[Path]) -> list[Path]:
@@ -75,9 +79,9 @@ def find_loads(paths: Sequence[Path]) -> list[Path]:
 
 
 def load_loads(paths: Iterable[Path], problems: list[str] | None = None) -> list[LoadRecord]:
-    """Return the load records in some folders or files, in order of time; ``problems`` gets what cannot be read."""
+    """Return the load records in files and below folders, in order of time; ``problems`` gets what cannot be read."""
     records: dict[str, LoadRecord] = {}
-    for file in (file for path in paths for file in ([path] if path.is_file() else sorted(path.glob("*.json")))):
+    for file in (file for path in paths for file in ([path] if path.is_file() else load_files(path))):
         try:
             record = msgspec.json.decode(file.read_bytes(), type=LoadRecord)
         except (msgspec.MsgspecError, OSError) as error:
@@ -90,8 +94,7 @@ def load_loads(paths: Iterable[Path], problems: list[str] | None = None) -> list
 
 def read_loads(paths: Sequence[Path], problems: list[str]) -> list[LoadRecord]:
     """Return the load records below some paths. Raises InferlensError if there are none."""
-    files = [file for path in paths for file in ([path] if path.is_file() else load_folders(path))]
-    records = load_loads(files, problems)
+    records = load_loads(paths, problems)
     if not records:
         where = ", ".join(map(str, paths))
         raise InferlensError(f"There is no load test in {where}. {' '.join(problems)}".strip(), hint="inferlens load")
@@ -103,11 +106,11 @@ def load_tests(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
 
     A deployment that was measured again in the same round counts with its newest record.
     """
-    tests: dict[tuple[str, ...], dict[tuple[str, ...], LoadRecord]] = {}
+    tests: dict[tuple[str, ...], dict[tuple[str, ...], LoadRecord]] = defaultdict(dict)
     for record in sorted(records, key=lambda record: record.created):
         machine = machine_name(record.environment or Environment())
-        test = tests.setdefault((*traffic_key(record), machine), {})
-        test[record.case.digest, str(record.requested), str(record.round)] = record
+        own = (record.case.digest, str(record.requested), str(record.round))
+        tests[(*traffic_key(record), machine)][own] = record
     grouped = [list(test.values()) for test in tests.values()]
     return sorted(grouped, key=lambda test: max(record.created for record in test), reverse=True)
 
@@ -123,9 +126,9 @@ def best_rounds(records: Iterable[LoadRecord]) -> list[list[LoadRecord]]:
 
     A deployment that was in a round with others has priority.
     """
-    ways: dict[str, list[LoadRecord]] = {}
+    ways: dict[str, list[LoadRecord]] = defaultdict(list)
     for record in records:
-        ways.setdefault(record.case.digest, []).append(record)
+        ways[record.case.digest].append(record)
     rounds = []
     for tried in ways.values():
         best = max(tried, key=lambda record: (may_win(record), record.round > 0, record.capacity or 0.0))

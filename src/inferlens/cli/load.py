@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 @options.takes()
 def load(
-    model: options.Model,
-    *,
-    format: str = "table",
-    json: bool = False,
-    file: Path | None = None,
-    **words: Any,
+    model: options.Model, *, format: str = "table", json: bool = False, file: Path | None = None, **words: Any
 ) -> None:
     """Find the deployment that serves the most requests per second within a limit on their latency.
 

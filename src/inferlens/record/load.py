@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -15,7 +14,7 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.record.machine import Energy
 from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, Status, Warning
 from inferlens.spec.case import Case
-from inferlens.units import duration, parse_duration, parse_rate, plural
+from inferlens.units import duration, parse_duration, plural
 
 KINDS = ("poisson", "constant", "bursts", "replay")
 
@@ -43,35 +42,21 @@ class Arrivals(Struct, frozen=True):
 
 
 class Mix(Struct, frozen=True):
-    """Groups of requests with different sizes.
+    """Groups of requests with different sizes."""
 
-    Attributes:
-        groups: the sizes that requests are padded to, by the name of the dimension.
-        weights: the share of the requests of each group.
-        filled: the mean share of a padded request that is no padding.
-    """
-
-    groups: tuple[dict[str, int], ...] = ({},)
-    weights: tuple[float, ...] = (1.0,)
-    filled: tuple[float, ...] = (1.0,)
+    groups: tuple[dict[str, int], ...] = ({},)  # the sizes that requests are padded to, by the name of the dimension
+    weights: tuple[float, ...] = (1.0,)  # the share of the requests of each group
+    filled: tuple[float, ...] = (1.0,)  # the mean share of a padded request that is no padding
 
 
 class Deployment(Struct, frozen=True, order=True):
-    """A number of instances, and the batching of requests.
-
-    Attributes:
-        instances: processes that each have a runner.
-        max_batch: most requests in a batch.
-        wait: seconds that the first request of a batch waits for others.
-        queue: most requests that wait; others are refused. 0: no limit.
-        timeout: seconds after which a waiting request is given up. 0: never.
-    """
+    """A number of instances, which are processes with a runner, and the batching of requests."""
 
     instances: int = 1
     max_batch: int = 1
-    wait: float = 0.0
-    queue: int = 0
-    timeout: float = 0.0
+    wait: float = 0.0  # seconds that the first request of a batch waits for others
+    queue: int = 0  # most requests that wait; others are refused. 0: no limit
+    timeout: float = 0.0  # seconds after which a waiting request is given up. 0: never
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -88,8 +73,7 @@ class Deployment(Struct, frozen=True, order=True):
 def parse_batching(text: str) -> tuple[int, float]:
     """Return the largest batch and the seconds to wait of ``max=16,wait=2ms`` or ``max=16``."""
     words = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(",") if part)
-    unknown = words.keys() - {"max", "wait"}
-    if unknown or "max" not in words:
+    if words.keys() - {"wait"} != {"max"}:
         raise InferlensError(f"'{text}' is no batching.", expected="such as max=16,wait=2ms")
     return _number("max", words["max"]), parse_duration(words.get("wait", "0s"))
 
@@ -104,11 +88,6 @@ def parse_price(text: str) -> float:
     if not price > 0 or not math.isfinite(price) or slash != "/" or unit != "h":
         raise InferlensError(f"'{text}' is no price.", expected="a price of an hour, such as 3.2/h")
     return price / 3600
-
-
-def parse_rates(texts: Iterable[str]) -> tuple[float, ...]:
-    """Return rates in requests per second."""
-    return tuple(map(parse_rate, texts))
 
 
 def _number(name: str, text: str) -> int:
@@ -129,69 +108,44 @@ class Limit(Struct, frozen=True):
 
 
 class GroupRun(Struct, frozen=True, kw_only=True):
-    """The requests of one group of a mix.
-
-    Attributes:
-        quantiles: their latency at 0.5 and 0.99.
-        padding: the mean share of padding in a request.
-        seconds: time of an instance for one request.
-    """
+    """The requests of one group of a mix."""
 
     requests: int
-    quantiles: tuple[float | None, ...]
-    padding: float
-    seconds: float = 0.0
+    quantiles: tuple[float | None, ...]  # of their latency at 0.5 and 0.99
+    padding: float  # the mean share of padding in a request
+    seconds: float = 0.0  # time of an instance for one request
 
 
 class LoadRun(Struct, frozen=True, kw_only=True):
     """The traffic of one rate, or of some clients, and what became of its requests. Times are in seconds.
 
-    Attributes:
-        rate: requests per second that were due; 0 with ``clients``.
-        clients: the clients of a closed loop; 0 in an open one.
-        draw: the seed of the arrivals.
-        seconds: from the first request that counts until the last answer.
-        answered, refused, expired, failed: numbers of requests; those of the start are not counted.
-        latencies: of the answered requests, from the time when each was due.
-        quantiles: the latency at 0.5, 0.95 and 0.99 of all requests; ``None`` if that request was not answered.
-        lag: how late the generator was, at 0.99 of the requests.
-        waited: the mean time in the queue.
-        mean_batch: requests in a batch.
-        padding: the share of rows that were padding.
-        busy: the share of the time in which an instance was working.
-        queue: the length of the queue at 60 times, spread over the run.
-        groups: the groups of a mix, in its order.
-        begin: the time of the first request that counts, by the clock of all processes.
-        gpu, host: the share of the time in which the GPU was busy, and of the CPUs that were, whoever used them.
-        others: how many CPUs other programs used, which is part of ``host``.
-        energy: of one answered request: the GPU's, or that of all CPU packages.
-        compiled: requests whose call compiled something although its size was warm, by that size.
+    The requests of the start are not counted.
     """
 
-    rate: float = 0.0
-    clients: int = 0
-    draw: int = 0
-    seconds: float = 0.0
+    rate: float = 0.0  # requests per second that were due; 0 with clients
+    clients: int = 0  # of a closed loop; 0 in an open one
+    draw: int = 0  # the seed of the arrivals
+    seconds: float = 0.0  # from the first request that counts until the last answer
     answered: int = 0
     refused: int = 0
     expired: int = 0
     failed: int = 0
-    latencies: tuple[float, ...] = ()
-    quantiles: tuple[float | None, ...] = ()
-    at_limit: float | None = None
-    lag: float = 0.0
-    waited: float = 0.0
+    latencies: tuple[float, ...] = ()  # of the answered requests, from the time when each was due
+    quantiles: tuple[float | None, ...] = ()  # at 0.5, 0.95 and 0.99 of all requests; None: it was not answered
+    at_limit: float | None = None  # the latency at the quantile of the limit
+    lag: float = 0.0  # how late the generator was, at 0.99 of the requests
+    waited: float = 0.0  # the mean time in the queue
     mean_batch: float = 0.0
-    padding: float = 0.0
-    busy: float = 0.0
-    queue: tuple[int, ...] = ()
-    groups: tuple[GroupRun, ...] = ()
-    begin: float = 0.0
-    gpu: float | None = None
-    host: float | None = None
-    others: float | None = None
-    energy: Energy | None = None
-    compiled: dict[str, int] = {}
+    padding: float = 0.0  # the share of rows that were padding
+    busy: float = 0.0  # the share of the time in which an instance was working
+    queue: tuple[int, ...] = ()  # its length at 60 times, spread over the run
+    groups: tuple[GroupRun, ...] = ()  # of a mix, in its order
+    begin: float = 0.0  # the time of the first request that counts, by the clock of all processes
+    gpu: float | None = None  # the share of the time in which the GPU was busy
+    host: float | None = None  # the share of the CPUs that were busy, whoever used them
+    others: float | None = None  # how many CPUs other programs used, which is part of host
+    energy: Energy | None = None  # of one answered request: the GPU's, or that of all CPU packages
+    compiled: dict[str, int] = {}  # requests whose call compiled something although its size was warm, by that size
 
     @property
     def throughput(self) -> float:
@@ -204,40 +158,23 @@ class LoadRun(Struct, frozen=True, kw_only=True):
 
 
 class LoadgenVerdict(Struct, frozen=True, kw_only=True):
-    """The verdict of MLCommons LoadGen on a scenario; unverified, not an MLPerf result.
-
-    Attributes:
-        reason: what an invalid run did not satisfy.
-        at_limit: the latency at the quantile of the limit, by its log.
-        rate: samples per second.
-        ours: the latency at the same quantile in our own run at the same rate, right after it.
-        logs: the folder of its logs.
-    """
+    """The verdict of MLCommons LoadGen on a scenario; unverified, not an MLPerf result."""
 
     scenario: str
     valid: bool
-    reason: str = ""
-    at_limit: float | None
-    rate: float | None
-    logs: str
-    ours: float | None = None
+    reason: str = ""  # what an invalid run did not satisfy
+    at_limit: float | None  # the latency at the quantile of the limit, by its log
+    rate: float | None  # samples per second
+    logs: str  # their folder
+    ours: float | None = None  # the latency at the same quantile in our own run at the same rate, right after it
 
 
 class LoadRecord(Struct, frozen=True, kw_only=True):
     """The runs of one deployment of a case in one round.
 
-    Attributes:
-        requested: the deployment as it was requested; ``deployment`` may have smaller batches, which were chosen.
-        search: whether the batching was searched, up to that of ``requested``.
-        seconds: time of the traffic of each rate.
-        limited_by: what limits the capacity: ``gpu`` or ``cpu``: it is busy. ``host``: the instances are busy, the
-            GPU is not. ``instances``: they are busy, the CPUs are not. ``batching``: requests wait for their batch to
-            fill. ``call``: one call takes most of the limit. ``queue``: requests that arrive together wait.
-        loadgen: the verdict of LoadGen at the capacity, or at the first rate; ``scenario`` as it was requested.
-        capacity: the highest rate that kept the limit, in requests per second; ``None`` without a limit.
-        above: the lowest rate that did not keep it, if one was tried.
-        service: for each group of the mix, seconds of a call at each prepared batch size, all instances busy.
-        price: of a second of the machine; 0 if not known.
+    What limits the capacity: ``gpu`` or ``cpu``: it is busy. ``host``: the instances are busy, the GPU is not.
+    ``instances``: they are busy, the CPUs are not. ``batching``: requests wait for their batch to fill. ``call``: one
+    call takes most of the limit. ``queue``: requests that arrive together wait.
     """
 
     schema: str = SCHEMA
@@ -245,10 +182,10 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     created: str
     case: Case
     requested: Deployment
-    deployment: Deployment
-    search: bool = False
-    seconds: float = 5.0
-    rates: tuple[float, ...] = ()
+    deployment: Deployment  # as requested, or with smaller batches, which were chosen
+    search: bool = False  # whether the batching is searched, up to the requested one
+    seconds: float = 5.0  # of the traffic of each rate
+    rates: tuple[float, ...] = ()  # with clients: what to measure; without both it is the capacity at the limit
     clients: tuple[int, ...] = ()
     arrivals: Arrivals = Arrivals()
     mix: Mix = Mix()
@@ -260,16 +197,16 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     model: ModelFacts = ModelFacts(name="")
     environment: Environment | None = None
     runs: tuple[LoadRun, ...] = ()
-    loadgen: LoadgenVerdict | None = None
-    scenario: str = ""
-    capacity: float | None = None
-    above: float | None = None
+    loadgen: LoadgenVerdict | None = None  # at the capacity, or at the first rate
+    scenario: str = ""  # that was requested of LoadGen
+    capacity: float | None = None  # the highest rate that kept the limit, in requests/s; None without a limit
+    above: float | None = None  # the lowest rate that did not keep it, if one was tried
     limited_by: LimitedBy = ""
-    service: tuple[dict[int, float], ...] = ()
+    service: tuple[dict[int, float], ...] = ()  # of each group: seconds of a call by its size, all instances busy
     agreement: Agreement | None = None
     checked: int = 0
     mixed_up: int = 0
-    price: float = 0.0
+    price: float = 0.0  # of a second of the machine; 0 if not known
     memory: Memory = Memory()
     warnings: tuple[Warning, ...] = ()
 

@@ -16,7 +16,7 @@ import numpy as np
 from inferlens.analysis.interference import OTHERS_BUSY
 from inferlens.analysis.load import best_rounds, capacity_race, load_tests
 from inferlens.errors import InferlensError
-from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun, Mix
+from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun
 from inferlens.spec.case import short_name
 from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
 from inferlens.units import significant as digits
@@ -60,6 +60,10 @@ class LoadRow:
     @property
     def first(self) -> LoadRecord:
         return self.records[0]
+
+    @property
+    def quantile(self) -> str:
+        return WORDS[self.first.limit.quantile]
 
     @property
     def capacity(self) -> float | None:
@@ -132,20 +136,21 @@ def load_document(
     """
     tests = [(load_rows(test), test, price or test[-1].price) for test in load_tests(records)]
 
-    def test_tables(number: int, *, groups: int | None = None) -> list[Table | str]:
-        rows, test, price = tests[number]
-        return [main_table(rows, test, price, top), *group_tables(rows[:groups])]
+    first = tests[0][0][0]
+    servable = first.capacity and not first.outcome and len(first.first.mix.groups) == 1
+    uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and servable else []
+    more = len(tests) - 1
+    older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
 
-    def blocks() -> list[Table | str]:
-        uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and serves(tests[0][0]) else []
-        return [*(block for number in range(len(tests)) for block in test_tables(number)), *uses]
+    def tables(count: int | None = None, groups: int | None = None) -> list[Table | str]:
+        made: list[Table | str] = []
+        for rows, test, price in tests[:count]:
+            made += [main_table(rows, test, price, top), *group_tables(rows[:groups])]
+        return made
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
-        more = len(tests) - 1
-        older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
-        uses = [block for block in blocks()[-1:] if isinstance(block, str)]
-        yield from ([*test_tables(0, groups=groups), *older, *uses] for groups in (None, 1, 0))
-        yield [*test_tables(0, groups=0), *uses]
+        for groups, notes in ((None, older), (1, older), (0, older), (0, [])):
+            yield [*tables(1, groups), *notes, *uses]
 
     def data() -> dict[str, object]:
         return {
@@ -155,12 +160,8 @@ def load_document(
             "records": list(records),
         }
 
-    return Document(blocks, data, lambda: run_rows(records), title=load_title(tests[0][1][0]), tries=tries)
-
-
-def serves(rows: Sequence[LoadRow]) -> bool:
-    """Return whether the best way can be exported: it has a capacity for requests of one size."""
-    return bool(rows and rows[0].capacity and not rows[0].outcome and len(rows[0].first.mix.groups) == 1)
+    heading = load_title(tests[0][1][0])
+    return Document(lambda: [*tables(), *uses], data, lambda: run_rows(records), title=heading, tries=tries)
 
 
 def row_data(row: LoadRow) -> dict[str, object]:
@@ -211,14 +212,12 @@ def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: fl
     """Return the table of a load test, with the answer above it."""
     if rows[0].first.rates or rows[0].first.clients:
         return rates_table(rows[:top])
-    first = rows[0].first
-    quantile = WORDS[first.limit.quantile]
     columns = (
         Column("capacity", "requests/s", "", rate),
         Column("interval", "between", "", lambda pair: f"{rate(pair[0])} and {rate(pair[1])}" if pair else ABSENT, 4),
         Column("first.deployment", "instances x batch", "", deployment_cell, 1),
         Column("", "p50", "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.quantiles[0])), 6, wide=True),
-        Column("", quantile, "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.at_limit)), 2),
+        Column("", rows[0].quantile, "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.at_limit)), 2),
         Column("", "energy", "mJ each", lambda row: _run_cell(row, lambda run: millijoules(energy(run))), 6, wide=True),
         Column("", "waste", "padding", lambda row: percent(waste(row)) if waste(row) else ABSENT, 6, wide=True),
         Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
@@ -226,7 +225,7 @@ def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: fl
     )
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
     answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
-    return Table(load_title(first), "way", columns, lines, answer=answer, notes=load_notes(rows))
+    return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=load_notes(rows))
 
 
 def _run_cell(row: LoadRow, write: Callable[[LoadRun], str]) -> str:
@@ -245,7 +244,7 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     lead = f", {ratio((best.capacity or 0.0) / (others[0].capacity or 1.0))} the next" if others else ""
     parts, run = [str(best.first.deployment)], best.run
     if run:
-        parts.append(f"{WORDS[best.first.limit.quantile]} {latency(run.at_limit)}")
+        parts.append(f"{best.quantile} {latency(run.at_limit)}")
         parts += [f"limited by {best.bound}"] + [f"{joules(energy(run))} each"] * (energy(run) is not None)
     parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
     doubt = open_question(best, [row for row in others if row.first.case.digest in race.open])
@@ -265,15 +264,11 @@ def open_question(best: LoadRow, open_rows: Sequence[LoadRow]) -> list[str]:
     elif record.agreement is None or record.agreement.agrees is None:
         reason = "the answers were not compared with a reference."
     elif run and run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
-        reason = f"only {run.answered:,} requests at that rate: --seconds 20s makes {_quantile(record)} surer."
+        reason = f"only {run.answered:,} requests at that rate: --seconds 20s makes {best.quantile} surer."
     elif record.requested.max_batch == record.deployment.max_batch > 1:
         most = record.deployment.max_batch
         reason = f"larger batches were not tried: --batching max={2 * most}."
     return [f"What could change it: {reason}"] if reason else []
-
-
-def _quantile(record: LoadRecord) -> str:
-    return WORDS[record.limit.quantile]
 
 
 def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
@@ -284,7 +279,7 @@ def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
             words = "valid" if verdict.valid else " ".join(filter(None, ["not valid", verdict.reason]))
             own = "" if verdict.ours is None else f" (ours {latency(verdict.ours)})"
             numbers = [f"{rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
-            numbers += [f"{_quantile(row.first)} {latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
+            numbers += [f"{row.quantile} {latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
             verdicts.append(", ".join([f"{row.name} {words}", *numbers]))
     name = rows[0].first.scenario.title().replace("-", "")
     return [f"{UNVERIFIED.format(name)}: {'; '.join(verdicts)}."] if verdicts else []
@@ -306,20 +301,19 @@ def load_notes(rows: Sequence[LoadRow]) -> list[str]:
 
 def rates_table(rows: Sequence[LoadRow]) -> Table:
     """Return the table of the requested rates."""
-    first = rows[0].first
     columns = (
-        Column("", "load", "", lambda pair: load_text(pair[1])),
-        Column("", "served", "requests/s", lambda pair: rate(pair[1].throughput), 1),
-        Column("", "p50", "ms", lambda pair: milliseconds(pair[1].quantiles[0]), 2),
-        Column("", "p99", "ms", lambda pair: milliseconds(pair[1].quantiles[2]), 1),
-        Column("", "lost", "", lambda pair: str(_lost(pair[1]) or ABSENT), 2),
-        Column("", "mean batch", "", lambda pair: digits(pair[1].mean_batch), 3, wide=True),
-        Column("", "busy", "", lambda pair: percent(pair[1].busy), 3),
+        Column("", "load", "", load_text),
+        Column("", "served", "requests/s", lambda run: rate(run.throughput), 1),
+        Column("", "p50", "ms", lambda run: milliseconds(run.quantiles[0]), 2),
+        Column("", "p99", "ms", lambda run: milliseconds(run.quantiles[2]), 1),
+        Column("", "lost", "", lambda run: str(run.refused + run.expired + run.failed or ABSENT), 2),
+        Column("", "mean batch", "", lambda run: digits(run.mean_batch), 3, wide=True),
+        Column("", "busy", "", lambda run: percent(run.busy), 3),
     )
-    lines = [Line.from_row(row.name, columns, (row, run)) for row in rows for run in row.first.runs]
+    lines = [Line.from_row(row.name, columns, run) for row in rows for run in row.first.runs]
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
     answer = [*rates_answer(rows), *loadgen_lines(rows)]
-    return Table(load_title(first), "way", columns, lines, answer=answer, notes=[*failed, *load_notes(rows)])
+    return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=[*failed, *load_notes(rows)])
 
 
 def load_text(run: LoadRun) -> str:
@@ -336,13 +330,8 @@ def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
         return ["NONE  No way keeps the limit at these rates."]
     _, _, row, run = max(kept, key=lambda item: item[:2])
     served = "" if run.rate else f", {rate(run.throughput)} requests/s"
-    return [
-        f"BEST  {row.name}: {load_text(run)} within the limit, {_quantile(row.first)} {latency(run.at_limit)}{served}"
-    ]
-
-
-def _lost(run: LoadRun) -> int:
-    return run.refused + run.expired + run.failed
+    within = f"{row.quantile} {latency(run.at_limit)}{served}"
+    return [f"BEST  {row.name}: {load_text(run)} within the limit, {within}"]
 
 
 def waste(row: LoadRow) -> float:
@@ -356,32 +345,22 @@ def waste(row: LoadRow) -> float:
 def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
     """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
     columns = (
-        Column("", "size", "", lambda item: _size(item[0].first.mix, item[1]), numeric=False, identifies=True),
-        Column("", "requests", "", lambda item: f"{item[2].requests:,}", 3),
-        Column("", "p50", "ms", lambda item: milliseconds(item[2].quantiles[0]), 2),
-        Column("", "p99", "ms", lambda item: milliseconds(item[2].quantiles[1]), 1),
-        Column("", "time each", "ms", lambda item: milliseconds(item[2].seconds or None), 1),
-        Column("", "padding", "", lambda item: percent(item[2].padding), 2),
+        Column("", "size", "", lambda item: item[0], numeric=False, identifies=True),
+        Column("", "requests", "", lambda item: f"{item[1].requests:,}", 3),
+        Column("", "p50", "ms", lambda item: milliseconds(item[1].quantiles[0]), 2),
+        Column("", "p99", "ms", lambda item: milliseconds(item[1].quantiles[1]), 1),
+        Column("", "time each", "ms", lambda item: milliseconds(item[1].seconds or None), 1),
+        Column("", "padding", "", lambda item: percent(item[1].padding), 2),
     )
-    lines = [
-        Line.from_row(row.name, columns, (row, number, group))
-        for row in rows if row.run for number, group in enumerate(row.run.groups)
-    ]  # fmt: skip
-    notes = [
-        f"{row.name}: {percent(waste(row))} of the work is padding, {plural(recompiled(row), 'recompilation')}."
-        for row in rows
-        if row.run and row.run.groups
-    ]
+    lines, notes = [], []
+    for row in (row for row in rows if row.run and row.run.groups):
+        for sizes, group in zip(row.first.mix.groups, row.run.groups if row.run else (), strict=True):
+            size = plain(", ".join(f"{name}={size}" for name, size in sizes.items()))
+            lines.append(Line.from_row(row.name, columns, (size, group)))
+        recompiled = sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
+        padding = f"{percent(waste(row))} of the work is padding"
+        notes.append(f"{row.name}: {padding}, {plural(recompiled, 'recompilation')}.")
     return [Table("Requests by size", "way", columns, lines, notes=notes)] if lines else []
-
-
-def recompiled(row: LoadRow) -> int:
-    """Return the number of requests, of all runs, whose call compiled something."""
-    return sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
-
-
-def _size(mix: Mix, number: int) -> str:
-    return plain(", ".join(f"{name}={size}" for name, size in mix.groups[number].items()))
 
 
 # Charts: latency and use against the offered load, and what the requests at the chosen rate went through.
@@ -408,14 +387,12 @@ def render_load(records: Sequence[LoadRecord], format: str, theme: str = "auto")
 def load_chart(rows: Sequence[LoadRow], colours: Mapping[str, str] | None = None) -> Callable[[Theme], Part]:
     """Return the function that makes the Vega-Lite document for a theme; ``colours`` maps backend names.
 
-    Raises:
-        InferlensError: if nothing was answered.
+    Raises InferlensError if nothing was answered.
     """
     drawn = [row for row in rows if row.run and row.run.latencies and row.first.status == "ok"][:MAX_DRAWN]
     if not drawn:
-        raise InferlensError(
-            "There is nothing to draw: no request was answered.", hint="inferlens show, which says why"
-        )
+        hint = "inferlens show, which says why"
+        raise InferlensError("There is nothing to draw: no request was answered.", hint=hint)
     backends = [plain(row.first.case.backend_label) for row in drawn]
     own = colours_of(row.name for row in drawn)
     if colours and len({*backends}) == len(backends):
@@ -444,14 +421,15 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
 def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
     legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
     colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
-    panels = [_curve_panel, _use_panel, _tail_panel, _queue_panel]
-    curve, use, tail, queue = (panel(rows, theme, colour) for panel in panels)
-    pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in ((curve, use), (tail, queue))]
+    run = rows[0].run if len(rows) == 1 else None
+    at_rate = f"at {rate(run.throughput)}/s" if run else "at the best rate of each way"
+    load = (_curve_panel(rows, theme, colour), _use_panel(rows, colour))
+    waits = (_tail_panel(rows, theme, colour, at_rate), _queue_panel(rows, colour, at_rate))
+    pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in (load, waits)]
     first, records = rows[0].first, [record for row in rows for record in row.records]
     answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, records, 0.0))[0]
-    text = wrap(
-        f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}", int(CHART_WIDTH / TITLE_LETTER)
-    )
+    answer = f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}"
+    text = wrap(answer, int(CHART_WIDTH / TITLE_LETTER))
     words = [load_title(first).partition(", ")[2], *([first.environment.cpu] if first.environment else [])]
     about = cut_middle(plain(" · ".join([*words, "each way with its best deployment"])), int(CHART_WIDTH / LETTER))
     return vega_document(stack_charts(pairs, spacing=34, title=title(text, about)), theme)
@@ -464,12 +442,8 @@ def _panel(name: str, layers: Sequence[Part]) -> Part:
 
 def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **axis: Any) -> Part:
     scale = {"type": "log" if log else "linear", "domain": ends, "nice": False, "clamp": True}
-    return field(
-        f"{key}:Q",
-        title=name,
-        scale=scale,
-        axis={"tickCount": 5, "format": ",~r", "minExtent": 0 if key in ACROSS else 34, **axis},
-    )
+    own = {"tickCount": 5, "format": ",~r", "minExtent": 0 if key in ACROSS else 34, **axis}
+    return field(f"{key}:Q", title=name, scale=scale, axis=own)
 
 
 def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
@@ -497,7 +471,7 @@ def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
     limit = 1e3 * rows[0].first.limit.seconds
     values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
     low = min([value["low"] for value in values] + [limit])
-    name = f"{_quantile(rows[0].first)} (ms, log scale)"
+    name = f"{rows[0].quantile} (ms, log scale)"
     x, y = _rates(rows, values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
     ends = [{"way": row.name, "low": row.interval[0], "high": row.interval[1]} for row in rows if row.interval]
     near, far = ({"x": field(f"{end}:Q")} for end in ("low", "high"))
@@ -521,11 +495,10 @@ def _tip(name: str) -> list[Part]:
     return [field("way:N"), field("rate:Q", format=",.4~r"), field("value:Q", title=name, format=",.3~r")]
 
 
-def _use_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # noqa: ARG001 - as every panel
+def _use_panel(rows: Sequence[LoadRow], colour: Part) -> Part:
     """Draw the busy share of the instances, the CPUs and the GPU against the offered load."""
-    values = [
-        {**value, "kind": kind} for row in rows for kind, key in KINDS.items() for value in _curve(row, key, 100.0)
-    ]
+    pairs = [(row, kind) for row in rows for kind in KINDS]
+    values = [{**value, "kind": kind} for row, kind in pairs for value in _curve(row, KINDS[kind], 100.0)]
     kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in values)]
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
     dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
@@ -538,7 +511,7 @@ def _use_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # 
     return _panel(f"Use of {' and '.join(kinds)}", layers)
 
 
-def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
+def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part, at_rate: str) -> Part:
     """Draw the share of requests that took longer than a latency, at the chosen rate."""
     limit = rows[0].first.limit
     values: list[Part] = []
@@ -555,10 +528,10 @@ def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
         marks("rule", {"y": y}, [{"share": 100 * (1 - limit.quantile)}], **faint),
         marks("line", {"x": x, "y": y, "color": colour, "order": field("share:Q")}, values, strokeWidth=2, clip=True),
     ]
-    return _panel(f"Latencies {_at_rate(rows)}", layers)
+    return _panel(f"Latencies {at_rate}", layers)
 
 
-def _queue_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  # noqa: ARG001 - as every panel
+def _queue_panel(rows: Sequence[LoadRow], colour: Part, at_rate: str) -> Part:
     """Draw the number of requests that wait over time, at the chosen rate."""
     values: list[Part] = [
         {"way": row.name, "time": row.run.seconds * place / max(len(row.run.queue) - 1, 1), "value": waiting}
@@ -569,8 +542,4 @@ def _queue_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:  
         for name, key, least in (("time (s)", "time", 0.1), ("requests", "value", 5.0))
     )
     layers = [marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=1.5, interpolate="step-after")]
-    return _panel(f"Requests that wait {_at_rate(rows)}", layers)
-
-
-def _at_rate(rows: Sequence[LoadRow]) -> str:
-    return f"at {rate(rows[0].run.throughput)}/s" if len(rows) == 1 and rows[0].run else "at the best rate of each way"
+    return _panel(f"Requests that wait {at_rate}", layers)

@@ -12,6 +12,7 @@ from inferlens.execution.load.dispatcher import (
     ANSWERED,
     EXPIRED,
     FAILED,
+    POOL,
     REFUSED,
     LoadLog,
     SimulatedInstances,
@@ -95,8 +96,7 @@ def test_a_request_that_waits_too_long_is_given_up() -> None:
 
 def test_requests_of_other_groups_share_no_batch() -> None:
     instances = SimulatedInstances(1, lambda _samples, _size: 1.0)
-    traffic = Traffic(np.zeros(4), [0, 1, 0, 1])
-    log = dispatch(traffic, instances, Deployment(max_batch=4), sample_group=lambda sample: sample)
+    log = dispatch(Traffic(np.zeros(4), [0, POOL, 1, POOL + 1]), instances, Deployment(max_batch=4))
     assert log.batch.tolist() == [0, 1, 0, 1]
 
 

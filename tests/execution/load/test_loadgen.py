@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from inferlens.execution.load.dispatcher import Finished, Instances
-from inferlens.execution.load.tasks import DriveJob, loadgen_run
-from inferlens.record.load import Deployment, Limit, LoadgenVerdict
+from inferlens.execution.load.tasks import loadgen_run
+from inferlens.record.load import Deployment, Limit, LoadgenVerdict, LoadRecord
+from inferlens.spec.case import Case
 
 pytest.importorskip("mlperf_loadgen")
 SECONDS = 0.02
@@ -46,21 +47,22 @@ class SleepingInstance(Instances):
         return [Finished(0, begin, end)]
 
 
-def verdict(folder: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
-    job = DriveJob(
-        address="", stop="", deployment=Deployment(), limit=limit, seconds=1, scenario=scenario, logs=str(folder)
-    )
-    return loadgen_run(SleepingInstance(), Deployment(), job, 10.0)  # type: ignore[arg-type]
+def verdict(folder: Path, rate: float, limit: Limit) -> LoadgenVerdict:
+    record = LoadRecord(
+        id="", created="", case=Case(model="fake:demo", backend="fake"), requested=Deployment(),
+        deployment=Deployment(), limit=limit, seconds=1, scenario="server",
+    )  # fmt: skip
+    return loadgen_run(SleepingInstance(), record, rate, folder)  # type: ignore[arg-type]
 
 
 def test_its_latency_is_that_of_a_call(tmp_path: Path) -> None:
     """Within 8 ms on a busy machine; it was once longer by the time that a thread took to start."""
-    made = verdict(tmp_path, "server", Limit(0.5, 0.2))
+    made = verdict(tmp_path, 15, Limit(0.5, 0.2))
     assert made.valid, made.reason
     assert made.at_limit == pytest.approx(SECONDS + 0.004, abs=0.004)
 
 
 def test_an_invalid_run_has_its_reason(tmp_path: Path) -> None:
-    made = verdict(tmp_path, "server", Limit(0.5, 0.001))
+    made = verdict(tmp_path, 45, Limit(0.5, 0.001))
     assert not made.valid
     assert "Performance constraints satisfied" in made.reason

@@ -44,7 +44,7 @@ def strike_when_connected(pid: int, number: int) -> None:
     process = psutil.Process(pid)
     while not process.net_connections("unix"):
         time.sleep(0.1)
-    time.sleep(3)  # a call's time is measured for one second
+    time.sleep(2)  # a call's time is measured for one second
     os.kill(pid, number)
 
 
@@ -74,7 +74,7 @@ def saved(folder: Path) -> list[LoadRecord]:
 
 def command(folder: Path) -> subprocess.Popen[str]:
     words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "50"]
-    words += ["--instances", "1", "--batching", "max=1", "--seconds", "1"]
+    words += ["--instances", "1", "--batching", "max=1", "--seconds", "0.5"]
     start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return start([sys.executable, "-m", "inferlens", *words])
 

@@ -12,9 +12,8 @@ import csv
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +25,8 @@ from inferlens.errors import InferlensError
 from inferlens.record.load import Arrivals, Deployment, Mix
 
 Times = NDArray[np.float64]
+Numbers = NDArray[np.int64]
+POOL = 13  # samples in a group that requests ask for: the rows of one batch of the reference
 
 
 class Traffic:
@@ -113,20 +114,18 @@ def read_mix(path: Path) -> Mix:
         raise InferlensError(f"The mix in {path} cannot be read: {error.strerror}.") from error
     except (TypeError, ValueError, AttributeError, csv.Error) as error:
         raise refusal from error
-    weights: dict[tuple[tuple[str, int], ...], float] = {}
-    filled: dict[tuple[tuple[str, int], ...], float] = {}
+    weights: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    filled: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
     for row in rows:
         weight = row.pop("weight", 1.0)
         if not row or not weight > 0 or any(size < 1 or size % 1 for size in row.values()):
             raise refusal
         group = tuple((name, 1 << (int(size) - 1).bit_length()) for name, size in row.items())
-        weights[group] = weights.get(group, 0.0) + weight
-        share = math.prod(row[name] / size for name, size in group)
-        filled[group] = filled.get(group, 0.0) + weight * share
+        weights[group] += weight
+        filled[group] += weight * math.prod(row[name] / size for name, size in group)
     if not weights:
         raise refusal
-    groups = sorted(weights)
-    total = sum(weights.values())
+    groups, total = sorted(weights), sum(weights.values())
     return Mix(
         tuple(map(dict, groups)),
         tuple(weights[group] / total for group in groups),
@@ -134,33 +133,28 @@ def read_mix(path: Path) -> Mix:
     )
 
 
-def draw_samples(weights: Sequence[float], pool: int, count: int, seed: int) -> list[int]:
-    """Return the samples of ``count`` requests: a group by its weight, and one of the ``pool`` samples in it."""
+def draw_samples(mix: Mix, count: int, seed: int) -> list[int]:
+    """Return the samples of ``count`` requests: a group of the mix by its weight, and one of the samples in it."""
     random = np.random.default_rng(seed)
-    groups = random.choice(len(weights), size=count, p=list(weights))
-    samples: list[int] = (groups * pool + random.integers(pool, size=count)).tolist()
+    groups = random.choice(len(mix.weights), size=count, p=list(mix.weights))
+    samples: list[int] = (groups * POOL + random.integers(POOL, size=count)).tolist()
     return samples
 
 
-REQUEST_COLUMNS = ("due", "taken", "sent", "answered", "status", "batch", "sample")
-BATCH_COLUMNS = ("size", "padded", "instance", "begin", "end", "compiled")
-INTEGERS = dict.fromkeys(("status", "batch", "sample", "size", "padded", "instance", "compiled"), np.int32)
-TICK = 1e-9  # seconds by which simulated time goes on, so that rounding cannot stop it
+STATUSES = ("answered", "refused", "expired", "failed")
 ANSWERED, REFUSED, EXPIRED, FAILED = range(4)
+TICK = 1e-9  # seconds by which simulated time goes on, so that rounding cannot stop it
 
 
 class Finished(NamedTuple):
-    """A batch that an instance has ended, with the times of its call.
-
-    It may have failed, the instance may be gone, or the call have compiled something.
-    """
+    """A batch that an instance has ended, with the times of its call."""
 
     instance: int
     begin: float
     end: float
     failed: bool = False
-    gone: bool = False
-    compiled: bool = False
+    gone: bool = False  # the instance is
+    compiled: bool = False  # the call has compiled something
 
 
 class Instances(ABC):
@@ -182,80 +176,66 @@ class Instances(ABC):
 
 
 class LoadLog(Struct, frozen=True, kw_only=True):
-    """Everything that happened in a run. Times are seconds since its start; ``nan`` where a step was not reached.
+    """Everything that happened in a run. Times are seconds since its start; ``nan`` where a step was not reached."""
 
-    Attributes:
-        due, taken, sent, answered: times of each request.
-        status: ``ANSWERED``, ``REFUSED``, ``EXPIRED`` or ``FAILED``, of each request.
-        batch: the number of each request's batch, or -1.
-        sample: what each request asked for.
-        size, padded, instance, begin, end, compiled: of each batch; the times are those of the call.
-        start: the time of the start by the clock of the instances.
-    """
-
-    due: NDArray[np.float64]
-    taken: NDArray[np.float64]
-    sent: NDArray[np.float64]
-    answered: NDArray[np.float64]
-    status: NDArray[np.int32]
-    batch: NDArray[np.int32]
-    sample: NDArray[np.int32]
-    size: NDArray[np.int32]
-    padded: NDArray[np.int32]
-    instance: NDArray[np.int32]
-    begin: NDArray[np.float64]
-    end: NDArray[np.float64]
-    compiled: NDArray[np.int32]
-    start: float
+    due: Times  # and so on: of each request
+    taken: Times
+    sent: Times
+    answered: Times
+    status: Numbers  # ANSWERED, REFUSED, EXPIRED or FAILED
+    batch: Numbers  # its number, or -1
+    sample: Numbers
+    size: Numbers  # and so on: of each batch
+    padded: Numbers
+    instance: Numbers
+    begin: Times  # of the call
+    end: Times
+    compiled: NDArray[np.bool_]
+    start: float  # of the run, by the clock of the instances
 
 
 def dispatch(
     traffic: Traffic,
     instances: Instances,
     deployment: Deployment,
-    sample_group: Callable[[int], int] = lambda _: 0,
     limit: float = math.inf,
     most_late: float = math.inf,
     start: float | None = None,
 ) -> LoadLog:
     """Serve the traffic until it is over and nothing is under way; return what happened.
 
-    Args:
-        sample_group: returns the group of a sample; only requests of one group share a batch.
-        limit, most_late: the run ends early when more requests than that were lost or took longer than ``limit``
-            seconds. The requests that wait then have the status ``FAILED``.
-        start: the time from which the times of the traffic count, by the clock of the instances; now by default.
+    The run ends early when more than ``most_late`` requests were lost or took longer than ``limit`` seconds; those that
+    wait then have the status ``FAILED``. The times of the traffic count from ``start``, by the clock of the instances;
+    from now by default.
     """
     start = instances.now() if start is None else start
-    dispatcher = _Dispatcher(traffic, instances, deployment, sample_group, limit, start)
+    dispatcher = _Dispatcher(traffic, instances, deployment, limit, start)
     while dispatcher.goes_on(most_late):
-        dispatcher.end(instances.wait(dispatcher.start + dispatcher.next_time()))
-    return dispatcher.log()
+        dispatcher.end(instances.wait(start + dispatcher.next_time()))
+    columns: dict[str, Any] = dispatcher.requests | dispatcher.batches
+    return LoadLog(**{name: np.array(column) for name, column in columns.items()}, start=start)
 
 
-@dataclass
 class _Dispatcher:
-    """The state of a run: the requests and batches so far, the queues, and the free instances."""
+    """The state of a run: the requests and batches so far, the queues of the groups, and the free instances."""
 
-    _traffic: Traffic
-    _instances: Instances
-    _deployment: Deployment
-    _sample_group: Callable[[int], int]
-    _limit: float
-    start: float
-
-    def __post_init__(self) -> None:
-        self.requests: dict[str, list[Any]] = {name: [] for name in REQUEST_COLUMNS}
-        self.batches: dict[str, list[Any]] = {name: [] for name in BATCH_COLUMNS}
+    def __init__(
+        self, traffic: Traffic, instances: Instances, deployment: Deployment, limit: float, start: float
+    ) -> None:
+        self._traffic, self._instances, self._deployment = traffic, instances, deployment
+        self._limit, self._start = limit, start
+        columns = LoadLog.__struct_fields__
+        self.requests: dict[str, list[Any]] = {name: [] for name in columns[:7]}
+        self.batches: dict[str, list[Any]] = {name: [] for name in columns[7:-1]}
         self._queues: dict[int, deque[int]] = {}
-        self._idle = deque(range(self._instances.count))
+        self._idle = deque(range(instances.count))
         self._running: dict[int, tuple[int, list[int]]] = {}
-        self._alive = self._instances.count
+        self._alive = instances.count
         self._waiting = self._late = 0
 
     def goes_on(self, most_late: float) -> bool:
         """Do what is due now; return whether there is more to do. At the end all instances are free again."""
-        now = self._instances.now() - self.start
+        now = self._instances.now() - self._start
         self._take(now)
         self._give_up(now)
         while self._idle and (queue := self._ready(now)):
@@ -270,15 +250,14 @@ class _Dispatcher:
 
     def end(self, finished: Sequence[Finished]) -> None:
         """Register batches that have ended."""
-        answered = self.requests["answered"]
         for done in finished:
             number, requests = self._running.pop(done.instance)
-            self.batches["begin"][number] = done.begin - self.start
-            self.batches["end"][number] = done.end - self.start
+            self.batches["begin"][number] = done.begin - self._start
+            self.batches["end"][number] = done.end - self._start
             self.batches["compiled"][number] = done.compiled
-            now = self._instances.now() - self.start
+            now = self._instances.now() - self._start
             for request in requests:
-                answered[request] = math.nan if done.failed else now
+                self.requests["answered"][request] = math.nan if done.failed else now
                 self._finish(request, now, FAILED if done.failed else ANSWERED)
             if done.gone:
                 self._alive -= 1
@@ -295,13 +274,6 @@ class _Dispatcher:
                 times.append(self.requests["due"][queue[0]] + self._deployment.timeout)
         return min(times)
 
-    def log(self) -> LoadLog:
-        """Return what happened as arrays."""
-        columns: dict[str, Any] = self.requests | self.batches
-        for name, column in columns.items():
-            columns[name] = np.array(column, INTEGERS.get(name, np.float64))
-        return LoadLog(**columns, start=self.start)
-
     def _take(self, now: float) -> None:
         """Queue the requests that are due."""
         due, *_ = columns = tuple(self.requests.values())
@@ -313,7 +285,7 @@ class _Dispatcher:
             if self._deployment.queue and self._waiting >= self._deployment.queue:
                 self._finish(request, now, REFUSED)
             else:
-                self._queues.setdefault(self._sample_group(sample), deque()).append(request)
+                self._queues.setdefault(sample // POOL, deque()).append(request)
                 self._waiting += 1
 
     def _give_up(self, now: float) -> None:
@@ -327,12 +299,9 @@ class _Dispatcher:
     def _ready(self, now: float) -> deque[int] | None:
         """Return the queue whose first request is oldest, among those of which a batch can go now."""
         taken, most, wait = self.requests["taken"], self._deployment.max_batch, self._deployment.wait
-        ready = [
-            queue
-            for queue in self._queues.values()
-            if queue and (self._traffic.over or len(queue) >= most or now >= taken[queue[0]] + wait)
-        ]
-        return min(ready, key=lambda queue: queue[0], default=None)
+        oldest = sorted(filter(None, self._queues.values()), key=lambda queue: queue[0])
+        over = self._traffic.over
+        return next((one for one in oldest if over or len(one) >= most or now >= taken[one[0]] + wait), None)
 
     def _send(self, queue: deque[int], now: float) -> None:
         """Give the first requests of a queue to an instance that is free."""

@@ -25,7 +25,7 @@ from datetime import datetime, timezone
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -41,7 +41,7 @@ from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.child import Outcome
 from inferlens.execution.deploy import FileJob, write_with
 from inferlens.execution.load import serve, tasks
-from inferlens.execution.load.dispatcher import Finished, Instances, read_mix
+from inferlens.execution.load.dispatcher import POOL, Finished, Instances, read_mix
 from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
 from inferlens.execution.scheduler import Scheduler, open_scheduler
 from inferlens.measure import environment
@@ -58,7 +58,6 @@ from inferlens.record.load import (
     Mix,
     parse_batching,
     parse_price,
-    parse_rates,
 )
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.record.record import Memory, ModelFacts
@@ -67,7 +66,7 @@ from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.objective import Constraint
 from inferlens.spec.options import count, texts
 from inferlens.spec.plan import Plan
-from inferlens.units import duration, parse_duration
+from inferlens.units import duration, parse_duration, parse_rate
 
 CONNECTIONS = 64
 REQUEST_SECONDS = 60.0
@@ -80,9 +79,8 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
     best = best_record([record for record in records if may_win(record)] or records)
     backend, case, deployment = BACKENDS.get(best.case.backend)(), best.case, best.deployment
     if not may_win(best) or len(best.mix.groups) > 1:
-        raise InferlensError(
-            "No deployment of one size keeps its limit with right answers.", hint="inferlens load MODEL"
-        )
+        message = "No deployment of one size keeps its limit with right answers."
+        raise InferlensError(message, hint="inferlens load MODEL")
     if not isinstance(backend, Deployer):
         raise Unsupported(f"What {case.backend_label} runs is in no file.", expected="a case of another backend")
     if output.exists():
@@ -119,32 +117,32 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
 class HttpInstances(Instances):
     """Connections to a server, each of which sends one request at a time. Raises InferlensError if none is there."""
 
-    def __init__(self, url: str, count: int = CONNECTIONS) -> None:
-        self.count = count
+    count = CONNECTIONS
+
+    def __init__(self, url: str) -> None:
         address = urlsplit(url).netloc
-        self._connections = [HTTPConnection(address, timeout=REQUEST_SECONDS) for _ in range(count)]
-        self._threads = ThreadPoolExecutor(count)
+        self._connections = [HTTPConnection(address, timeout=REQUEST_SECONDS) for _ in range(self.count)]
+        self._threads = ThreadPoolExecutor(self.count)
         self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         try:
             self._connections[0].request("GET", "/model")
             self.settings: dict[str, Any] = json.loads(self._connections[0].getresponse().read())
-            self.specs = specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
+            self.specs = msgspec.convert(self.settings["specs"], tuple[TensorSpec, ...])
         except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
             message = f"No server of 'inferlens export --best' answers at {url}: {error}."
             raise InferlensError(message, hint="python serve.py in its folder") from error
-        self.bodies = [self._body(draw(specs, self.settings["seed"] + place)) for place in range(tasks.POOL)]
-
-    def _body(self, inputs: dict[str, Any]) -> bytes:
-        file = io.BytesIO()
-        batched = self.settings["inputs"]
-        np.savez(file, **{name: array[0] if batched[name] else array for name, array in inputs.items()})
-        return file.getvalue()
+        self._bodies = []
+        for place in range(POOL):
+            file, batched = io.BytesIO(), self.settings["inputs"]
+            inputs: dict[str, Any] = draw(self.specs, self.settings["seed"] + place)
+            np.savez(file, **{name: array[0] if batched[name] else array for name, array in inputs.items()})
+            self._bodies.append(file.getvalue())
 
     def now(self) -> float:
         return time.perf_counter()
 
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:  # noqa: ARG002 - one at a time
-        self._threads.submit(self._request, instance, self.bodies[samples[0]])
+        self._threads.submit(self._request, instance, self._bodies[samples[0]])
 
     def wait(self, until: float) -> list[Finished]:
         try:
@@ -180,33 +178,23 @@ DEFAULT_BATCH = 16
 
 @dataclass(frozen=True)
 class TrafficRequest:
-    """The traffic, the limit and the deployments of one ``inferlens load``.
+    """The traffic, the limit and the deployments of one ``inferlens load``."""
 
-    Attributes:
-        plan: the plan of the ways, and of how they are measured.
-        ways: plans of one way each, in place of all ways of ``plan``.
-        batching: the largest batch and the seconds that a request waits for others; ``None``: the best is searched.
-        instances: their number; 0: the best is searched.
-        rates, clients: what to measure in place of the capacity.
-        budget: seconds for everything; at least one round is measured.
-        price: of a second of the machine; 0 if not known.
-    """
-
-    plan: Plan
+    plan: Plan  # of the ways, and of how they are measured
     limit: Limit = field(default_factory=Limit)
     arrivals: Arrivals = field(default_factory=Arrivals)
     mix: Mix = field(default_factory=Mix)
-    batching: tuple[int, float] | None = None
-    instances: int = 0
+    batching: tuple[int, float] | None = None  # the largest batch, and the wait; None: the best is searched
+    instances: int = 0  # 0: the best number is searched
     queue: int = 0
     timeout: float = 0.0
-    rates: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()  # with clients: what to measure in place of the capacity
     clients: tuple[int, ...] = ()
     seconds: float = 5.0
     scenario: str = ""
-    budget: float = 600.0
-    ways: tuple[Plan, ...] = ()
-    price: float = 0.0
+    budget: float = 600.0  # seconds for everything; at least one round is measured
+    ways: tuple[Plan, ...] = ()  # plans of one way each, in place of all ways of the plan
+    price: float = 0.0  # of a second of the machine; 0 if not known
 
     def deployment(self, instances: int) -> Deployment:
         """Return the deployment with some instances, and the largest batch that is prepared."""
@@ -246,7 +234,7 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         own["instances"],
         own["queue"],
         read_seconds(own["give_up"]),
-        parse_rates(texts(own["rate"])),
+        tuple(map(parse_rate, texts(own["rate"]))),
         tuple(count("concurrency", one) for one in texts(own["concurrency"])),
         read_seconds(own["seconds"]),
         own["scenario"],
@@ -275,11 +263,19 @@ def run(
     records = [] if records is None else records
     observer.doing("looking at models and backends")
     plans = request.ways or (structs.replace(request.plan, recommended=True),)
-    cases = [planned for plan in plans for planned in cases_of(with_sizes(plan, request.mix), model)]
+    mixed = request.mix != Mix()
+    if mixed:
+        groups = request.mix.groups
+        dim = tuple(tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in groups)
+        plans = tuple(structs.replace(plan, dim=dim) for plan in plans)
+    cases = [planned for plan in plans for planned in cases_of(plan, model)]
+    ways: dict[str, Way] = {}
+    for planned in cases:
+        case = structs.replace(planned.case, batch=None, inputs=() if mixed else planned.case.inputs)
+        ways.setdefault(case.digest, Way(case, [])).groups.append(planned)
     folder = Path(request.plan.output) / safe_name(cases[0].model.name) / FOLDER
     with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
         measurer = Measurer(request, scheduler, folder, records)
-        ways = {way.case.digest: way for way in group_cases(cases, request.mix)}
         first = {digest: search(measurer, way, deadline) for digest, way in ways.items()}
         if request.rates or request.clients:
             return records
@@ -293,61 +289,31 @@ def run(
     return records
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """A case without a batch size, with a mix without any sizes, and the cases of the groups of requests."""
 
     case: Case
-    groups: tuple[PlannedCase, ...]
-
-    @property
-    def refusal(self) -> Unsupported | None:
-        """The reason why one of the groups cannot run."""
-        return next((planned.refusal for planned in self.groups if planned.refusal), None)
-
-
-def with_sizes(plan: Plan, mix: Mix) -> Plan:
-    """Return the plan with a set of sizes for each group of the mix."""
-    if mix == Mix():
-        return plan
-    dims = (tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in mix.groups)
-    return structs.replace(plan, dim=tuple(dims))
-
-
-def group_cases(cases: Sequence[PlannedCase], mix: Mix) -> list[Way]:
-    """Return the ways of cases, each with its groups in the order of the mix."""
-    ways: dict[str, Way] = {}
-    for planned in cases:
-        case = structs.replace(planned.case, batch=None, inputs=planned.case.inputs if mix == Mix() else ())
-        before = ways.get(case.digest, Way(case, ()))
-        ways[case.digest] = dataclasses.replace(before, groups=(*before.groups, planned))
-    return list(ways.values())
+    groups: list[PlannedCase]
 
 
 def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
     own = (request.scenario, request.batching, request.instances, request.queue, request.timeout)
     if any(own) or request.plan.backend or request.mix != Mix():
-        raise InferlensError(
-            "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend are for models that "
-            "Inferlens serves itself.",
-            expected="a model in place of an address",
-        )
+        options = "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend"
+        message = f"{options} are for models that Inferlens serves itself."
+        raise InferlensError(message, expected="a model in place of an address")
     instances = HttpInstances(url)
     settings = instances.settings
-    job = tasks.DriveJob(
-        address=url, stop="", deployment=Deployment(instances.count), arrivals=request.arrivals, limit=request.limit,
-        rates=request.rates, clients=request.clients, seconds=request.seconds,
-    )  # fmt: skip
+    facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
+    case, here = Case(model=settings["model"], backend=url), environment.collect()
+    record = request.record(case, Deployment(instances.count), environment=here, model=facts)
     try:
-        result = tasks.measured(job, instances, lambda _: None)
+        record = tasks.measured(record, instances, lambda _: None)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
-    facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
-    case, here = Case(model=settings["model"], backend=url), environment.collect()
-    record = request.record(case, deployment, environment=here, model=facts)
-    record = structs.replace(record, **{**structs.asdict(result), "deployment": deployment})
+    record = structs.replace(record, requested=deployment, deployment=deployment)
     folder = Path(request.plan.output) / safe_name(facts.name) / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     save(record, folder)
@@ -363,16 +329,13 @@ def save(record: LoadRecord, folder: Path) -> None:
 def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
     """Measure a way with one instance, two and more, until more do not serve more; return all records."""
     request = measurer.request
-    if request.instances or way.refusal:
-        return [measurer.measure(way, request.deployment(request.instances or 1), 0)]
+    instances = most = request.instances or 1
+    if not (request.instances or request.rates or request.clients):
+        most = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
     records: list[LoadRecord] = []
-    most = 1 if request.rates or request.clients else MOST_INSTANCES
-    if way.case.device == "cpu":
-        most = min(most, len(usable_cpus()))
-    instances = 1
     while instances <= most and (not records or time.monotonic() < deadline):
+        before = max((record.capacity or 0.0 for record in records), default=0.0)
         records.append(measurer.measure(way, request.deployment(instances), 0))
-        before = max((record.capacity or 0.0 for record in records[:-1]), default=0.0)
         if records[-1].status != "ok" or (records[-1].capacity or 0.0) < before * GAIN:
             break
         instances *= 2
@@ -383,10 +346,7 @@ class Measurer:
     """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
 
     def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
-        self.request = request
-        self.scheduler = scheduler
-        self.folder = folder
-        self.records = records
+        self.request, self.scheduler, self.folder, self.records = request, scheduler, folder, records
         folder.mkdir(parents=True, exist_ok=True)
         self.earlier = [] if request.plan.rerun else load_loads([folder])
 
@@ -399,7 +359,7 @@ class Measurer:
         record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
         saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
         if saved is None:
-            if refusal := way.refusal:
+            if refusal := next((one.refusal for one in way.groups if one.refusal), None):
                 record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
             else:
                 self.scheduler.observer.doing(f"{case.label}: {deployment}")
@@ -410,23 +370,22 @@ class Measurer:
 
     def _served(self, record: LoadRecord, way: Way) -> LoadRecord:
         """Return the record with what its instances measured."""
-        request, scheduler, deployment = self.request, self.scheduler, record.requested
-        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=tasks.POOL)) for one in way.groups]
+        scheduler, deployment = self.scheduler, record.requested
+        pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
         references = [scheduler.references.of(pool) for pool in pools]
         if missing := next((one.missing for one in references if one.missing), ""):
             return structs.replace(record, status="failed", reason=missing)
-        case = _with_threads(way.case, deployment.instances)
+        case = way.case
+        if case.device == "cpu" and case.threads is None:  # each instance gets its share
+            case = structs.replace(case, threads=max(1, len(usable_cpus()) // deployment.instances))
         scratch = scheduler.scratch / record.id[:12]
         folders = [scratch / str(instance) for instance in range(deployment.instances)]
         for folder in (scratch, *folders):
             folder.mkdir()
         address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
         drive = tasks.DriveJob(
-            address=address, stop=str(scratch / "stop"), deployment=deployment, choose=record.search,
-            arrivals=request.arrivals, mix=request.mix, limit=request.limit, rates=request.rates,
-            clients=request.clients, seconds=request.seconds, draw=record.round, scenario=request.scenario,
-            logs=str(logs), patience=PATIENCE,
-        )  # fmt: skip
+            address=address, stop=str(scratch / "stop"), record=record, logs=str(logs), patience=PATIENCE
+        )
         pairs = zip(way.groups, references, strict=True)
         groups = tuple(tasks.ServedGroup(one.case.inputs, reference.path) for one, reference in pairs)
         serves = [
@@ -445,7 +404,7 @@ class Measurer:
 
 def run_processes(
     scheduler: Scheduler, drive: tasks.DriveJob, serves: Sequence[tasks.ServeJob], pids: dict[int, int]
-) -> tuple[Outcome[tasks.DriveResult], list[Outcome[tasks.ServeResult]]]:
+) -> tuple[Outcome[LoadRecord], list[Outcome[tasks.ServeResult]]]:
     """Run the traffic and the instances until all have ended; return their outcomes.
 
     ``pids`` gets the processes of the instances, and that of the traffic at -1. An instance that does not end after
@@ -459,13 +418,13 @@ def run_processes(
             Path(drive.stop).touch()
         return outcome
 
-    def serve(number: int, job: tasks.ServeJob) -> Outcome[tasks.ServeResult]:
-        return run_one("serve", job, tasks.ServeResult, number, Path(job.folder) / LOG)
-
     with ThreadPoolExecutor(len(serves)) as pool:
         try:
-            serving = [pool.submit(serve, *pair) for pair in enumerate(serves)]
-            driven = run_one("drive", drive, tasks.DriveResult, -1)
+            serving = [
+                pool.submit(run_one, "serve", job, tasks.ServeResult, number, Path(job.folder) / LOG)
+                for number, job in enumerate(serves)
+            ]
+            driven = run_one("drive", drive, LoadRecord, -1)
             hanging = wait(serving, PATIENCE).not_done
             end_processes(pids[serving.index(one)] for one in hanging)
             served = [one.result() for one in serving]
@@ -474,10 +433,10 @@ def run_processes(
             raise
     reason = f"An instance did not answer for {duration(PATIENCE)}."
     hung = TaskResult[tasks.ServeResult](status="timed out", reason=reason)
-    return driven, [
-        dataclasses.replace(outcome, result=hung) if one in hanging else outcome
-        for one, outcome in zip(serving, served, strict=True)
-    ]
+    for number, one in enumerate(serving):
+        if one in hanging:
+            served[number] = dataclasses.replace(served[number], result=hung)
+    return driven, served
 
 
 def end_processes(pids: Iterable[int]) -> None:
@@ -492,22 +451,26 @@ BUSY = 0.85  # share of the time from which on something limits the rate
 
 def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
     """Return the record with what the monitor saw during its runs, and what limits the rate by that."""
-    runs = tuple(_observed(run, log, record.case.device) for run in record.runs)
-    record = structs.replace(record, runs=runs)
-    return structs.replace(record, limited_by=limited_by(record))
-
-
-def _observed(run: LoadRun, log: MachineLog, device: str) -> LoadRun:
-    begin, end = run.begin, run.begin + run.seconds
     gpu, cpu = log.gpu or GpuSamples(), log.cpu or CpuSamples()
+    energy = energy_per_item if record.case.device == "cuda" else cpu_energy_per_item
 
-    def mean(times: Sequence[float], values: Sequence[float | None], most: float = 1.0) -> float | None:
-        inside = [one for time, one in zip(times, values, strict=False) if one is not None and begin <= time <= end]
-        return round(sum(inside) / len(inside) / most, 3) if inside else None
+    def observed(run: LoadRun) -> LoadRun:
+        begin, end = run.begin, run.begin + run.seconds
 
-    energy = (energy_per_item if device == "cuda" else cpu_energy_per_item)(log, begin, end, run.answered)
-    host, others = mean(cpu.times, cpu.busy, log.cpus or 1), mean(cpu.times, cpu.others)
-    return structs.replace(run, gpu=mean(gpu.times, gpu.utilisation), host=host, others=others, energy=energy)
+        def mean(times: Sequence[float], values: Sequence[float | None], most: float = 1.0) -> float | None:
+            inside = [one for time, one in zip(times, values, strict=False) if one is not None and begin <= time <= end]
+            return round(sum(inside) / len(inside) / most, 3) if inside else None
+
+        return structs.replace(
+            run,
+            gpu=mean(gpu.times, gpu.utilisation),
+            host=mean(cpu.times, cpu.busy, log.cpus or 1),
+            others=mean(cpu.times, cpu.others),
+            energy=energy(log, begin, end, run.answered),
+        )
+
+    record = structs.replace(record, runs=tuple(map(observed, record.runs)))
+    return structs.replace(record, limited_by=limited_by(record))
 
 
 def limited_by(record: LoadRecord) -> LimitedBy:
@@ -528,28 +491,19 @@ def limited_by(record: LoadRecord) -> LimitedBy:
     return "batching" if wait and run.waited > wait / 2 else "queue"
 
 
-def _with_threads(case: Case, instances: int) -> Case:
-    """Return the case with the share of the CPU's threads that each instance gets, if the user set none."""
-    if case.device != "cpu" or case.threads is not None:
-        return case
-    return structs.replace(case, threads=max(1, len(usable_cpus()) // instances))
-
-
 def _with_results(
-    record: LoadRecord, driven: Outcome[tasks.DriveResult], served: Sequence[Outcome[tasks.ServeResult]]
+    record: LoadRecord, driven: Outcome[LoadRecord], served: Sequence[Outcome[tasks.ServeResult]]
 ) -> LoadRecord:
     """Return the record with the runs, and with the verdict on the answers."""
     outcomes: list[TaskResult[Any]] = [driven.result, *(one.result for one in served)]
     bad = next((one for one in outcomes if one.status != "ok" and tasks.NEVER_SERVED not in one.reason), None)
-    value = driven.result.value
     results = [one.result.value for one in served if one.result.value]
     agreements = [one.agreement for one in results if one.agreement]
     agreement = min(agreements, key=lambda one: one.agrees is not False, default=None)
     memories = [one.result.memory for one in served]
     facts = next((one.result.model for one in served if one.result.model), record.model)
     return structs.replace(
-        record,
-        **(structs.asdict(value) if value else {}),
+        driven.result.value or record,
         status=bad.status if bad else "ok",
         reason=bad.reason if bad else "",
         hint=bad.hint if bad else "",

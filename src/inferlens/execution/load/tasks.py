@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace as replaced
@@ -31,9 +32,8 @@ from inferlens.backends.base import Inputs, Outputs, Runner
 from inferlens.errors import InferlensError, library
 from inferlens.execution.load.dispatcher import (
     ANSWERED,
-    EXPIRED,
-    FAILED,
-    REFUSED,
+    POOL,
+    STATUSES,
     Finished,
     Instances,
     LoadLog,
@@ -47,13 +47,12 @@ from inferlens.execution.load.dispatcher import (
 from inferlens.execution.protocol import CaseJob, Job
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.output_check import compare
-from inferlens.record.load import Arrivals, Deployment, GroupRun, Limit, LoadgenVerdict, LoadRun, Mix
+from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun
 from inferlens.record.record import Agreement
 from inferlens.spec.case import TensorSpec
 
-POOL = 13  # samples that requests ask for: the rows of one batch of the reference
 WARMUP_CALLS = 3
-CONNECT_ATTEMPTS = 600  # in half a minute
+CONNECT_SECONDS = 30.0
 NEVER_SERVED = "An instance ended before it could serve."
 KEPT_BATCHES, KEPT_EVERY, KEPT_BYTES = 64, 16, 256 << 20
 MOST_PASSES = 4  # of warming up, while calls still compile
@@ -68,13 +67,13 @@ class ServedGroup(Struct, frozen=True):
 
 
 class ServeJob(CaseJob, frozen=True, kw_only=True):
-    """Serve batches of ``sizes`` of all groups for the dispatcher at ``address``; ``reference`` has a name."""
+    """Serve batches of ``sizes`` of all groups for the dispatcher at ``address``."""
 
     address: str
     instance: int
     sizes: tuple[int, ...]
     groups: tuple[ServedGroup, ...]
-    reference: str = ""
+    reference: str = ""  # its name
 
 
 class ServeResult(Struct, frozen=True, kw_only=True):
@@ -123,14 +122,14 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
 
 def _connected(address: str) -> Connection:
     """Return the connection to the dispatcher, which may still be starting. Raises OSError after a while."""
-    for attempt in range(CONNECT_ATTEMPTS):
+    end = time.monotonic() + CONNECT_SECONDS
+    while True:
         try:
             return Client(address, "AF_UNIX")
         except OSError:
-            if attempt == CONNECT_ATTEMPTS - 1:
+            if time.monotonic() > end:
                 raise
         time.sleep(0.05)
-    raise AssertionError
 
 
 class CaseContext(TaskContext):
@@ -254,9 +253,8 @@ class ServedInstances(Instances):
         if self._wakes in ready:
             ready.remove(self._wakes)
             os.read(self._wakes, 1 << 16)
-        lost = [
-            Finished(self._busy.pop(item)[0], now, now, failed=True, gone=True) for item in silent if item not in ready
-        ]
+        silent = [item for item in silent if item not in ready]
+        lost = [Finished(self._busy.pop(item)[0], now, now, failed=True, gone=True) for item in silent]
         return [*(self._finished(self._busy.pop(item)[0]) for item in ready), *lost]
 
     def wake(self) -> None:
@@ -319,25 +317,25 @@ class LoadgenTraffic(Traffic):
         self._loadgen.QuerySamplesComplete([response])
 
 
-def loadgen_run(instances: ServedInstances, deployment: Deployment, job: DriveJob, rate: float) -> LoadgenVerdict:
-    """Return the verdict on the scenario of a job at a rate; LoadGen's logs are written to its folder."""
+def loadgen_run(instances: ServedInstances, record: LoadRecord, rate: float, folder: Path) -> LoadgenVerdict:
+    """Return the verdict on the scenario of a record at a rate; LoadGen's logs are written to a folder."""
     loadgen = library("mlperf_loadgen", extra="load")
-    scenario, limit, folder = job.scenario, job.limit, Path(job.logs)
+    limit = record.limit
     folder.mkdir(parents=True, exist_ok=True)
     settings, logs = loadgen.TestSettings(), loadgen.LogSettings()
-    settings.scenario = getattr(loadgen.TestScenario, SCENARIOS[scenario])
+    settings.scenario = getattr(loadgen.TestScenario, SCENARIOS[record.scenario])
     settings.mode = loadgen.TestMode.PerformanceOnly
-    settings.min_duration_ms = int(job.seconds * 1000)
+    settings.min_duration_ms = int(record.seconds * 1000)
     settings.min_query_count = max(LEAST_QUERIES, int(1.5 * math.log(SURE) / math.log(limit.quantile)))
     settings.server_target_qps, settings.offline_expected_qps = rate, rate * OFFLINE_SHARE
     settings.server_target_latency_ns = int(limit.seconds * 1e9)
     settings.server_target_latency_percentile = limit.quantile
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
-    drawn = draw_samples(job.mix.weights, POOL, LIBRARY, job.draw)  # LoadGen asks for any of them as often
+    drawn = draw_samples(record.mix, LIBRARY, record.round)  # LoadGen asks for any of them as often
     traffic = LoadgenTraffic(loadgen, instances, drawn)
-    how = {"sample_group": sample_group, "start": traffic.start}
-    thread = threading.Thread(target=dispatch, args=(traffic, instances, deployment), kwargs=how)
+    arguments = (traffic, instances, record.deployment)
+    thread = threading.Thread(target=dispatch, args=arguments, kwargs={"start": traffic.start})
     thread.start()
     system = loadgen.ConstructSUT(traffic.issue, lambda: None)
     samples = loadgen.ConstructQSL(LIBRARY, LIBRARY, lambda _: None, lambda _: None)
@@ -348,22 +346,17 @@ def loadgen_run(instances: ServedInstances, deployment: Deployment, job: DriveJo
         thread.join()
         loadgen.DestroyQSL(samples)
         loadgen.DestroySUT(system)
-    return read_verdict(folder / SUMMARY, scenario, limit)
-
-
-def read_verdict(file: Path, scenario: str, limit: Limit) -> LoadgenVerdict:
-    """Return the verdict in LoadGen's summary."""
-    lines = (line.partition(":")[::2] for line in file.read_text("utf-8").splitlines())
+    lines = (line.partition(":")[::2] for line in (folder / SUMMARY).read_text("utf-8").splitlines())
     values = {name.strip(): value.strip() for name, value in lines}
     latency = values.get(f"{100 * limit.quantile:.2f} percentile latency (ns)")
     rates = ("Completed samples per second", "Samples per second")
     return LoadgenVerdict(
-        scenario=scenario,
+        scenario=record.scenario,
         valid=values.get("Result is") == "VALID",
         at_limit=float(latency) / 1e9 if latency else None,
         rate=next((float(values[name]) for name in rates if name in values), None),
         reason="; ".join(name for name, value in values.items() if value == "NO" and "satisfied" in name),
-        logs=str(file.parent),
+        logs=str(folder),
     )
 
 
@@ -372,103 +365,67 @@ PRECISION = 0.01  # of a capacity
 CURVE = (0.25, 0.5, 0.75, 0.9)  # of a capacity: rates that are measured after it, in the first round
 MOST_SEARCHES = 4
 REACH = 16.0  # how far below the predicted capacity a search goes: traffic of a very low rate takes very long
+SIMULATED_REACH = 1000.0
 LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
 SIMULATED_REQUESTS = 2000
 SERVICE_SECONDS = 1.0
 SHOWN_QUANTILES = (0.5, 0.95, 0.99)
 QUEUE_POINTS = 60
 CLOSE = 0.02  # predicted capacities within it count as equal; the smaller batch is taken
-Service = tuple[dict[int, float], ...]  # of each group: seconds of a call by its size
-Measure = Callable[[float], LoadRun]
 
 
 class DriveJob(Job, frozen=True, kw_only=True):
-    """Make traffic for the instances that connect to ``address``.
-
-    Attributes:
-        stop: a file that appears if an instance ends before it could serve.
-        deployment: its ``max_batch`` is the largest size that was prepared.
-        choose: whether to choose the batching, up to that size.
-        rates, clients: what to measure; without them the capacity at the limit.
-        seconds: of a run.
-        patience: seconds after which an instance that does not answer is lost.
-        scenario, logs: a scenario that LoadGen runs at the capacity or the first rate, and the folder of its logs.
-    """
+    """Make the traffic of a record for the instances that connect to ``address``."""
 
     address: str
-    stop: str
-    deployment: Deployment
-    choose: bool = False
-    arrivals: Arrivals = Arrivals()
-    mix: Mix = Mix()
-    limit: Limit = Limit()
-    rates: tuple[float, ...] = ()
-    clients: tuple[int, ...] = ()
-    seconds: float = 5.0
-    draw: int = 0
-    scenario: str = ""
-    logs: str = ""
-    patience: float = 60.0
+    stop: str  # a file that appears if an instance ends before it could serve
+    record: LoadRecord
+    logs: str  # the folder of LoadGen's logs
+    patience: float  # seconds after which an instance that does not answer is lost
 
 
-class DriveResult(Struct, frozen=True, kw_only=True):
-    """The runs; fields are named as in ``LoadRecord``."""
-
-    deployment: Deployment
-    runs: tuple[LoadRun, ...]
-    service: tuple[dict[int, float], ...]
-    capacity: float | None = None
-    above: float | None = None
-    loadgen: LoadgenVerdict | None = None
-
-
-def drive(job: DriveJob, context: TaskContext) -> DriveResult:
+def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
     """Wait for the instances, measure, and let them end."""
     with Listener(job.address, "AF_UNIX") as listener:
-        instances = ServedInstances(listener, job.deployment.instances, Path(job.stop), job.patience)
+        instances = ServedInstances(listener, job.record.deployment.instances, Path(job.stop), job.patience)
     try:
-        result = measured(job, instances, lambda result: setattr(context, "value", result))
-        return replace(result, loadgen=by_loadgen(job, instances, result)) if job.scenario else result
+        record = measured(job.record, instances, lambda record: setattr(context, "value", record))
+        rate = record.capacity or next(iter(record.rates), 0.0)
+        if record.scenario and rate:
+            verdict = loadgen_run(instances, record, rate, Path(job.logs))
+            if record.scenario == "server":
+                ours = measure_run(instances, replace(record, rates=(rate,)), rate)  # not ended early
+                verdict = replace(verdict, ours=ours.at_limit)
+            record = replace(record, loadgen=verdict)
+        return record
     finally:
         instances.close()
 
 
-def measured(job: DriveJob, instances: Instances, keep: Callable[[DriveResult], None]) -> DriveResult:
-    """Return what was measured; ``keep`` gets it after each run."""
-    runs: list[LoadRun] = []
-    service = tuple(
-        {size: service_time(instances, job.deployment, group, size) for size in job.deployment.sizes}
-        for group in range(len(job.mix.groups))
-    )
-    deployment, guess = (chosen if job.choose else predicted)(job, service)
+def measured(record: LoadRecord, instances: Instances, keep: Callable[[LoadRecord], None]) -> LoadRecord:
+    """Return the record with what was measured; ``keep`` gets it after each run."""
+    most = record.deployment
+    groups = range(len(record.mix.groups))
+    service = tuple({size: service_time(instances, most, group, size) for size in most.sizes} for group in groups)
+    record = replace(record, service=service)
+    record, guess = chosen(record) if record.search else (record, predicted(record))
 
     def measure(rate: float = 0.0, clients: int = 0) -> LoadRun:
-        runs.append(measure_run(instances, deployment, job, rate, clients))
-        keep(DriveResult(deployment=deployment, runs=tuple(runs), service=service))
-        return runs[-1]
+        nonlocal record
+        record = replace(record, runs=(*record.runs, measure_run(instances, record, rate, clients)))
+        keep(record)
+        return record.runs[-1]
 
-    capacity = above = None
-    for rate in job.rates:
+    for rate in record.rates:
         measure(rate)
-    for clients in job.clients:
+    for clients in record.clients:
         measure(clients=clients)
-    if not (job.rates or job.clients):
-        capacity, above = find_capacity(measure, job.limit, guess, REACH)
-        for share in CURVE if capacity and not job.draw else ():
-            measure(share * capacity)
-    return DriveResult(deployment=deployment, runs=tuple(runs), service=service, capacity=capacity, above=above)
-
-
-def by_loadgen(job: DriveJob, instances: ServedInstances, result: DriveResult) -> LoadgenVerdict | None:
-    """Return LoadGen's verdict on the deployment at the same rate; ``None`` if no rate keeps the limit."""
-    rate = result.capacity or next(iter(job.rates), 0.0)
-    if not rate:
-        return None
-    verdict = loadgen_run(instances, result.deployment, job, rate)
-    if job.scenario != "server":
-        return verdict
-    ours = measure_run(instances, result.deployment, replace(job, rates=(rate,)), rate)  # not ended early
-    return replace(verdict, ours=ours.at_limit)
+    if record.rates or record.clients:
+        return record
+    capacity, above = find_capacity(measure, record.limit, guess, REACH)
+    for share in CURVE if capacity and not record.round else ():
+        measure(share * capacity)
+    return replace(record, capacity=capacity, above=above)
 
 
 def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
@@ -481,88 +438,77 @@ def service_time(instances: Instances, deployment: Deployment, group: int, size:
     return float(np.median(gaps)) if len(gaps) else float(np.median(log.end - log.begin))
 
 
-def sample_group(sample: int) -> int:
-    """Return the group of a sample."""
-    return sample // POOL
-
-
-def measure_run(instances: Instances, deployment: Deployment, job: DriveJob, rate: float, clients: int = 0) -> LoadRun:
-    """Return a run at a rate, or with some clients."""
+def measure_run(
+    instances: Instances, record: LoadRecord, rate: float = 0.0, clients: int = 0, count: int = 0
+) -> LoadRun:
+    """Return a run at a rate, or with some clients; one that is to keep the limit ends early when it cannot."""
+    seconds, limit, most_late = record.seconds, record.limit, math.inf
     if clients:
-        samples = draw_samples(job.mix.weights, POOL, MOST_REQUESTS, job.draw)
-        log = dispatch(Traffic([0.0] * clients, samples, job.seconds), instances, deployment, sample_group)
-        return summarized(log, deployment, job, clients=clients)
-    count = int(min(max(rate * job.seconds, min(LEAST_REQUESTS, 4 * rate * job.seconds), 20), MOST_REQUESTS))
-    return traffic_at(rate, count, instances, deployment, job)
+        count, times = MOST_REQUESTS, np.zeros(clients)
+    else:
+        least = max(min(LEAST_REQUESTS, 4 * rate * seconds), 20)
+        count = count or int(min(max(rate * seconds, least), MOST_REQUESTS))
+        times = unit_times(record.arrivals, count, record.round) / rate
+        if not record.rates:
+            most_late = (1 - limit.quantile) * count
+    samples = draw_samples(record.mix, count, record.round)
+    traffic = Traffic(times, samples, seconds if clients else 0.0)
+    log = dispatch(traffic, instances, record.deployment, limit.seconds, most_late)
+    return summarized(log, record, rate=rate, clients=clients)
 
 
-def traffic_at(rate: float, count: int, instances: Instances, deployment: Deployment, job: DriveJob) -> LoadRun:
-    """Return a run of some requests at a rate; one that is to keep the limit ends early when it cannot."""
-    times = unit_times(job.arrivals, count, job.draw) / rate
-    samples = draw_samples(job.mix.weights, POOL, count, job.draw)
-    most_late = math.inf if job.rates else (1 - job.limit.quantile) * count
-    traffic, limit = Traffic(times, samples), job.limit.seconds
-    log = dispatch(traffic, instances, deployment, sample_group, limit, most_late)
-    return summarized(log, deployment, job, rate=rate)
-
-
-def summarized(log: LoadLog, deployment: Deployment, job: DriveJob, **fields: Any) -> LoadRun:
+def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
     """Return the numbers of a run, without the requests of its start."""
     counted = slice(int(START_SHARE * len(log.due)), None)
     due, status = log.due[counted], log.status[counted]
     answered = status == ANSWERED
     latency = np.where(answered, log.answered[counted] - due, np.inf)
     waits = (log.sent - log.due)[counted][~np.isnan(log.sent[counted])]
-    batches = log.size > 0
-    busy = log.end - log.begin
+    busy, batches = log.end - log.begin, len(log.size)
     end = float(np.nanmax(log.answered, initial=0.0)) or float(log.due[-1])
     at = np.linspace(0.0, end, QUEUE_POINTS)
     queue = np.searchsorted(np.sort(log.taken), at, "right") - np.searchsorted(np.sort(log.sent), at, "right")
-
-    groups = log.sample[counted] // POOL
+    groups, mix = log.sample // POOL, record.mix
 
     def quantile(share: float, values: Times = latency) -> float | None:
-        value = float(np.quantile(values, share, method="inverted_cdf"))
+        value = float(np.quantile(values, share, method="inverted_cdf")) if len(values) else math.inf
         return value if math.isfinite(value) else None
 
     def group_run(group: int) -> GroupRun:
-        own = latency[groups == group]
-        quantiles = (quantile(0.5, own), quantile(0.99, own)) if len(own) else (None, None)
-        served = log.batch[(log.sample // POOL == group) & (log.batch >= 0)]
+        own = latency[groups[counted] == group]
+        served = log.batch[(groups == group) & (log.batch >= 0)]
         seconds = float(np.nansum(busy[np.unique(served)]) / max(len(served), 1))
-        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - job.mix.filled[group], seconds=seconds)
+        quantiles = (quantile(0.5, own), quantile(0.99, own))
+        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - mix.filled[group], seconds=seconds)
 
-    counts: dict[str, Any] = {
-        name: int((status == code).sum())
-        for name, code in (("refused", REFUSED), ("expired", EXPIRED), ("failed", FAILED))
-    }
-    compiled: dict[str, int] = {}
+    counts: dict[str, Any] = {name: int((status == number).sum()) for number, name in enumerate(STATUSES)}
+    compiled: Counter[str] = Counter()
     for batch in np.flatnonzero(log.compiled):
-        sizes = {"batch": log.padded[batch], **job.mix.groups[log.sample[log.batch == batch][0] // POOL]}
-        label = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        compiled[label] = compiled.get(label, 0) + int(log.size[batch])
+        sizes = {"batch": log.padded[batch], **mix.groups[groups[log.batch == batch][0]]}
+        compiled[", ".join(f"{name} {size}" for name, size in sizes.items())] += int(log.size[batch])
     return LoadRun(
         **fields,
         **counts,
-        draw=job.draw,
+        draw=record.round,
         begin=log.start + float(due[0]),
-        compiled=compiled,
-        groups=tuple(map(group_run, range(len(job.mix.groups)))) if len(job.mix.groups) > 1 else (),
-        answered=int(answered.sum()),
+        compiled=dict(compiled),
+        groups=tuple(map(group_run, range(len(mix.groups)))) if len(mix.groups) > 1 else (),
         seconds=end - float(due[0]),
         latencies=tuple(np.round(latency[answered], 7).tolist()),
         quantiles=tuple(map(quantile, SHOWN_QUANTILES)),
-        at_limit=quantile(job.limit.quantile),
+        at_limit=quantile(record.limit.quantile),
         lag=float(np.quantile(log.taken - log.due, 0.99)),
         waited=float(waits.mean()) if len(waits) else 0.0,
-        mean_batch=float(log.size.mean()) if batches.any() else 0.0,
-        padding=float(1 - log.size.sum() / log.padded.sum()) if batches.any() else 0.0,
-        busy=float(np.nansum(busy) / (end * deployment.instances)) if end else 0.0,
-        queue=tuple(int(length) for length in queue),
+        mean_batch=float(log.size.mean()) if batches else 0.0,
+        padding=float(1 - log.size.sum() / log.padded.sum()) if batches else 0.0,
+        busy=float(np.nansum(busy) / (end * record.deployment.instances)) if end else 0.0,
+        queue=tuple(queue.tolist()),
     )
 
 
-def find_capacity(measure: Measure, limit: Limit, guess: float, reach: float = 1000.0) -> tuple[float, float | None]:
+def find_capacity(
+    measure: Callable[[float], LoadRun], limit: Limit, guess: float, reach: float
+) -> tuple[float, float | None]:
     """Return the highest rate that kept the limit, and the lowest one that did not; they are 1 % apart.
 
     ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. Both
@@ -591,31 +537,27 @@ def find_capacity(measure: Measure, limit: Limit, guess: float, reach: float = 1
     return low, high if math.isfinite(high) else None
 
 
-def chosen(job: DriveJob, service: Service) -> tuple[Deployment, float]:
-    """Return the deployment with the highest predicted capacity, and that capacity."""
-    most, limit = job.deployment, job.limit.seconds
+def chosen(record: LoadRecord) -> tuple[LoadRecord, float]:
+    """Return the record with the deployment of the highest predicted capacity, and that capacity."""
+    most, limit = record.deployment, record.limit.seconds
     waits = (0.0, limit / 20, limit / 10, limit / 4)
-    options = [
-        replace(most, max_batch=size, wait=wait) for size, wait in product(most.sizes, waits) if size > 1 or not wait
-    ]
-    rated = [predicted(replace(job, deployment=option), service) for option in options]
-    best = max(rate for _, rate in rated)
-    return next((option, rate) for option, rate in rated if rate >= best * (1 - CLOSE))
+    batchings = [pair for pair in product(most.sizes, waits) if pair[0] > 1 or not pair[1]]
+    options = [replace(record, deployment=replace(most, max_batch=size, wait=wait)) for size, wait in batchings]
+    rates = list(map(predicted, options))
+    return next(pair for pair in zip(options, rates, strict=True) if pair[1] >= max(rates) * (1 - CLOSE))
 
 
-def predicted(job: DriveJob, service: Service) -> tuple[Deployment, float]:
-    """Return the deployment, and its capacity if every call took its median time: the loop runs without real time."""
-    deployment, job = job.deployment, replace(job, rates=())
+def predicted(record: LoadRecord) -> float:
+    """Return the capacity of a deployment if every call took its median time: the loop runs without real time."""
+    service, deployment = record.service, record.deployment
 
     def measure(rate: float) -> LoadRun:
-        instances = SimulatedInstances(
-            deployment.instances, lambda samples, size: service[sample_group(samples[0])][size]
-        )
-        return traffic_at(rate, SIMULATED_REQUESTS, instances, deployment, job)
+        instances = SimulatedInstances(deployment.instances, lambda samples, size: service[samples[0] // POOL][size])
+        return measure_run(instances, replace(record, rates=()), rate, count=SIMULATED_REQUESTS)
 
     seconds = sum(
         weight * min(times[size] / size for size in deployment.sizes)
-        for weight, times in zip(job.mix.weights, service, strict=True)
+        for weight, times in zip(record.mix.weights, service, strict=True)
     )
     most = deployment.instances / seconds
-    return deployment, find_capacity(measure, job.limit, most / 1.2)[0] or most / 4
+    return find_capacity(measure, record.limit, most / 1.2, SIMULATED_REACH)[0] or most / 4
