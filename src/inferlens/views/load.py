@@ -135,7 +135,6 @@ def load_document(
     ``price`` is that of a second, by default as recorded; ``top`` limits the ways, and ``folder`` has the records.
     """
     tests = [(load_rows(test), test, price or test[-1].price) for test in load_tests(records)]
-
     first = tests[0][0][0]
     servable = first.capacity and not first.outcome and len(first.first.mix.groups) == 1
     uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and servable else []
@@ -143,10 +142,10 @@ def load_document(
     older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
 
     def tables(count: int | None = None, groups: int | None = None) -> list[Table | str]:
-        made: list[Table | str] = []
+        blocks: list[Table | str] = []
         for rows, test, price in tests[:count]:
-            made += [main_table(rows, test, price, top), *group_tables(rows[:groups])]
-        return made
+            blocks += [main_table(rows, test, price, top), *group_tables(rows[:groups])]
+        return blocks
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
         for groups, notes in ((None, older), (1, older), (0, older), (0, [])):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,9 +26,6 @@ class SleepingInstance(Instances):
     def __init__(self) -> None:
         self._wakes, self._waker = os.pipe()
         self._running: tuple[float, float] | None = None
-
-    def now(self) -> float:
-        return time.perf_counter()
 
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:
         self._running = self.now(), self.now() + SECONDS

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 import inferlens as public
 from inferlens.cli.load import winner_plans
 from inferlens.errors import InferlensError
-from inferlens.execution.load.run import TrafficRequest, limited_by, load_request, run_http, with_observations
+from inferlens.execution.load.run import limited_by, load_request, run_http, with_observations
 from inferlens.record.load import Deployment, Limit, LoadRecord, LoadRun
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.spec.case import Case
@@ -25,7 +25,8 @@ RUN = LoadRun(rate=100, begin=10.0, seconds=4.0, answered=400, mean_batch=1.0)
 
 
 def record(case: Case = CASE, deployment: Deployment | None = None, **fields: Any) -> LoadRecord:
-    return replace(TrafficRequest(Plan(model=("fake:demo",))).record(case, deployment or Deployment()), **fields)
+    most = deployment or Deployment()
+    return replace(LoadRecord(id="", created="", case=case, requested=most, deployment=most), **fields)
 
 
 @pytest.mark.parametrize(

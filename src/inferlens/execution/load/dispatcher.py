@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import heapq
 import math
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -162,9 +163,9 @@ class Instances(ABC):
 
     count: int
 
-    @abstractmethod
     def now(self) -> float:
         """Return the time."""
+        return time.perf_counter()
 
     @abstractmethod
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:
@@ -277,10 +278,10 @@ class _Dispatcher:
     def _take(self, now: float) -> None:
         """Queue the requests that are due."""
         due, *_ = columns = tuple(self.requests.values())
-        while (time := self._traffic.due) is not None and time <= now:
-            time, sample = self._traffic.take()
+        while (at := self._traffic.due) is not None and at <= now:
+            at, sample = self._traffic.take()
             request = len(due)
-            for column, value in zip(columns, (time, now, math.nan, math.nan, FAILED, -1, sample), strict=True):
+            for column, value in zip(columns, (at, now, math.nan, math.nan, FAILED, -1, sample), strict=True):
                 column.append(value)
             if self._deployment.queue and self._waiting >= self._deployment.queue:
                 self._finish(request, now, REFUSED)
@@ -330,18 +331,18 @@ class SimulatedInstances(Instances):
         self.count = count
         self._service = service
         self._now = 0.0
-        self._running: list[tuple[float, int, float]] = []
+        self._running: list[tuple[float, Finished]] = []
 
     def now(self) -> float:
         return self._now
 
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:
-        heapq.heappush(self._running, (self._now + self._service(samples, size), instance, self._now))
+        end = self._now + self._service(samples, size)
+        heapq.heappush(self._running, (end, Finished(instance, self._now, end)))
 
     def wait(self, until: float) -> list[Finished]:
         if not self._running or self._running[0][0] > until:
             self._now = max(self._now, until) + TICK
             return []
-        end, instance, begin = heapq.heappop(self._running)
-        self._now = end
-        return [Finished(instance, begin, end)]
+        self._now, done = heapq.heappop(self._running)
+        return [done]

@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -138,9 +137,6 @@ class HttpInstances(Instances):
             np.savez(file, **{name: array[0] if batched[name] else array for name, array in inputs.items()})
             self._bodies.append(file.getvalue())
 
-    def now(self) -> float:
-        return time.perf_counter()
-
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:  # noqa: ARG002 - one at a time
         self._threads.submit(self._request, instance, self._bodies[samples[0]])
 
@@ -176,43 +172,19 @@ GAIN = 1.02  # more instances must serve so much more to be tried further
 DEFAULT_BATCH = 16
 
 
-@dataclass(frozen=True)
-class TrafficRequest:
-    """The traffic, the limit and the deployments of one ``inferlens load``."""
+class TrafficRequest(NamedTuple):
+    """The ways, the traffic and the time of one ``inferlens load``."""
 
     plan: Plan  # of the ways, and of how they are measured
-    limit: Limit = field(default_factory=Limit)
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    mix: Mix = field(default_factory=Mix)
-    batching: tuple[int, float] | None = None  # the largest batch, and the wait; None: the best is searched
-    instances: int = 0  # 0: the best number is searched
-    queue: int = 0
-    timeout: float = 0.0
-    rates: tuple[float, ...] = ()  # with clients: what to measure in place of the capacity
-    clients: tuple[int, ...] = ()
-    seconds: float = 5.0
-    scenario: str = ""
-    budget: float = 600.0  # seconds for everything; at least one round is measured
-    ways: tuple[Plan, ...] = ()  # plans of one way each, in place of all ways of the plan
-    price: float = 0.0  # of a second of the machine; 0 if not known
-
-    def deployment(self, instances: int) -> Deployment:
-        """Return the deployment with some instances, and the largest batch that is prepared."""
-        most, wait = self.batching or (DEFAULT_BATCH, 0.0)
-        return Deployment(instances, most, wait, self.queue, self.timeout)
+    template: LoadRecord  # of each record, with 0 instances if the best number is searched
+    budget: float  # seconds for everything; at least one round is measured
+    ways: tuple[Plan, ...]  # plans of one way each, in place of all ways of the plan
 
     def record(self, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
         """Return the record of a case before it is measured."""
-        shared = ("arrivals", "mix", "limit", "rates", "clients", "scenario", "seconds", "price")
-        return LoadRecord(
-            id=uuid.uuid4().hex,
-            created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-            case=case,
-            requested=deployment,
-            deployment=deployment,
-            **{name: getattr(self, name) for name in shared},
-            **fields,
-        )
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        own = {"case": case, "requested": deployment, "deployment": deployment, **fields}
+        return structs.replace(self.template, id=uuid.uuid4().hex, created=now, **own)
 
 
 def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) -> TrafficRequest:
@@ -225,23 +197,25 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         library("mlperf_loadgen", extra="load")
     if own["rate"] and own["concurrency"]:
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
-    return TrafficRequest(
-        plan,
-        Limit(QUANTILES[limit.name], limit.limit),
-        Arrivals.parse(own["arrivals"]),
-        read_mix(Path(own["mix"])) if own["mix"] else Mix(),
-        parse_batching(own["batching"]) if own["batching"] else None,
-        own["instances"],
-        own["queue"],
-        read_seconds(own["give_up"]),
-        tuple(map(parse_rate, texts(own["rate"]))),
-        tuple(count("concurrency", one) for one in texts(own["concurrency"])),
-        read_seconds(own["seconds"]),
-        own["scenario"],
-        read_seconds(own["budget"]),
-        tuple(ways),
-        parse_price(own["price"]) if own["price"] else 0.0,
+    max_batch, wait = parse_batching(own["batching"]) if own["batching"] else (DEFAULT_BATCH, 0.0)
+    most = Deployment(own["instances"], max_batch, wait, own["queue"], read_seconds(own["give_up"]))
+    template = LoadRecord(
+        id="",
+        created="",
+        case=Case(model="", backend=""),
+        requested=most,
+        deployment=most,
+        search=not own["batching"],
+        limit=Limit(QUANTILES[limit.name], limit.limit),
+        arrivals=Arrivals.parse(own["arrivals"]),
+        mix=read_mix(Path(own["mix"])) if own["mix"] else Mix(),
+        rates=tuple(map(parse_rate, texts(own["rate"]))),
+        clients=tuple(count("concurrency", one) for one in texts(own["concurrency"])),
+        seconds=read_seconds(own["seconds"]),
+        scenario=own["scenario"],
+        price=parse_price(own["price"]) if own["price"] else 0.0,
     )
+    return TrafficRequest(plan, template, read_seconds(own["budget"]), tuple(ways))
 
 
 def read_seconds(value: float | str) -> float:
@@ -263,9 +237,9 @@ def run(
     records = [] if records is None else records
     observer.doing("looking at models and backends")
     plans = request.ways or (structs.replace(request.plan, recommended=True),)
-    mixed = request.mix != Mix()
+    template, mixed = request.template, request.template.mix != Mix()
     if mixed:
-        groups = request.mix.groups
+        groups = template.mix.groups
         dim = tuple(tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in groups)
         plans = tuple(structs.replace(plan, dim=dim) for plan in plans)
     cases = [planned for plan in plans for planned in cases_of(plan, model)]
@@ -277,7 +251,7 @@ def run(
     with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
         measurer = Measurer(request, scheduler, folder, records)
         first = {digest: search(measurer, way, deadline) for digest, way in ways.items()}
-        if request.rates or request.clients:
+        if template.rates or template.clients:
             return records
         for number in range(1, MOST_ROUNDS):
             race = capacity_race(records)
@@ -298,8 +272,9 @@ class Way(NamedTuple):
 
 def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
-    own = (request.scenario, request.batching, request.instances, request.queue, request.timeout)
-    if any(own) or request.plan.backend or request.mix != Mix():
+    template, most = request.template, request.template.deployment
+    own = (template.scenario, not template.search, most.instances, most.queue, most.timeout, request.plan.backend)
+    if any(own) or template.mix != Mix():
         options = "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend"
         message = f"{options} are for models that Inferlens serves itself."
         raise InferlensError(message, expected="a model in place of an address")
@@ -307,35 +282,34 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     settings = instances.settings
     facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
     case, here = Case(model=settings["model"], backend=url), environment.collect()
-    record = request.record(case, Deployment(instances.count), environment=here, model=facts)
+    record = request.record(case, Deployment(instances.count), search=False, environment=here, model=facts)
     try:
         record = tasks.measured(record, instances, lambda _: None)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
     record = structs.replace(record, requested=deployment, deployment=deployment)
-    folder = Path(request.plan.output) / safe_name(facts.name) / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    save(record, folder)
+    save(record, Path(request.plan.output) / safe_name(facts.name) / FOLDER)
     return [record]
 
 
 def save(record: LoadRecord, folder: Path) -> None:
     """Write a record to a file that is named after its time."""
+    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
     write_whole(file, msgspec.json.encode(record))
 
 
 def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
     """Measure a way with one instance, two and more, until more do not serve more; return all records."""
-    request = measurer.request
-    instances = most = request.instances or 1
-    if not (request.instances or request.rates or request.clients):
+    template = measurer.request.template
+    instances = most = template.deployment.instances or 1
+    if not (template.deployment.instances or template.rates or template.clients):
         most = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
     records: list[LoadRecord] = []
     while instances <= most and (not records or time.monotonic() < deadline):
         before = max((record.capacity or 0.0 for record in records), default=0.0)
-        records.append(measurer.measure(way, request.deployment(instances), 0))
+        records.append(measurer.measure(way, structs.replace(template.deployment, instances=instances), 0))
         if records[-1].status != "ok" or (records[-1].capacity or 0.0) < before * GAIN:
             break
         instances *= 2
@@ -347,14 +321,13 @@ class Measurer:
 
     def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
         self.request, self.scheduler, self.folder, self.records = request, scheduler, folder, records
-        folder.mkdir(parents=True, exist_ok=True)
         self.earlier = [] if request.plan.rerun else load_loads([folder])
 
     def measure(self, way: Way, deployment: Deployment, number: int) -> LoadRecord:
         """Return the record of a deployment in a round."""
         case, request = way.case, self.request
         own = self.scheduler.environments.of(case)
-        choose = request.batching is None and not number
+        choose = request.template.search and not number
         facts = ModelFacts(name=way.groups[0].model.name)
         record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
         saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
@@ -386,8 +359,7 @@ class Measurer:
         drive = tasks.DriveJob(
             address=address, stop=str(scratch / "stop"), record=record, logs=str(logs), patience=PATIENCE
         )
-        pairs = zip(way.groups, references, strict=True)
-        groups = tuple(tasks.ServedGroup(one.case.inputs, reference.path) for one, reference in pairs)
+        groups = tuple((one.case.inputs, file.path) for one, file in zip(way.groups, references, strict=True))
         serves = [
             tasks.ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,

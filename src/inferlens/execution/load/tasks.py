@@ -59,20 +59,13 @@ MOST_PASSES = 4  # of warming up, while calls still compile
 ANSWER = struct.Struct("dd?")
 
 
-class ServedGroup(Struct, frozen=True):
-    """A group of requests: the inputs that the runner is prepared for, and the file of the reference's samples."""
-
-    inputs: tuple[TensorSpec, ...]
-    samples: str
-
-
 class ServeJob(CaseJob, frozen=True, kw_only=True):
     """Serve batches of ``sizes`` of all groups for the dispatcher at ``address``."""
 
     address: str
     instance: int
     sizes: tuple[int, ...]
-    groups: tuple[ServedGroup, ...]
+    groups: tuple[tuple[tuple[TensorSpec, ...], str], ...]  # the inputs, and the file of the reference's samples
     reference: str = ""  # its name
 
 
@@ -91,14 +84,14 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
         pools: list[Inputs] = []
         expected: list[Outputs] = []
         module = None
-        for number, group in enumerate(job.groups):
+        for number, (specs, samples) in enumerate(job.groups):
             for size in job.sizes:
-                own = CaseContext(job, group, number, size, context)
+                own = CaseContext(job, specs, number, size, context)
                 model = own.load()
                 module = module or model.module
                 model = replaced(model, module=module)  # one copy of the weights
                 runners[number, size] = own.prepare(model)
-            with np.load(group.samples, allow_pickle=False) as file:
+            with np.load(samples, allow_pickle=False) as file:
                 inputs = [file[name] for name in file.files if name.startswith("input")]
                 expected.append([file[name] for name in file.files if name.startswith("output")])
             pools.append({spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)})
@@ -135,10 +128,12 @@ def _connected(address: str) -> Connection:
 class CaseContext(TaskContext):
     """The context of a group at one batch size, with a folder of its own; it reports as the task's."""
 
-    def __init__(self, job: ServeJob, group: ServedGroup, number: int, size: int, parent: TaskContext) -> None:
+    def __init__(
+        self, job: ServeJob, specs: tuple[TensorSpec, ...], number: int, size: int, parent: TaskContext
+    ) -> None:
         folder = Path(job.folder) / f"group-{number}-batch-{size}"
         folder.mkdir(exist_ok=True)
-        case = replace(job.case, batch=size, inputs=group.inputs)
+        case = replace(job.case, batch=size, inputs=specs)
         super().__init__(replace(job, case=case, folder=str(folder)), parent._send)
         self.preparation.phases, self.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
 
@@ -234,9 +229,6 @@ class ServedInstances(Instances):
                 self._connections[instance] = connection
         self._wakes, self._waker = os.pipe()
         self._busy: dict[int, tuple[int, float]] = {}  # by descriptors: the instance, and since when
-
-    def now(self) -> float:
-        return time.perf_counter()
 
     def send(self, instance: int, samples: Sequence[int], size: int) -> None:
         connection = self._connections[instance]
