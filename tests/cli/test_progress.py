@@ -204,6 +204,7 @@ def test_a_name_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "factory:two:make\n"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,7 +84,7 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
 
 
-@pytest.mark.usefixtures("surveyed_here")
+@pytest.mark.usefixtures("one_process")
 def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None:
     class Restless(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
