@@ -55,7 +55,8 @@ def test_a_run_with_other_options_is_measured_again(change: dict[str, Any]) -> N
         ("cpu", "cpu", {"busy": 0.7, "host": 0.95}, 0.0),
         ("instances", "cpu", {"busy": 0.95, "host": 0.5}, 0.0),
         ("call", "cpu", {"busy": 0.3, "mean_batch": 2.0}, 0.0),
-        ("batching", "cpu", {"busy": 0.3, "waited": 0.004}, 0.005),
+        ("batching", "cpu", {"busy": 0.3, "waited": 0.015}, 0.02),
+        ("queue", "cpu", {"busy": 0.3, "waited": 0.015}, 0.005),
         ("queue", "cpu", {"busy": 0.6, "waited": 0.004}, 0.0),
     ],
 )

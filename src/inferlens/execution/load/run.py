@@ -460,7 +460,7 @@ def limited_by(record: LoadRecord) -> LimitedBy:
     calls = [times[min(one for one in times if one >= size)] for times in record.service if size <= max(times)]
     if max(calls, default=0.0) > limit / 2:
         return "call"
-    return "batching" if wait and run.waited > wait / 2 else "queue"
+    return "batching" if wait >= limit / 5 and run.waited > wait / 2 else "queue"
 
 
 def _with_results(
