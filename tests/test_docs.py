@@ -24,7 +24,6 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES
 from inferlens.backends.clocks import NVTX_VARIABLE
 from inferlens.cli.backends import option_rows
-from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
 from inferlens.execution.tuning.space import search_selection
 from inferlens.measure import series
@@ -33,7 +32,7 @@ from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.registry import Registry
 from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.spec.objective import MEASURES, Constraint, Objective
-from inferlens.spec.plan import BUDGET_WORDS, OPTIONS, RACE_WORDS, WORDS, Plan
+from inferlens.spec.plan import BUDGET_WORDS, OPTIONS, RACE_WORDS, WORDS, Plan, read_plan
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records

@@ -121,14 +121,15 @@ def load_test(model: Any, example_inputs: Any = None, *, observer: Observer | No
 
     Raises InferlensError for a bad model or option. A deployment that fails is a record, not an error.
     """
-    from inferlens.cli.load import measure
+    from inferlens.execution.load import run
     from inferlens.execution.protocol import Observer
     from inferlens.record.load import LoadRecord
-    from inferlens.views.results import LoadTest
+    from inferlens.views.results import LoadTest, winner_plans
 
     check("load", options)
     records: list[LoadRecord] = []
-    measure(model, options, observer or Observer(), records, example_inputs)
+    ways = winner_plans(model, options)
+    run.load_test(model, options, observer or Observer(), records, ways, example_inputs)
     return LoadTest(records)
 
 

@@ -6,28 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.execution.load.run import load_request, run
+from inferlens.execution.load.run import load_test
 from inferlens.execution.protocol import Observer
 from inferlens.record.load import LoadRecord
-from inferlens.spec.commands import own_options
-from inferlens.spec.plan import Plan
 
 pytestmark = pytest.mark.alone
 
 
 def loaded(output: Path, backend: str, option: str = "", **words: object) -> LoadRecord:
-    own, _ = own_options("load", {"instances": 1, "seconds": "1.5s", "batching": "max=2", **words})
-    plan = Plan.from_words(
-        {
-            "model": "resnet18",
-            "backend": backend,
-            "device": "cuda",
-            "precision": "fp16",
-            "output": str(output),
-            "option": [option] if option else [],
-        }
-    )
-    (record,) = run(load_request(plan, own), Observer())
+    way = {"backend": backend, "device": "cuda", "precision": "fp16", "option": [option] if option else []}
+    own = {"instances": 1, "seconds": "1.5s", "batching": "max=2", "output": str(output)}
+    records: list[LoadRecord] = []
+    load_test("resnet18", {**way, **own, **words}, Observer(), records)
+    (record,) = records
     assert record.status == "ok", record.reason
     assert record.agreement is not None
     assert record.agreement.agrees, record.agreement

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from inferlens.analysis.load import find_loads, load_folders, load_loads, load_tests
 from inferlens.errors import InferlensError
@@ -127,6 +128,7 @@ def test_json_has_the_rows_and_csv_a_line_for_each_run() -> None:
         ({"agreement": None}, "the answers were not compared with a reference"),
         ({"runs": (load_run(100.0, 100.0, lag=0.02),)}, "the generator was up to 20.0 ms late"),
         ({"runs": (load_run(100.0, 100.0, answered=500),)}, "only 500 requests at that rate"),
+        ({"above": 150.0}, "the time ended before the search for the rate of pytorch"),
         ({"requested": Deployment(2, 8)}, "larger batches were not tried: --batching max=16"),
     ],
 )
@@ -219,3 +221,10 @@ def test_a_curve_has_a_point_for_each_rate_up_to_the_knee_with_the_spread_of_its
 def test_without_answers_there_is_nothing_to_draw() -> None:
     with pytest.raises(InferlensError, match="no request was answered"):
         load_chart(load_rows([load_record(capacity=None)]))
+
+
+def test_a_way_whose_search_ended_early_may_still_be_the_fastest() -> None:
+    *sure, last = load_race()
+    cut_short = shown([*sure, structs.replace(last, above=None)])
+    assert "LIKELY FASTEST  openvino" in cut_short
+    assert "What could change it: pytorch may serve more: set a longer --budget." in cut_short

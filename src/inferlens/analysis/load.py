@@ -24,7 +24,7 @@ from inferlens.spec.case import Budget
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
-THRESHOLD = 0.02
+THRESHOLD, LEVEL = 0.02, 0.95  # of the race
 FOLDER = "load"  # of the records, in that of a model
 
 
@@ -52,7 +52,7 @@ def capacity_race(records: Sequence[LoadRecord]) -> RaceState | None:
         own = rounds[record.case.digest]
         own[record.round] = min(own.get(record.round, math.inf), -math.log(record.capacity))
     entries = {digest: Entry(rounds=logs, usual=usual[digest]) for digest, logs in rounds.items()}
-    return RaceData(entries).state(entries, threshold=THRESHOLD)
+    return RaceData(entries).state(entries, threshold=THRESHOLD, level=LEVEL)
 
 
 def load_files(path: Path) -> list[Path]:

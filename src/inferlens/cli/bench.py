@@ -12,6 +12,7 @@ import typer
 from inferlens import units
 from inferlens.cli import options, screen
 from inferlens.errors import InferlensError
+from inferlens.spec.plan import read_plan
 from inferlens.views.table import Column, Document, Line, Table
 
 if TYPE_CHECKING:
@@ -66,18 +67,6 @@ def bench(
     if sweep:
         return measure_sweep(sweep, format, written if written in CHART_ENDINGS.values() else "", shown)
     return report(plan, *measured(plan), format, top=top, **shown)
-
-
-def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
-    """Return the plan of the command line, or of the file that it names; the command line takes precedence."""
-    from inferlens.spec.plan import Plan, toml_words
-
-    files = [name for name in model if name.endswith(".toml")]
-    if not files:
-        return Plan.from_words({**words, "model": list(model)})
-    if len(model) > 1:
-        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
-    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **words})
 
 
 def measured(plan: Plan) -> tuple[list[Record], bool]:

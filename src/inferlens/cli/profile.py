@@ -12,10 +12,10 @@ import typer
 from msgspec import Struct
 
 from inferlens.cli import options, screen
-from inferlens.cli.bench import read_plan
 from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
+from inferlens.spec.plan import read_plan
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, plural, ratio
 from inferlens.views.table import Column, Document, Line, Screen, Table, plain, text
 

@@ -10,9 +10,10 @@ import typer
 
 from inferlens import units
 from inferlens.cli import options, screen
-from inferlens.cli.bench import read_plan, resumable
+from inferlens.cli.bench import resumable
 from inferlens.errors import check_choice
 from inferlens.spec.commands import own_options
+from inferlens.spec.plan import read_plan
 from inferlens.views.table import FORMATS, Column, Document, Line, Table
 
 if TYPE_CHECKING:

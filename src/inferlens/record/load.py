@@ -218,6 +218,11 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
         return (self.case.digest, str([getattr(self, name) for name in names]), str(versions))
 
     @property
+    def highest(self) -> float:
+        """The rate below which the capacity lies: infinite if the search ended before a rate did not keep the limit."""
+        return self.above or math.inf
+
+    @property
     def run(self) -> LoadRun | None:
         """The last run at the capacity, or else the last run."""
         return next((run for run in reversed(self.runs) if run.rate == self.capacity), next(reversed(self.runs), None))

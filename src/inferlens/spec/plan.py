@@ -418,6 +418,16 @@ def toml_words(path: Path, what: str) -> dict[str, Any]:
         raise InferlensError(f"The {what} {path} cannot be read: {error}.", expected="a TOML file") from error
 
 
+def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
+    """Return the plan of the command line, or of the file that it names; the command line takes precedence."""
+    files = [name for name in model if name.endswith(".toml")]
+    if not files:
+        return Plan.from_words({**words, "model": list(model)})
+    if len(model) > 1:
+        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
+    return Plan.from_words({**toml_words(Path(files[0]), "plan"), **words})
+
+
 # Cases and budgets as the words of commands that can be pasted.
 
 SHARES = ("threshold", "level", "half_width")

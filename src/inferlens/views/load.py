@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.analysis.interference import OTHERS_BUSY
-from inferlens.analysis.load import best_rounds, capacity_race, load_tests
+from inferlens.analysis.load import LEVEL, THRESHOLD, best_rounds, capacity_race, load_tests
 from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun
 from inferlens.spec.case import short_name
@@ -239,14 +239,18 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     ranked = [row for row in rows if not row.outcome]
     best = next(row for row in ranked if row.first.case.digest == race.leader)
     others = [row for row in ranked if row is not best]
-    head = "FASTEST" if race.decided else "LIKELY FASTEST"
-    lead = f", {ratio((best.capacity or 0.0) / (others[0].capacity or 1.0))} the next" if others else ""
+    most = best.capacity or 0.0
+    cut_short = [row for row in others if row.records[-1].highest > most * (1 + THRESHOLD)]
+    unsure = [row for row in others if row.first.case.digest in race.open or row in cut_short]
+    sure = race.is_fastest(LEVEL, len(best.records)) and not cut_short
+    head = "FASTEST" if sure else "LIKELY FASTEST"
+    lead = f", {ratio(most / (others[0].capacity or 1.0))} the next" if others else ""
     parts, run = [str(best.first.deployment)], best.run
     if run:
         parts.append(f"{best.quantile} {latency(run.at_limit)}")
         parts += [f"limited by {best.bound}"] + [f"{joules(energy(run))} each"] * (energy(run) is not None)
     parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
-    doubt = open_question(best, [row for row in others if row.first.case.digest in race.open])
+    doubt = open_question(best, [] if sure else unsure)
     return [f"{head}  {best.name}: {rate(best.capacity)} requests/s{lead}", f"{'; '.join(parts)}.", *doubt]
 
 
@@ -255,7 +259,9 @@ def open_question(best: LoadRow, open_rows: Sequence[LoadRow]) -> list[str]:
     record, run = best.first, best.run
     reason = ""
     if open_rows:
-        reason = f"{open_rows[0].name} may serve more: a longer --budget adds rounds."
+        reason = f"{open_rows[0].name} may serve more: set a longer --budget."
+    elif record.capacity and record.highest > record.capacity * (1 + THRESHOLD):
+        reason = f"the time ended before the search for the rate of {best.name}: set a longer --budget."
     elif run and (run.others or 0.0) >= OTHERS_BUSY:
         reason = f"other programs used {digits(run.others or 0.0, 2)} CPUs: measure on a quieter machine."
     elif run and is_late(run, record):

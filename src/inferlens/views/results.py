@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -33,9 +33,12 @@ from inferlens.record.display import Displayed, Struct, draw, short
 from inferlens.record.load import LoadRecord
 from inferlens.record.profile import Profile
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import BEST, RECORD, LoadedProfiles, Paths, as_paths, load_profiles
+from inferlens.record.store import BEST, RECORD, LoadedProfiles, Paths, as_paths, load_profiles, safe_name
 from inferlens.record.store import load_records as loaded
 from inferlens.spec.case import bare
+from inferlens.spec.commands import own_options
+from inferlens.spec.options import texts
+from inferlens.spec.plan import Plan, as_plan
 from inferlens.units import listing, plural
 from inferlens.views import table
 from inferlens.views.answer import answers
@@ -391,6 +394,27 @@ def winners(path: Paths, backends: Sequence[str] = ()) -> list[Record]:
         raise InferlensError(problem, hint=f"inferlens show {values}")
     by_row = chosen._by_row()
     return [by_row[key] for key in fastest]
+
+
+def winner_plans(model: Any, words: Mapping[str, Any]) -> list[Plan]:
+    """Return a plan of each way that won, if the model is a folder of records; ``words`` of ``load`` take precedence.
+
+    The sizes are those of the winner, unless the words have some. The output is the folder that has these records.
+    """
+    if not isinstance(model, (str, Path)) or not os.path.isdir(model):
+        return []
+    folder = Path(model)
+    _, given = own_options("load", words)
+    records = winners(folder, texts(given.pop("backend", ())))
+    left_out = {"batch", "depth", "io", "cold", "rotate"} | ({"input"} if {"mix", "dim"} & words.keys() else set())
+    ways = [msgspec.toml.decode(as_plan(record.case), type=dict[str, Any]) for record in records]
+    ways = [{name: value for name, value in way.items() if name not in left_out} for way in ways]
+    if len({str(way.get("input")) for way in ways}) > 1:
+        raise InferlensError(f"The winners in {folder} have several sizes.", expected="one", hint="--dim, or --mix")
+    name = safe_name(records[0].model.name)
+    root = next((one.parent for one in (folder, *folder.parents) if one.name == name), Path("results"))
+    unique = {str(way): way for way in ways}
+    return [Plan.from_words({"output": str(root), **way, **given}) for way in unique.values()]
 
 
 def _refuse_several_models(records: Records, given: Path) -> None:

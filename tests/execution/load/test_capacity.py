@@ -84,3 +84,18 @@ def test_the_curve_below_a_capacity_is_measured_once(draw: int, count: int) -> N
     assert result.capacity
     shares = [round(run.rate / result.capacity, 3) for run in result.runs]
     assert sum(share in (0.25, 0.5, 0.75, 0.9) for share in shares) == count
+
+
+def test_a_search_whose_time_is_over_ends_once_a_rate_kept_the_limit() -> None:
+    instances = SimulatedInstances(1, lambda _samples, size: 0.01)
+    result = measured(record(), instances, lambda _: None, end=0.0)
+    assert result.capacity
+    assert result.capacity <= 100 * 1.01
+    assert len(result.runs) <= 3
+
+
+def test_a_later_round_begins_at_the_capacity_of_the_first() -> None:
+    first = found(record(seconds=2))
+    again = found(record(seconds=2, round=1, service=first.service, capacity=first.capacity))
+    assert again.capacity == pytest.approx(first.capacity, rel=0.03)
+    assert again.runs[0].rate == first.capacity

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from inferlens.analysis.load import capacity_race
+from inferlens.execution.load import run
 from inferlens.execution.load.dispatcher import POOL
-from inferlens.execution.load.run import load_request, run
+from inferlens.execution.load.run import load_test
 from inferlens.execution.load.tasks import _checked
 from inferlens.execution.protocol import Observer
-from inferlens.record.load import LoadRecord
-from inferlens.spec.commands import own_options
-from inferlens.spec.plan import Plan
+from inferlens.record.load import Deployment, LoadRecord
+from inferlens.spec.case import Case
 
 
 def measured(output: Path, *backends: str, option: tuple[str, ...] = (), **words: object) -> list[LoadRecord]:
-    own, _ = own_options("load", words)
-    names = {"model": "fake:demo", "backend": backends or ("fake:steady",), "output": str(output)}
-    plan = Plan.from_words({**names, "option": ("fake.sleep=true", *option)})
-    return run(load_request(plan, own), Observer())
+    plan = {"backend": backends or ("fake:steady",), "output": str(output), "option": ("fake.sleep=true", *option)}
+    records: list[LoadRecord] = []
+    load_test("fake:demo", {**plan, **words}, Observer(), records)
+    return records
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +106,12 @@ def test_loadgen_drives_the_same_instances(tmp_path: Path, scenario: str) -> Non
     if scenario == "server":
         assert verdict.rate == pytest.approx(run.throughput, rel=0.2)
         assert 0.004 <= verdict.at_limit <= 0.5
+
+
+@pytest.mark.parametrize(("device", "instances", "threads"), [("cpu", 2, 2), ("cpu", 8, 1), ("cuda", 1, 1)])
+def test_instances_share_the_threads_of_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, device: str, instances: int, threads: int
+) -> None:
+    monkeypatch.setattr(run, "usable_cpus", lambda: [*range(4)])
+    case = Case(model="fake:demo", backend="fake", device=device)
+    assert run.with_threads(case, Deployment(instances)).threads == threads

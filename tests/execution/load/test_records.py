@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 import inferlens as public
-from inferlens.cli.load import winner_plans
 from inferlens.errors import InferlensError
 from inferlens.execution.load.run import limited_by, load_request, run_http, with_observations
 from inferlens.record.load import Deployment, Limit, LoadRecord, LoadRun
@@ -18,6 +17,7 @@ from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.spec.case import Case
 from inferlens.spec.commands import own_options
 from inferlens.spec.plan import Plan
+from inferlens.views.results import winner_plans
 from tests.commands import inferlens
 
 CASE = Case(model="fake:demo", backend="fake", variant="steady", device="cuda")

@@ -17,12 +17,10 @@ import psutil
 import pytest
 
 from inferlens.execution.load import run as load_run
-from inferlens.execution.load.run import load_request, run
+from inferlens.execution.load.run import load_test
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.record.load import LoadRecord
-from inferlens.spec.commands import own_options
-from inferlens.spec.plan import Plan
 
 
 def strike(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -58,10 +56,10 @@ def test_requests_in_flight_have_failed(
 ) -> None:
     monkeypatch.setattr(load_run, "PATIENCE", 2.0)
     strike(monkeypatch, number)
-    own, _ = own_options("load", {"rate": ("50",), "instances": 1, "batching": "max=1", "seconds": "30s"})
-    plan = Plan.from_words({"model": "fake:demo", "backend": "fake:steady", "output": str(tmp_path),
-                            "option": ["fake.sleep=true"]})  # fmt: skip
-    (record,) = run(load_request(plan, own), Observer())
+    words = {"rate": ("50",), "instances": 1, "batching": "max=1", "seconds": "30s", "backend": "fake:steady"}
+    records: list[LoadRecord] = []
+    load_test("fake:demo", {**words, "output": str(tmp_path), "option": ["fake.sleep=true"]}, Observer(), records)
+    (record,) = records
     assert record.status != "ok"
     assert reason in record.reason
     assert record.runs[0].failed > 0

@@ -36,7 +36,7 @@ from inferlens.analysis.load import FOLDER, best_record, capacity_race, load_loa
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Deployer
 from inferlens.errors import InferlensError, Unsupported, check_choice, library
-from inferlens.execution.cases import ModelHandle, cases_of, live_files
+from inferlens.execution.cases import ModelHandle, cases_of, live_files, model_handle
 from inferlens.execution.child import Outcome
 from inferlens.execution.deploy import FileJob, write_with
 from inferlens.execution.load import serve, tasks
@@ -62,9 +62,10 @@ from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.record.record import Memory, ModelFacts
 from inferlens.record.store import LOG, lock_folder, safe_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.commands import own_options
 from inferlens.spec.objective import Constraint
 from inferlens.spec.options import count, texts
-from inferlens.spec.plan import Plan
+from inferlens.spec.plan import Plan, read_plan
 from inferlens.units import duration, parse_duration, parse_rate
 
 CONNECTIONS = 64
@@ -88,7 +89,7 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
     try:
         packages: dict[str, str] = {}
         for size in deployment.sizes:
-            own = structs.replace(case, batch=size)
+            own = structs.replace(with_threads(case, deployment), batch=size)
             path = output / f"batch-{size}" / f"model{backend.deploy_suffix(own)}"
             write_with(path, "deploy", FileJob, type(None), Deployer, own, cache=cache, **words)
             script = backend.script(own, path.name, with_batch(specs, size))
@@ -172,6 +173,29 @@ GAIN = 1.02  # more instances must serve so much more to be tried further
 DEFAULT_BATCH = 16
 
 
+def load_test(
+    model: Any,
+    words: Mapping[str, Any],
+    observer: Observer,
+    records: list[LoadRecord],
+    ways: Sequence[Plan] = (),
+    example_inputs: Any = None,
+) -> None:
+    """Measure a model, the winners of a folder as plans, or a server; ``records`` gets each record at once."""
+    own, others = own_options("load", words)
+    name = str(model) if isinstance(model, (str, Path)) else ""
+    with model_handle(model, example_inputs) as handle:
+        if ways:
+            plan = ways[0]
+        else:
+            plan = read_plan([name], others) if name else Plan.from_words({**others, "model": handle.spec})
+        request = load_request(plan, own, ways)
+        if name.startswith("http://"):
+            records += run_http(request, name)
+        else:
+            run(request, observer, records, None if ways else handle)
+
+
 class TrafficRequest(NamedTuple):
     """The ways, the traffic and the time of one ``inferlens load``."""
 
@@ -223,18 +247,12 @@ def read_seconds(value: float | str) -> float:
     return parse_duration(value) if isinstance(value, str) else value
 
 
-def run(
-    request: TrafficRequest,
-    observer: Observer,
-    model: ModelHandle | None = None,
-    records: list[LoadRecord] | None = None,
-) -> list[LoadRecord]:
+def run(request: TrafficRequest, observer: Observer, records: list[LoadRecord], model: ModelHandle | None) -> None:
     """Measure every way of the plan under load, and let the best deployments meet in rounds.
 
     ``records`` gets each record at once, so that those before an interrupt are there.
     """
     deadline = time.monotonic() + request.budget
-    records = [] if records is None else records
     observer.doing("looking at models and backends")
     plans = request.ways or (structs.replace(request.plan, recommended=True),)
     template, mixed = request.template, request.template.mix != Mix()
@@ -250,17 +268,17 @@ def run(
     folder = Path(request.plan.output) / safe_name(cases[0].model.name) / FOLDER
     with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
         measurer = Measurer(request, scheduler, folder, records)
-        first = {digest: search(measurer, way, deadline) for digest, way in ways.items()}
-        if template.rates or template.clients:
-            return records
-        for number in range(1, MOST_ROUNDS):
+        first = {}
+        for left, (digest, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
+            now = time.monotonic()
+            first[digest] = search(measurer, way, now + (deadline - now) / left)
+        for number in range(1, 1 if template.rates or template.clients else MOST_ROUNDS):
             race = capacity_race(records)
             if race is None or (number >= LEAST_ROUNDS and race.decided) or time.monotonic() > deadline:
                 break
             for digest in [race.leader, *(race.open or race.rivals)]:
                 best = best_record(first[digest])
-                measurer.measure(ways[digest], best.deployment, number)
-    return records
+                measurer.measure(ways[digest], best.deployment, number, deadline, best)
 
 
 class Way(NamedTuple):
@@ -284,7 +302,7 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     case, here = Case(model=settings["model"], backend=url), environment.collect()
     record = request.record(case, Deployment(instances.count), search=False, environment=here, model=facts)
     try:
-        record = tasks.measured(record, instances, lambda _: None)
+        record = tasks.measured(record, instances, lambda _: None, time.monotonic() + request.budget)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
@@ -300,20 +318,32 @@ def save(record: LoadRecord, folder: Path) -> None:
     write_whole(file, msgspec.json.encode(record))
 
 
-def search(measurer: Measurer, way: Way, deadline: float) -> list[LoadRecord]:
-    """Measure a way with one instance, two and more, until more do not serve more; return all records."""
+def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
+    """Measure a way with one instance, two and more, until more do not serve more; return all records.
+
+    No number of instances begins after ``end``.
+    """
     template = measurer.request.template
     instances = most = template.deployment.instances or 1
     if not (template.deployment.instances or template.rates or template.clients):
         most = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
     records: list[LoadRecord] = []
-    while instances <= most and (not records or time.monotonic() < deadline):
+    while instances <= most and (not records or time.monotonic() < end):
         before = max((record.capacity or 0.0 for record in records), default=0.0)
-        records.append(measurer.measure(way, structs.replace(template.deployment, instances=instances), 0))
+        records.append(measurer.measure(way, structs.replace(template.deployment, instances=instances), 0, end))
         if records[-1].status != "ok" or (records[-1].capacity or 0.0) < before * GAIN:
             break
         instances *= 2
     return records
+
+
+def with_threads(case: Case, deployment: Deployment) -> Case:
+    """Return the case of an instance: those on a CPU share its threads, and those on a GPU have one each.
+
+    More threads would convert the inputs of a GPU no faster, and wait awake for the next ones on all CPUs.
+    """
+    share = max(1, len(usable_cpus()) // deployment.instances) if case.device == "cpu" else 1
+    return structs.replace(case, threads=case.threads or share)
 
 
 class Measurer:
@@ -323,41 +353,45 @@ class Measurer:
         self.request, self.scheduler, self.folder, self.records = request, scheduler, folder, records
         self.earlier = [] if request.plan.rerun else load_loads([folder])
 
-    def measure(self, way: Way, deployment: Deployment, number: int) -> LoadRecord:
-        """Return the record of a deployment in a round."""
+    def measure(
+        self, way: Way, deployment: Deployment, number: int, end: float, before: LoadRecord | None = None
+    ) -> LoadRecord:
+        """Return the record of a deployment in a round; from ``end`` on its capacity is not narrowed further.
+
+        The search for it begins at that of the record ``before``.
+        """
         case, request = way.case, self.request
         own = self.scheduler.environments.of(case)
         choose = request.template.search and not number
         facts = ModelFacts(name=way.groups[0].model.name)
         record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
+        record = structs.replace(record, service=before.service, capacity=before.capacity) if before else record
         saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
         if saved is None:
             if refusal := next((one.refusal for one in way.groups if one.refusal), None):
                 record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
             else:
                 self.scheduler.observer.doing(f"{case.label}: {deployment}")
-                record = self._served(record, way)
+                record = self._served(record, way, end)
             save(record, self.folder)
         self.records.append(saved or record)
         return saved or record
 
-    def _served(self, record: LoadRecord, way: Way) -> LoadRecord:
+    def _served(self, record: LoadRecord, way: Way, end: float) -> LoadRecord:
         """Return the record with what its instances measured."""
         scheduler, deployment = self.scheduler, record.requested
         pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
         references = [scheduler.references.of(pool) for pool in pools]
         if missing := next((one.missing for one in references if one.missing), ""):
             return structs.replace(record, status="failed", reason=missing)
-        case = way.case
-        if case.device == "cpu" and case.threads is None:  # each instance gets its share
-            case = structs.replace(case, threads=max(1, len(usable_cpus()) // deployment.instances))
+        case = with_threads(way.case, deployment)
         scratch = scheduler.scratch / record.id[:12]
         folders = [scratch / str(instance) for instance in range(deployment.instances)]
         for folder in (scratch, *folders):
             folder.mkdir()
         address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
         drive = tasks.DriveJob(
-            address=address, stop=str(scratch / "stop"), record=record, logs=str(logs), patience=PATIENCE
+            address=address, stop=str(scratch / "stop"), record=record, logs=str(logs), patience=PATIENCE, end=end
         )
         groups = tuple((one.case.inputs, file.path) for one, file in zip(way.groups, references, strict=True))
         serves = [

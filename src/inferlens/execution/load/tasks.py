@@ -374,6 +374,7 @@ class DriveJob(Job, frozen=True, kw_only=True):
     record: LoadRecord
     logs: str  # the folder of LoadGen's logs
     patience: float  # seconds after which an instance that does not answer is lost
+    end: float  # the time by time.monotonic from which on the capacity is not narrowed further
 
 
 def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
@@ -381,7 +382,7 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
     with Listener(job.address, "AF_UNIX") as listener:
         instances = ServedInstances(listener, job.record.deployment.instances, Path(job.stop), job.patience)
     try:
-        record = measured(job.record, instances, lambda record: setattr(context, "value", record))
+        record = measured(job.record, instances, lambda record: setattr(context, "value", record), job.end)
         rate = record.capacity or next(iter(record.rates), 0.0)
         if record.scenario and rate:
             verdict = loadgen_run(instances, record, rate, Path(job.logs))
@@ -394,13 +395,21 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
         instances.close()
 
 
-def measured(record: LoadRecord, instances: Instances, keep: Callable[[LoadRecord], None]) -> LoadRecord:
-    """Return the record with what was measured; ``keep`` gets it after each run."""
-    most = record.deployment
-    groups = range(len(record.mix.groups))
-    service = tuple({size: service_time(instances, most, group, size) for size in most.sizes} for group in groups)
-    record = replace(record, service=service)
-    record, guess = chosen(record) if record.search else (record, predicted(record))
+def measured(
+    record: LoadRecord, instances: Instances, keep: Callable[[LoadRecord], None], end: float = math.inf
+) -> LoadRecord:
+    """Return the record with what was measured; ``keep`` gets it after each run.
+
+    From ``end`` on, by ``time.monotonic``, a capacity is not narrowed further. A record of a later round has the times
+    of calls and the capacity of the first one, where the search begins.
+    """
+    guess, record = record.capacity, replace(record, capacity=None)
+    if not record.service:
+        most, groups = record.deployment, range(len(record.mix.groups))
+        times = tuple({size: service_time(instances, most, group, size) for size in most.sizes} for group in groups)
+        record = replace(record, service=times)
+    if not guess:
+        record, guess = chosen(record) if record.search else (record, predicted(record))
 
     def measure(rate: float = 0.0, clients: int = 0) -> LoadRun:
         nonlocal record
@@ -414,9 +423,10 @@ def measured(record: LoadRecord, instances: Instances, keep: Callable[[LoadRecor
         measure(clients=clients)
     if record.rates or record.clients:
         return record
-    capacity, above = find_capacity(measure, record.limit, guess, REACH)
+    capacity, above = find_capacity(measure, record.limit, guess, REACH, lambda: time.monotonic() > end)
     for share in CURVE if capacity and not record.round else ():
-        measure(share * capacity)
+        if time.monotonic() < end:
+            measure(share * capacity)
     return replace(record, capacity=capacity, above=above)
 
 
@@ -499,9 +509,15 @@ def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
 
 
 def find_capacity(
-    measure: Callable[[float], LoadRun], limit: Limit, guess: float, reach: float
+    measure: Callable[[float], LoadRun],
+    limit: Limit,
+    guess: float,
+    reach: float,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[float, float | None]:
-    """Return the highest rate that kept the limit, and the lowest one that did not; they are 1 % apart.
+    """Return the highest rate that kept the limit, and the lowest one that did not.
+
+    They are 1 % apart, unless the time is over once a rate has kept the limit.
 
     ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. Both
     rates are measured again at the end, because a short disturbance of the machine may have failed one, and one run of
@@ -509,7 +525,7 @@ def find_capacity(
     """
     low, high, step, rate = 0.0, math.inf, 1.1, guess
     for search in range(MOST_SEARCHES):
-        while high > low * (1 + PRECISION) and rate > guess / reach:
+        while high > low * (1 + PRECISION) and rate > guess / reach and not (low and is_over()):
             if measure(rate).keeps(limit):
                 low = max(low, rate)
             else:
@@ -518,7 +534,7 @@ def find_capacity(
                 rate = math.sqrt(low * high)
             else:
                 rate, step = (low * step if low else high / step), min(step**1.5, 2.0)
-        if search == MOST_SEARCHES - 1:
+        if search == MOST_SEARCHES - 1 or is_over():
             break
         if measure(high).keeps(limit):
             low, high, step, rate = high, math.inf, 1.1, high * 1.1
