@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens import compare
+from inferlens import ab, compare
+from inferlens.execution import ab as ab_run
+from inferlens.execution.protocol import PlannedCase
 from inferlens.record.load import Limit, LoadRecord
 from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
@@ -52,6 +54,27 @@ def test_a_regression_in_capacity_is_an_exit_code(tmp_path: Path, capacity: floa
     assert (data["metric"], data["exit_code"]) == ("capacity", code)
     compared = compare(tmp_path / "a" / "load", tmp_path / "b" / "load")
     assert (compared.metric, compared.exit_code) == ("capacity", code)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "verdict", "code"), [(80.0, "SLOWER", 1), (130.0, "FASTER", 0), (None, "DID NOT RUN", 4)]
+)
+def test_ab_compares_capacities_in_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capacity: float | None, verdict: str, code: int
+) -> None:
+    """The search for a capacity takes half a minute, so its records are planted."""
+
+    def planted(_: object, planned: PlannedCase, limit: str, number: int, *__: object) -> LoadRecord:
+        assert limit == "p99=20ms"
+        own = 100.0 if planned.case.variant == "steady" else capacity
+        return load_record(capacity=own and own + number, round=number, case=planned.case, id=f"{number}{own}")
+
+    monkeypatch.setattr(ab_run, "measure_capacity", planted)
+    words = {"metric": "capacity", "limit": "p99=20ms", "output": str(tmp_path)}
+    result = ab("fake:demo", "fake:steady", "fake:fast", **words)
+    assert (result.verdict, result.exit_code) == (verdict, code)
+    if capacity:
+        assert "as many requests/s as A" in str(result)
 
 
 def test_a_side_that_keeps_no_rate_or_answers_wrongly_did_not_run(tmp_path: Path) -> None:

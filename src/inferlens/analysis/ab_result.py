@@ -12,8 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 from inferlens.analysis import notes
 from inferlens.analysis.comparison import (
+    CAPACITY,
     MISSING,
     WRONG,
+    ComparedMetric,
     Difference,
     Side,
     Verdict,
@@ -62,17 +64,26 @@ _WORK = ("batch", "inputs", "weights", "seed", "io", "cold", "rotate")  # fields
 class ABRule(Struct, frozen=True, kw_only=True):
     """The metric, and when to stop."""
 
-    metric: Metric = "latency"
+    metric: ComparedMetric = "latency"
+    limit: str = ""  # on the latency of requests, if the metric is the capacity
     threshold: float = 0.02  # the smallest relative difference that matters
     level: float = 0.95  # confidence that the verdict is right, whenever it comes
     max_rounds: int = 20
     within: float = 600.0  # seconds at most; no round but the first begins if it would probably end later
 
     @staticmethod
-    def parse(metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str) -> ABRule:
+    def parse(
+        metric: str,
+        threshold: float | str,
+        level: float | str,
+        max_rounds: int,
+        within: float | str,
+        limit: str = "",
+    ) -> ABRule:
         """Return a rule from values as users write them; raise an :class:`InferlensError` for bad ones."""
         rule = ABRule(
-            metric=parse_metric(metric),
+            metric=CAPACITY if metric == CAPACITY else parse_metric(metric),
+            limit=limit if metric == CAPACITY else "",
             threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
             level=parse_share(level) if isinstance(level, str) else level,
             max_rounds=max_rounds,
@@ -85,6 +96,11 @@ class ABRule(Struct, frozen=True, kw_only=True):
             expected = f"{LEAST_VERDICT_ROUNDS} to {MOST_VERDICT_ROUNDS}"
             raise InferlensError(f"--max-rounds {max_rounds} is out of range.", expected=expected)
         return rule
+
+    @property
+    def measured(self) -> Metric:
+        """The metric of the records: a capacity is kept as the throughput of a record."""
+        return "throughput" if self.metric == "capacity" else self.metric
 
 
 class ABResult(Struct, frozen=True, kw_only=True):
@@ -133,7 +149,8 @@ class ABResult(Struct, frozen=True, kw_only=True):
         """The speed of B in words: ``1.91x as fast as A (1.87 to 1.96)``."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
-        return f"{ratio(1 / self.ratio)} as fast as A ({ratio_range(1 / self.interval.high, 1 / self.interval.low)})"
+        how = "as fast" if self.rule.metric != CAPACITY else "as many requests/s"
+        return f"{ratio(1 / self.ratio)} {how} as A ({ratio_range(1 / self.interval.high, 1 / self.interval.low)})"
 
     @property
     def likely_verdict(self) -> str:
@@ -166,7 +183,8 @@ class ABResult(Struct, frozen=True, kw_only=True):
     def _figures(self, side: Side, costs: dict[str, float | None]) -> str:
         figure = {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
         if side.median is not None:
-            figure = f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
+            unit = {"throughput": "calls/s", CAPACITY: "requests/s"}.get(self.rule.metric)
+            figure = f"{rate(side.median)} {unit}" if unit else duration(side.median)
         shown = (f"{name} {MEASURES[name].show(value)}" for name, value in costs.items() if value is not None)
         return "  ".join([figure, *shown])
 

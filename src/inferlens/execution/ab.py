@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.analysis.ab_result import ABResult, ABRule, ABSteps, End, ab_notes
-from inferlens.analysis.comparison import MISSING, WRONG, Side, Verdict, environment_differences, read_side
+from inferlens.analysis.comparison import CAPACITY, MISSING, WRONG, Side, Verdict, environment_differences, read_side
+from inferlens.analysis.load import as_record
 from inferlens.analysis.measures import accuracy_of, accuracy_pair, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.backends import BACKENDS, reference_backend
@@ -38,13 +39,15 @@ from inferlens.execution.cases import (
     model_handle,
     probe_plans,
 )
+from inferlens.execution.load.run import measure_capacity
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.race import BasePolicy, Entrant, RaceEngine
-from inferlens.execution.scheduler import Scheduler, open_scheduler
+from inferlens.execution.scheduler import MeasureOptions, Process, Scheduler, open_scheduler
 from inferlens.execution.tasks import Reference
 from inferlens.measure import environment, output_check
 from inferlens.measure.monitor import wait_for_quiet
 from inferlens.models.model import ModelInfo
+from inferlens.record.load import LoadRecord
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case, TensorSpec, environment_of
 from inferlens.spec.commands import own_options
@@ -55,6 +58,7 @@ from inferlens.stats.race_rule import LEAST_VERDICT_ROUNDS, MOST_ROUNDS
 from inferlens.units import listing, parse_duration
 
 COSTS = ("memory", "build", "error")
+CAPACITIES = 2 * LEAST_VERDICT_ROUNDS  # in the time of a comparison
 
 
 def ab(
@@ -73,7 +77,7 @@ def ab(
     """
     checkouts, pythons = (_sides(words.get(name)) for name in ("checkout", "python"))
     own, words = own_options("ab", words)
-    rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"])
+    rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"], own["limit"])
     sides = side_specs(model, a, b, checkouts, pythons)
     observer = observer or Observer()
     _wait(words.pop("wait", 0.0), observer, words.get("device"))
@@ -147,7 +151,8 @@ def _measure(
             open_scheduler(replace(plans[0], budget=budget), observer, pair, live_files(*models))
         )
         outputs = compared_outputs(pair, scheduler.references.of)
-        return ABRun(scheduler, pair, rule, on_round, begin, outputs).run()
+        policy = CapacityABRun if rule.metric == CAPACITY else ABRun
+        return policy(scheduler, pair, rule, on_round, begin, outputs).run()
 
 
 def _sides(given: Texts | None) -> tuple[str, ...]:
@@ -175,7 +180,7 @@ class ABRun(BasePolicy):
         self.sides = [Entrant(planned) for planned in pair]
         super().__init__(self.sides[0], LEAST_VERDICT_ROUNDS, rule.max_rounds)
         self.scheduler, self.pair, self.rule, self.outputs = scheduler, pair, rule, outputs
-        self.metric, self._on_round, self._begin = rule.metric, on_round, begin
+        self.metric, self._on_round, self._begin = rule.measured, on_round, begin
         self._engine = RaceEngine(scheduler, self.sides, begin + rule.within, self)
         checkouts = [planned.case.checkout for planned in pair]
         a, b = (checkout and environment.git_revision(checkout) for checkout in checkouts)
@@ -272,7 +277,30 @@ class ABRun(BasePolicy):
     def _side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read_side(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]
+        return read_side(CaseRuns(tuple(records)), self.rule.measured, self.rule.level)[0]
+
+
+class CapacityABRun(ABRun):
+    """A comparison of the capacities under load: each side with its best deployment by the first round.
+
+    A process of a round is a search for the capacity, with the same arrivals for both sides.
+    """
+
+    in_turns = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._first: dict[str, LoadRecord] = {}
+
+    def measure(
+        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, together: bool
+    ) -> Iterator[Record]:
+        del options, together
+        for planned, number in processes:
+            end, first = time.monotonic() + self.rule.within / CAPACITIES, self._first.get(planned.case.digest)
+            record = measure_capacity(scheduler, planned, self.rule.limit, number - 1, end, first)
+            self._first.setdefault(planned.case.digest, record)
+            yield as_record(record)
 
 
 FORMS = "MODEL A B, MODEL_A MODEL_B, MODEL [CASE] --checkout OLD,NEW, or MODEL [CASE] --python OLD,NEW"

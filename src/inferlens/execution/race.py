@@ -102,6 +102,12 @@ class RacePolicy:
         """Return how processes of a round are measured."""
         return self.options
 
+    def measure(
+        self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, together: bool
+    ) -> Iterator[Record]:
+        """Yield the records of the processes of some rounds as they end."""
+        return measure_rounds(scheduler, processes, options, together=together)
+
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:
         """Report a round that is over."""
         standing = self.summary(engine.race, engine.able) or cases[0].way
@@ -297,9 +303,8 @@ class RaceEngine:
             order.sort(key=lambda entrant: entrant.planned.refusal is None)  # a case that cannot run takes no turn
             processes += [(entrant, number) for entrant in order]
         together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
-        measured = measure_rounds(
-            self.scheduler, [(entrant.planned, number) for entrant, number in processes], options, together=together
-        )
+        planned = [(entrant.planned, number) for entrant, number in processes]
+        measured = self.policy.measure(self.scheduler, planned, options, together=together)
         records: list[Record] = []
         for (entrant, _), record in zip(processes, measured, strict=False):
             entrant.records.append(record)

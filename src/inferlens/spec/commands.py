@@ -51,7 +51,10 @@ class ABOptions(Struct, kw_only=True):
         "Interpreters of two environments, as OLD,NEW; or one to compare this one with; or more, to find the step "
         "that changed the latency.",
     )] = None
-    metric: Annotated[str, OptionSpec("latency, throughput or 'GPU time'.")] = "latency"
+    metric: Annotated[str, OptionSpec(
+        "latency, throughput, 'GPU time', or capacity: the most requests per second within --limit, as load finds it.",
+    )] = "latency"
+    limit: Annotated[str, OptionSpec("The limit on the latency of requests, for --metric capacity.")] = "p99=50ms"
     threshold: Annotated[float, OptionSpec("The smallest difference that matters.", unit=SHARE)] = 0.02
     level: Annotated[float, OptionSpec("Confidence of the verdict.", unit=SHARE)] = 0.95
     max_rounds: Annotated[int, OptionSpec("Most rounds, each with a new process for A and for B.")] = 20

@@ -337,6 +337,19 @@ def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
     return records
 
 
+def measure_capacity(
+    scheduler: Scheduler, planned: PlannedCase, limit: str, number: int, end: float, first: LoadRecord | None
+) -> LoadRecord:
+    """Return the record of a case's capacity in a round: with the deployment of the first round, or the best one."""
+    plan = structs.replace(scheduler.plan, rerun=True)
+    folder = Path(plan.output) / safe_name(planned.model.name) / FOLDER
+    measurer = Measurer(load_request(plan, own_options("load", {"within": limit})[0]), scheduler, folder, [])
+    way = Way(structs.replace(planned.case, batch=None), [planned])
+    if first:
+        return measurer.measure(way, first.deployment, number, end, first)
+    return best_record(search(measurer, way, end))
+
+
 def with_threads(case: Case, deployment: Deployment) -> Case:
     """Return the case of an instance: those on a CPU share its threads, and those on a GPU have one each.
 
