@@ -40,8 +40,6 @@ from inferlens.units import (
     duration,
     error_size,
     listing,
-    parse_duration,
-    parse_share,
     percent,
     plural,
     rate,
@@ -72,22 +70,15 @@ class ABRule(Struct, frozen=True, kw_only=True):
     within: float = 600.0  # seconds at most; no round but the first begins if it would probably end later
 
     @staticmethod
-    def parse(
-        metric: str,
-        threshold: float | str,
-        level: float | str,
-        max_rounds: int,
-        within: float | str,
-        limit: str = "",
-    ) -> ABRule:
+    def parse(metric: str, threshold: float, level: float, max_rounds: int, within: float, limit: str = "") -> ABRule:
         """Return a rule from values as users write them; raise an :class:`InferlensError` for bad ones."""
         rule = ABRule(
             metric=CAPACITY if metric == CAPACITY else parse_metric(metric),
             limit=limit if metric == CAPACITY else "",
-            threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
-            level=parse_share(level) if isinstance(level, str) else level,
+            threshold=threshold,
+            level=level,
             max_rounds=max_rounds,
-            within=parse_duration(within) if isinstance(within, str) else within,
+            within=within,
         )
         check_limits(rule.threshold, rule.level)
         if rule.threshold >= 1:

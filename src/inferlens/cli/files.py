@@ -11,7 +11,6 @@ from inferlens import units
 from inferlens.cli import options, screen
 from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.commands import own_options
-from inferlens.units import parse_duration
 from inferlens.views.table import FORMATS, Document
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def export(
     from inferlens.backends.base import Builder
     from inferlens.execution.deploy import able, build, save, saver, single
 
-    timeout = parse_duration(str(own_options("export", words)[0]["timeout"]))
+    timeout = own_options("export", words)[0]["timeout"]
     best, output, to = words.pop("best", None), words.pop("output", None), words.pop("to", None)
     more: dict[str, Any] = {name: words.pop(name, False) for name in ("trust", "rebuild")}
     words.pop("timeout", None)

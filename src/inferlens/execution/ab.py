@@ -108,7 +108,8 @@ def ab_steps(
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
     count = len(pythons) - 1
-    rule = ABRule.parse("latency", 0.02, level, MOST_ROUNDS, within)
+    own, _ = own_options("ab", {"level": level, "within": within})
+    rule = ABRule.parse("latency", 0.02, own["level"], MOST_ROUNDS, own["within"])
     _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []

@@ -48,7 +48,6 @@ from inferlens.spec.commands import own_options
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.spec.plan import Plan
 from inferlens.stats.samples import cosine, flatten, relative_l2
-from inferlens.units import parse_duration
 
 SAMPLES = 64  # that outputs are compared on
 LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # the fields of an attempt
@@ -279,7 +278,7 @@ def quantize(
             path, "quantize", QuantizeJob, Quantization, Quantizer, case,
             reference=planned.reference, errors=errors, limit=limit, accuracy=str(accuracy or ""),
             trust=words.get("trust", False), rebuild=rebuild, live=handle.live,
-            timeout=parse_duration(str(timeout)), phase=phase,
+            timeout=timeout, phase=phase,
         )  # fmt: skip
     assert result.value
     quantization = replace(result.value, path=str(path) if result.value.path else "", limit=within or "")

@@ -131,7 +131,8 @@ class LoadRun(Struct, frozen=True, kw_only=True):
     expired: int = 0
     failed: int = 0
     latencies: tuple[float, ...] = ()  # of the answered requests, from the time when each was due
-    quantiles: tuple[float | None, ...] = ()  # at 0.5, 0.95 and 0.99 of all requests; None: it was not answered
+    # Of all requests, at 0.5, 0.95 and 0.99; None: it was not answered.
+    quantiles: tuple[float | None, ...] = (None, None, None)
     at_limit: float | None = None  # the latency at the quantile of the limit
     lag: float = 0.0  # how late the generator was, at 0.99 of the requests
     waited: float = 0.0  # the mean time in the queue

@@ -192,8 +192,6 @@ def options_of(command: str) -> dict[str, OptionField]:
 def own_options(command: str, words: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a command's own options, with their defaults, and the other options that were given."""
     given = {name: value for name, value in words.items() if value is not None and value != []}
-    own = {}
-    for name, field in option_fields(OWN[command]).items():
-        value = given.pop(name, field.default)
-        own[name] = field.read(value) if field.type is int else value
+    fields = option_fields(OWN[command])
+    own = {name: field.read(given.pop(name)) if name in given else field.default for name, field in fields.items()}
     return own, given

@@ -79,13 +79,11 @@ class LoadRow:
         return (min(kept), max(lost)) if kept and lost else None
 
     @cached_property
-    def run(self) -> LoadRun | None:
-        """The run at the capacity of the last round, or the fastest that keeps the limit, or the first."""
+    def run(self) -> LoadRun:
+        """The run at the capacity of the last round, or the fastest that keeps the limit, or the first if any."""
         last = self.records[-1]
-        if last.capacity:
-            return last.run
-        kept = sorted((run for run in last.runs if run.keeps(last.limit)), key=lambda run: run.throughput)
-        return next(reversed(kept), last.runs[0] if last.runs else None)
+        kept = [run for run in last.runs if run.keeps(last.limit)] or [*last.runs[:1], LoadRun()][:1]
+        return last.run if last.capacity and last.run else max(kept, key=lambda run: run.throughput)
 
     @property
     def outcome(self) -> str:
@@ -101,7 +99,7 @@ class LoadRow:
     def bound(self) -> str:
         """The limit of the rate in words."""
         run, record = self.run, self.records[-1]
-        if run is None or not record.capacity:
+        if not record.capacity:
             return ""
         if is_late(run, record) and record.limited_by not in ("gpu", "cpu"):
             return "the load generator"
@@ -165,7 +163,7 @@ def load_document(
 
 def row_data(row: LoadRow) -> dict[str, object]:
     """Return what the table shows of a way, in seconds and joules."""
-    run = row.run or LoadRun()
+    run = row.run
     low, high = row.interval or (None, None)
     return {
         "way": row.first.case.label, "capacity": row.capacity, "low": low, "high": high, "limited_by": row.bound,
@@ -183,7 +181,7 @@ def run_rows(records: Sequence[LoadRecord]) -> list[dict[str, object]]:
     names = ["model", "way", *deployment, "round", *measures, "energy", "p50", "p95", "p99"]
     lines = [
         [record.case.model, record.case.label, *(getattr(record.deployment, name) for name in deployment),
-         record.round, *(getattr(run, name) for name in measures), energy(run), *(run.quantiles or (None, None, None))]
+         record.round, *(getattr(run, name) for name in measures), energy(run), *run.quantiles]
         for record in records for run in record.runs
     ]  # fmt: skip
     return [dict(zip(names, line, strict=True)) for line in lines]
@@ -215,9 +213,9 @@ def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: fl
         Column("capacity", "requests/s", "", rate),
         Column("interval", "between", "", lambda pair: f"{rate(pair[0])} and {rate(pair[1])}" if pair else ABSENT, 4),
         Column("first.deployment", "instances x batch", "", deployment_cell, 1),
-        Column("", "p50", "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.quantiles[0])), 6, wide=True),
-        Column("", rows[0].quantile, "ms", lambda row: _run_cell(row, lambda run: milliseconds(run.at_limit)), 2),
-        Column("", "energy", "mJ each", lambda row: _run_cell(row, lambda run: millijoules(energy(run))), 6, wide=True),
+        Column("run.quantiles", "p50", "ms", lambda quantiles: milliseconds(quantiles[0]), 6, wide=True),
+        Column("run.at_limit", rows[0].quantile, "ms", milliseconds, 2),
+        Column("run", "energy", "mJ each", lambda run: millijoules(energy(run)), 6, wide=True),
         Column("", "waste", "padding", lambda row: percent(waste(row)) if waste(row) else ABSENT, 6, wide=True),
         Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
         Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
@@ -225,10 +223,6 @@ def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: fl
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
     answer = [*answer_lines(rows, records, price), *loadgen_lines(rows)]
     return Table(load_title(rows[0].first), "way", columns, lines, answer=answer, notes=load_notes(rows))
-
-
-def _run_cell(row: LoadRow, write: Callable[[LoadRun], str]) -> str:
-    return write(row.run) if row.run and row.run.quantiles else ABSENT
 
 
 def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float) -> list[str]:
@@ -246,9 +240,8 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     head = "FASTEST" if sure else "LIKELY FASTEST"
     lead = f", {ratio(most / (others[0].capacity or 1.0))} the next" if others else ""
     parts, run = [str(best.first.deployment)], best.run
-    if run:
-        parts.append(f"{best.quantile} {latency(run.at_limit)}")
-        parts += [f"limited by {best.bound}"] + [f"{joules(energy(run))} each"] * (energy(run) is not None)
+    parts += [f"{best.quantile} {latency(run.at_limit)}", f"limited by {best.bound}"]
+    parts += [f"{joules(energy(run))} each"] * (energy(run) is not None)
     parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
     doubt = open_question(best, [] if sure else unsure)
     return [f"{head}  {best.name}: {rate(best.capacity)} requests/s{lead}", f"{'; '.join(parts)}.", *doubt]
@@ -262,13 +255,13 @@ def open_question(best: LoadRow, open_rows: Sequence[LoadRow]) -> list[str]:
         reason = f"{open_rows[0].name} may serve more: set a longer --budget."
     elif record.capacity and record.highest > record.capacity * (1 + THRESHOLD):
         reason = f"the time ended before the search for the rate of {best.name}: set a longer --budget."
-    elif run and (run.others or 0.0) >= OTHERS_BUSY:
-        reason = f"other programs used {digits(run.others or 0.0, 2)} CPUs: measure on a quieter machine."
-    elif run and is_late(run, record):
+    elif (others := run.others or 0.0) >= OTHERS_BUSY:
+        reason = f"other programs used {digits(others, 2)} CPUs: measure on a quieter machine."
+    elif is_late(run, record):
         reason = f"the generator was up to {latency(run.lag)} late (p99): measure on a quieter machine."
     elif record.agreement is None or record.agreement.agrees is None:
         reason = "the answers were not compared with a reference."
-    elif run and run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
+    elif run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
         reason = f"only {run.answered:,} requests at that rate: --seconds 20s makes {best.quantile} surer."
     elif record.requested.max_batch == record.deployment.max_batch > 1:
         most = record.deployment.max_batch
@@ -293,10 +286,9 @@ def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
 def load_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
-    if lag := max((row.run.lag for row in rows[1:] if row.run and is_late(row.run, row.first)), default=0.0):
+    if lag := max((row.run.lag for row in rows[1:] if is_late(row.run, row.first)), default=0.0):
         notes.append(f"The generator was up to {latency(lag)} late (p99); latencies include it.")
-    lost = sum(row.run.refused + row.run.expired for row in rows if row.run)
-    if lost:
+    if lost := sum(row.run.refused + row.run.expired for row in rows):
         verbs = "was refused or given up; it counts" if lost == 1 else "were refused or given up; they count"
         notes.append(f"{plural(lost, 'request')} {verbs} as endless.")
     if rows and "random" in rows[0].first.model.weights:
@@ -344,7 +336,7 @@ def waste(row: LoadRow) -> float:
     mix = row.first.mix
     volumes = [weight * math.prod(group.values()) for group, weight in zip(mix.groups, mix.weights, strict=True)]
     filled = sum(volume * share for volume, share in zip(volumes, mix.filled, strict=True)) / sum(volumes)
-    return 1 - filled * (1 - (row.run.padding if row.run else 0.0))
+    return 1 - filled * (1 - row.run.padding)
 
 
 def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
@@ -358,8 +350,8 @@ def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
         Column("", "padding", "", lambda item: percent(item[1].padding), 2),
     )
     lines, notes = [], []
-    for row in (row for row in rows if row.run and row.run.groups):
-        for sizes, group in zip(row.first.mix.groups, row.run.groups if row.run else (), strict=True):
+    for row in (row for row in rows if row.run.groups):
+        for sizes, group in zip(row.first.mix.groups, row.run.groups, strict=True):
             size = plain(", ".join(f"{name}={size}" for name, size in sizes.items()))
             lines.append(Line.from_row(row.name, columns, (size, group)))
         recompiled = sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
@@ -394,7 +386,7 @@ def load_chart(rows: Sequence[LoadRow], colours: Mapping[str, str] | None = None
 
     Raises InferlensError if nothing was answered.
     """
-    drawn = [row for row in rows if row.run and row.run.latencies and row.first.status == "ok"][:MAX_DRAWN]
+    drawn = [row for row in rows if row.run.latencies and row.first.status == "ok"][:MAX_DRAWN]
     if not drawn:
         hint = "inferlens show, which says why"
         raise InferlensError("There is nothing to draw: no request was answered.", hint=hint)
@@ -426,8 +418,7 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
 def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
     legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
     colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
-    run = rows[0].run if len(rows) == 1 else None
-    at_rate = f"at {rate(run.throughput)}/s" if run else "at the best rate of each way"
+    at_rate = "at the best rate of each way" if len(rows) > 1 else f"at {rate(rows[0].run.throughput)}/s"
     load = (_curve_panel(rows, theme, colour), _use_panel(rows, colour))
     waits = (_tail_panel(rows, theme, colour, at_rate), _queue_panel(rows, colour, at_rate))
     pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in (load, waits)]
@@ -521,7 +512,7 @@ def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part, at_rate: st
     limit = rows[0].first.limit
     values: list[Part] = []
     for row in rows:
-        latencies = np.sort(np.asarray(row.run.latencies if row.run else ())) * 1e3
+        latencies = np.sort(row.run.latencies) * 1e3
         for share in np.geomspace(1 / len(latencies), 1.0, SHARES):
             values.append({"way": row.name, "latency": float(np.quantile(latencies, 1 - share)), "share": 100 * share})
     low, high = (end(value["latency"] for value in values) for end in (min, max))
@@ -540,7 +531,7 @@ def _queue_panel(rows: Sequence[LoadRow], colour: Part, at_rate: str) -> Part:
     """Draw the number of requests that wait over time, at the chosen rate."""
     values: list[Part] = [
         {"way": row.name, "time": row.run.seconds * place / max(len(row.run.queue) - 1, 1), "value": waiting}
-        for row in rows if row.run for place, waiting in enumerate(row.run.queue)
+        for row in rows for place, waiting in enumerate(row.run.queue)
     ] or [{"way": rows[0].name, "time": 0.0, "value": 0}]  # fmt: skip
     x, y = (
         _axis(name, key, (0.0, max(least, *(value[key] for value in values))))

@@ -64,9 +64,8 @@ from inferlens.record.store import LOG, lock_folder, safe_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.commands import own_options
 from inferlens.spec.objective import Constraint
-from inferlens.spec.options import count, texts
 from inferlens.spec.plan import Plan, read_plan
-from inferlens.units import duration, parse_duration, parse_rate
+from inferlens.units import duration, parse_rate
 
 CONNECTIONS = 64
 REQUEST_SECONDS = 60.0
@@ -222,7 +221,7 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
     if own["rate"] and own["concurrency"]:
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
     max_batch, wait = parse_batching(own["batching"]) if own["batching"] else (DEFAULT_BATCH, 0.0)
-    most = Deployment(own["instances"], max_batch, wait, own["queue"], read_seconds(own["give_up"]))
+    most = Deployment(own["instances"], max_batch, wait, own["queue"], own["give_up"])
     template = LoadRecord(
         id="",
         created="",
@@ -233,18 +232,13 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         limit=Limit(QUANTILES[limit.name], limit.limit),
         arrivals=Arrivals.parse(own["arrivals"]),
         mix=read_mix(Path(own["mix"])) if own["mix"] else Mix(),
-        rates=tuple(map(parse_rate, texts(own["rate"]))),
-        clients=tuple(count("concurrency", one) for one in texts(own["concurrency"])),
-        seconds=read_seconds(own["seconds"]),
+        rates=tuple(map(parse_rate, own["rate"])),
+        clients=own["concurrency"],
+        seconds=own["seconds"],
         scenario=own["scenario"],
         price=parse_price(own["price"]) if own["price"] else 0.0,
     )
-    return TrafficRequest(plan, template, read_seconds(own["budget"]), tuple(ways))
-
-
-def read_seconds(value: float | str) -> float:
-    """Return a duration that a person wrote, or the default, in seconds."""
-    return parse_duration(value) if isinstance(value, str) else value
+    return TrafficRequest(plan, template, own["budget"], tuple(ways))
 
 
 def run(request: TrafficRequest, observer: Observer, records: list[LoadRecord], model: ModelHandle | None) -> None:
