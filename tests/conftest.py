@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)
 
 if TYPE_CHECKING:
+    from inferlens.backends.base import Capabilities
     from tests.backends.torch_tensorrt.partitions import Made
 
 
@@ -51,6 +52,15 @@ def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture
+def without_torch(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that a test starts do not find PyTorch, which takes two seconds to import."""
+    folder = tmp_path_factory.mktemp("without-torch")
+    (folder / "torch.py").write_text("raise ImportError('PyTorch is left out of this test')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
+    monkeypatch.syspath_prepend(folder)
+
+
+@pytest.fixture
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would be done in processes of its own is done in this one."""
     from tests.commands import stay
@@ -66,6 +76,17 @@ def surveyed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     here = SimpleNamespace(launch=launch, variables_for=child.variables_for)
     monkeypatch.setattr(cases, "child", here)
+
+
+@pytest.fixture
+def probed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What backends can do is asked in this process, also for other interpreters; all else has processes of its own."""
+    from inferlens.execution import cases
+
+    def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
+        return cases.capabilities(cases.NamesJob(names=tuple(names)), None)
+
+    monkeypatch.setattr(cases, "probe", probe)
 
 
 @pytest.fixture

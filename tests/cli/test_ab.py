@@ -20,6 +20,7 @@ from tests.commands import inferlens, launch, started
 QUICK = ("--warmup", "2", "--iterations", "100")
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_in_processes_of_its_own(tmp_path: Path) -> None:
     done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

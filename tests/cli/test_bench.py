@@ -16,6 +16,7 @@ from inferlens.cli.backends import missing
 from tests.commands import inferlens, started
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
     done = started("bench", "fake:demo", "--iterations", "200", "--backend", "fake:all", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -61,8 +61,8 @@ def half():
 
 def bench(folder: Path, factory: str, backends: str = "pytorch,onnxruntime:cpu") -> subprocess.CompletedProcess[str]:
     (folder / "behaving.py").write_text(MODELS, "utf-8")
-    words = ("--backend", backends, "--mode", "latency", "--quick", "--iterations", "5", "--warmup", "1", "--output", "out")
-    return inferlens("bench", f"behaving.py:{factory}", *words, cwd=folder)
+    words = ("--backend", backends, "--mode", "latency", "--quick", "--iterations", "5", "--warmup", "1")
+    return inferlens("bench", f"behaving.py:{factory}", *words, "--output", "out", cwd=folder)
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,7 @@ def screen_of(sent: str, columns: int = 100) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_terminal_is_left_clean(tmp_path: Path):
     words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30", "--quick")
     code, sent = in_a_terminal(tmp_path, *words)

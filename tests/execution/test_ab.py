@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -17,7 +16,6 @@ import inferlens
 from inferlens import ABResult, InferlensError, load_records
 from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
-from inferlens.execution import cases
 from inferlens.execution import child as processes
 from inferlens.execution import race as rounds
 from inferlens.execution.child import Interleaver
@@ -32,13 +30,8 @@ LAUNCH, RUN = processes.launch, Interleaver.run
 
 
 @pytest.fixture
-def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_processes(one_process: None, probed_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes are what they are outside of tests, but for the one that asks what backends can do."""
-
-    def probe(names: Any, python: str = "") -> Any:
-        return cases.capabilities(cases.NamesJob(names=tuple(names)), Mock())
-
-    monkeypatch.setattr(cases, "probe", probe)
     monkeypatch.setattr(processes, "launch", LAUNCH)
     monkeypatch.setattr(Interleaver, "run", RUN)
 

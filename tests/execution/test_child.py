@@ -21,7 +21,7 @@ from msgspec.structs import replace
 import inferlens
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
-from inferlens.execution import cases, child
+from inferlens.execution import child
 from inferlens.execution import child as launch
 from inferlens.execution import scheduler as running
 from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver, Slot
@@ -49,11 +49,7 @@ TROUBLES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def quick_survey(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asks none of the backends that import a framework what it can do here: a second or two before every run."""
-    ask = cases.probe
-    monkeypatch.setattr(cases, "probe", lambda _, python="": ask(["fake"], python))
+pytestmark = pytest.mark.usefixtures("probed_here", "without_torch")
 
 
 def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:
@@ -92,8 +88,8 @@ def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_
 
 
 def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path) -> None:
-    (record,) = bench_fake(tmp_path, ["fake.trouble=hang"], timeout="3s")
-    assert (record.status, "3 s" in record.reason) == ("timed out", True)
+    (record,) = bench_fake(tmp_path, ["fake.trouble=hang"], timeout="2s")
+    assert (record.status, "2 s" in record.reason) == ("timed out", True)
     assert any("fake.py" in line for line in record.output_tail)
 
 
@@ -439,7 +435,7 @@ def test_one_that_dies_or_hangs_takes_none_of_the_others_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], statuses: list[str]
 ) -> None:
     monkeypatch.setattr(launch, "GOODBYE", 0.5)
-    assert [record.status for record in one_round(tmp_path, options, {}, timeout=4.0)] == statuses
+    assert [record.status for record in one_round(tmp_path, options, {}, timeout=2.5)] == statuses
 
 
 def test_what_fails_before_it_has_a_process_ends_both() -> None:

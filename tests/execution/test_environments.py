@@ -99,7 +99,7 @@ def pythons(make: Make) -> dict[str, str]:
 
 
 @pytest.fixture
-def backend(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def backend(make: Make, without_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """This environment has the small backend, too; nobody asks those that import a framework what they can do."""
     from inferlens.backends import BACKENDS
 
@@ -155,6 +155,7 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
     assert ABSteps(steps=(same,), level=0.95).sentences == ["No step changed the time by 2 % or more, 95 % sure."]
 
 
+@pytest.mark.usefixtures("probed_here")
 def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environments_have_the_library(
     make: Make, pythons: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -379,6 +379,7 @@ def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path: Path) -> None
         core_shares(CARDS, [0, 1, 4, 5], pairs)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes; the cards are not, and the backend is the fake one."""
     monkeypatch.setattr(remote, "gpu_cards", lambda: CARDS[:2])
@@ -426,6 +427,7 @@ def node(cpus: float, gpus: float = 0, kind: str = "") -> dict[str, Any]:
     return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, crashing: str) -> None:
     monkeypatch.setattr(processes, "launch", launch)
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
@@ -197,13 +198,16 @@ def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, out
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path: Path) -> None:
+def test_a_profile_of_a_model_that_writes_into_its_input_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch = pytest.importorskip("torch")
 
     class Halves(torch.nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
             return x.mul_(0.5) + 1
 
+    monkeypatch.setattr(profiling, "ceilings_of", lambda *_: FAST)
     (made,) = inferlens.profile(Halves(), torch.ones(1, 3), backend="pytorch", iterations=5, warmup=1, output=tmp_path)
     (message,) = [warning.message for warning in made.warnings if warning.code == "inputs-not-renewed"]
     assert message.startswith("The model writes into its input 'x'. Each profiled call goes on with")

@@ -78,8 +78,8 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
             return x * 2 if torch.jit.is_tracing() else x
 
     (record,) = inferlens.bench(
-        Branching(), torch.randn(4, 64), backend="torchscript:trace", device="cpu", iterations=5, quick=True,
-        output=tmp_path,
+        Branching(), torch.randn(4, 64), backend="torchscript:trace", device="cpu", iterations=5, warmup=1, quick=True,
+        mode="latency", output=tmp_path,
     )  # fmt: skip
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
 
@@ -91,7 +91,7 @@ def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None
             return torch.nn.functional.dropout(x, 0.5, training=True)
 
     records = inferlens.bench(
-        Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, quick=True, output=tmp_path
+        Restless(), torch.randn(4, 64), backend="pytorch", iterations=5, warmup=1, quick=True, output=tmp_path
     )
     (record,) = records
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", None, True)
@@ -371,6 +371,7 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: p
     assert last.startswith("The machine is quiet after ")
 
 
+@pytest.mark.usefixtures("probed_here", "without_torch")
 def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> None:
     words: dict[str, Any] = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
     with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):

@@ -42,6 +42,7 @@ def records(tuned: TuningReport) -> list[Record]:
     return [record for trial in tuned.trials for record in trial.records]
 
 
+@pytest.mark.usefixtures("without_torch")
 def test_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that hangs does so for as long as the others of its family make one wait for, not until the deadline."""
     monkeypatch.setattr(tuning, "LEAST_PATIENCE", 2.0)
