@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import lzma
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,6 +41,21 @@ def operators_translated_once() -> Iterator[None]:
             from torch.onnx._internal.exporter._registration import ONNXRegistry as Operators
 
             patch.setattr(Operators, "from_torchlib", staticmethod(functools.cache(Operators.from_torchlib)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def examples_read_once() -> Iterator[None]:
+    """Records of files that no test changes are read, and what counts of their samples is worked out, once."""
+    from inferlens.analysis import samples
+    from inferlens.record import store
+
+    read = functools.cache(store.read_record)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lzma, "decompress", functools.cache(lzma.decompress))
+        patch.setattr(store, "read_record", lambda file: read(file.resolve()))
+        patch.setattr(store, "_measurements", functools.cache(store._measurements.__wrapped__))
+        patch.setattr(samples, "_steady_samples", functools.cache(samples._steady_samples.__wrapped__))
         yield
 
 

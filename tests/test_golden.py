@@ -24,6 +24,7 @@ import pytest
 import inferlens
 from tests.commands import inferlens as run
 
+pytestmark = pytest.mark.usefixtures("examples_read_once")
 ROOT = Path(__file__).parent.parent
 EXAMPLES, GOLDEN, OUTPUTS = ROOT / "examples", ROOT / "tests" / "golden", ROOT / "tests" / "golden" / "outputs"
 PACKED_FROM = 60_000  # bytes

@@ -19,6 +19,7 @@ from inferlens.views.trace import COMPARED, VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import SHARED
 
+pytestmark = pytest.mark.usefixtures("examples_read_once")
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
