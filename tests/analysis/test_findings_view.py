@@ -35,17 +35,7 @@ def results(tmp_path: Path) -> Path:
     return saved(tmp_path / "results", eager(), fused(), median=3e-3)
 
 
-def test_data_for_programs(results: Path) -> None:
-    done = inferlens("show", "results", "--view", "findings", "--format", "json", cwd=results.parent)
-    document = json.loads(done.stdout)
-    assert document["schema"] == "inferlens.findings/1"
-    assert [item["name"] for item in document["cases"]] == ["pytorch fp32", "onnxruntime:cpu fp32"]
-    first = next(item for item in document["cases"][0]["findings"] if item["rule"] == "batch-norm-not-folded")
-    assert list(first) == [
-        "rule", "about", "subject", "sentence", "evidence", "seconds", "whole", "untouched", "share", "advice",
-    ]  # fmt: skip
-    assert first["evidence"] == {"layers": 1, "seconds": pytest.approx(first["seconds"])}
-    assert 0 < first["seconds"] < first["whole"]
+def test_the_first_of_each_case_for_programs(results: Path) -> None:
     done = inferlens("show", "results", "--view", "findings", "--format", "csv", "--top", "1", cwd=results.parent)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["place"] for row in rows] == ["1", "1"]

@@ -242,15 +242,7 @@ def test_junit_outcomes():
     assert root.find(".//failure").attrib["message"] == "SLOWER: 10.0 to 11.0 ms, +10.0 ± 0.4 %"
 
 
-def test_json_has_all_of_it():
-    data = json.loads(render_comparison(EVERYTHING, "json"))
-    assert (data["schema"], data["exit_code"]) == ("inferlens.comparison/1", EVERYTHING.exit_code)
-    assert data["sentences"] == sentences(EVERYTHING)
-    first = EVERYTHING.cases[0]
-    fields = {field.encode_name for field in msgspec.structs.fields(type(first))}
-    assert [set(item) for item in data["cases"]] == [fields | {"name", "digest"}] * len(EVERYTHING.cases)
-    assert (data["cases"][0]["change"], data["cases"][0]["digest"]) == (first.change, first.case.digest)
-    assert data["differences"][0]["field"] == "torch"
+def test_json_has_names_as_they_are():
     assert json.loads(render_comparison(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY
 
 

@@ -80,31 +80,6 @@ def test_kernels_side_by_side_have_shares_of_their_sum():
     assert "GPU at work" not in drawn(broken), "how long it was busy is not known"
 
 
-def test_every_format_says_what_shares_are_of():
-    profiles = [eager_kernels(unknown=0.2), of_layers("tensorrt", (1, "conv1"), (3, None))]
-    (tree,) = profiled.data("modules", *profiles)["models"]
-    assert tree["level"] == "layer"
-    told = [(item["level"], item["share_of"], item["timed"], item["clock"]) for item in tree["columns"]]
-    assert told == [("kernel", "kernels", "GPU", "CUPTI"), ("layer", "run", "GPU", EVENTS)]
-    of_all, of_run = tree["columns"]
-    assert of_all["busy"]["typical"] == pytest.approx(3.7e-3)
-    call = of_all["reconciliation"]["untouched"]
-    assert of_all["reconciliation"]["whole"]["typical"] == pytest.approx(call)
-    assert of_all["reconciliation"]["profiled"] == pytest.approx(9.7e-3)
-    assert of_all["reconciliation"]["layers"]["share"] == pytest.approx(3.7e-3 / call)
-    assert of_run["busy"] is None
-    whole, *_, last = tree["rows"]
-    assert [cell["times"]["typical"] for cell in whole["cells"]] == pytest.approx([3.7e-3, call])
-    assert (last["kind"], last["cells"][0]) == ("outside layers", None)
-    assert last["cells"][1]["times"]["share"] == pytest.approx(2 / 6)
-    lines = profiled.lines("modules", *profiles)
-    for level, share_of, whole_time in (("kernel", "kernels", 3.7e-3), ("layer", "run", call)):
-        mine = [line for line in lines if line["level"] == level]
-        assert {line["share_of"] for line in mine} == {share_of}
-        assert sum(float(line["typical"]) for line in mine if line["depth"] == "1") == pytest.approx(whole_time)
-        assert sum(float(line["share"]) for line in mine if line["depth"] == "1") == pytest.approx(1)
-
-
 def levels(*profiles: Profile, level=None) -> list[str]:
     """The level of the profile of each column, and what its shares are of."""
     (group,) = group_profiles(loaded(*profiles))

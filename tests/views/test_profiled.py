@@ -140,10 +140,6 @@ def test_layers_by_time_or_in_order():
     assert names(sort="order") == [item.name for item in eager().layers.layers]
     assert names()[:2] == ["conv1", "bn1"]
     assert names(sort="order", top=1) == ["conv1"]
-    first, *_, last = data("layers", *ALL)["cases"]
-    assert first["reconciliation"]["untouched"] == pytest.approx(6.06e-3, rel=0.01)
-    assert first["reconciliation"]["outside"]["share"] == pytest.approx(0.0236, rel=0.01)
-    assert (last["status"], last["reason"], last["rows"]) == ("failed", "It <broke>.", [])
 
 
 def test_times_of_the_gpu_are_in_the_unit_of_kernels_and_waiting_is_said_first():
@@ -234,19 +230,13 @@ def test_what_is_not_known_of_kernels_is_said():
     assert re.search(r"; (49|50)\.?\d? % of it uses tensor cores, (49|50)\.?\d? % unknown\.", text)
 
 
-def test_programs_get_kernels_in_any_order_full_names_and_what_is_in_none():
+def test_programs_get_kernels_in_any_order():
     def rows(**options):
         return data("kernels", traced(), **options)["cases"][0]["rows"]
 
     assert [item["place"] for item in rows(sort="order", by="launch")] == list(range(1, 163))
     calls = [item["calls"] for item in rows(sort="calls")]
     assert calls == sorted(calls, reverse=True)
-    first, *found = lines("kernels", traced(), top=4)
-    assert {item["row"] for item in found} == {"name", "other kernels", "overlap", "idle", "whole"}
-    assert "engines_precompiled" in first["name"]
-    assert (first["grid"], first["tensor_cores"]) == ("1x16x512", "false")
-    (engine,) = data("kernels", traced(ENGINE))["cases"]
-    assert (engine["gpu"]["multiprocessors"], engine["account"]["launches"]) == (132, 25)
 
 
 # Modules

@@ -170,18 +170,6 @@ def test_what_is_not_known_is_said() -> None:
     assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))))
 
 
-def test_json_has_the_ceilings_and_why_there_are_no_floors() -> None:
-    found = profiled.data("roofline", *ALL, median=None)
-    assert found["schema"] == "inferlens.roofline/1"
-    by_name = {item["name"]: item for item in found["cases"]}
-    assert by_name["torch_compile:default fp32"]["reason"] == "Its work was not counted."
-    assert by_name["torchscript:trace fp32"]["reason"] == "It <broke>."
-    able = by_name["openvino fp32"]
-    assert able["ceilings"]["bandwidth"] == able["rate"] == 1e9
-    assert (able["precision"], able["counted"], able["uncovered"]) == ("fp32", "counted", {})
-    assert able["rows"][0]["distance"] == pytest.approx(2.0)
-
-
 def test_kernels_have_floors_as_well() -> None:
     """The same network at the level of kernels: names of the libraries, and nothing outside of them is known."""
     gemm = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x64_32x4_nn_align8>(Params)"
