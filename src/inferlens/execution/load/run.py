@@ -424,19 +424,21 @@ def run_processes(
     the traffic hangs and is killed. An interrupt kills all.
     """
 
-    def run_one(task: str, job: Any, kind: Any, number: int, log: Path | None = None) -> Outcome[Any]:
-        started = partial(pids.setdefault, number)
-        outcome = scheduler.launch(task, job, kind, timeout=math.inf, log=log, started=started)
+    def run_one(task: str, job: Any, kind: Any, number: int, **words: Any) -> Outcome[Any]:
+        outcome = scheduler.launch(task, job, kind, timeout=math.inf, started=partial(pids.setdefault, number), **words)
         if outcome.result.status != "ok" or number < 0:
             Path(drive.stop).touch()
         return outcome
 
     with ThreadPoolExecutor(len(serves)) as pool:
         try:
-            serving = [
-                pool.submit(run_one, "serve", job, tasks.ServeResult, number, Path(job.folder) / LOG)
+            serving = [  # the variable is for conversions that a library leaves to PyTorch
+                pool.submit(
+                    run_one, "serve", job, tasks.ServeResult, number, log=Path(job.folder) / LOG,
+                    variables={"OMP_NUM_THREADS": str(job.case.threads)},
+                )
                 for number, job in enumerate(serves)
-            ]
+            ]  # fmt: skip
             driven = run_one("drive", drive, LoadRecord, -1)
             hanging = wait(serving, PATIENCE).not_done
             end_processes(pids[serving.index(one)] for one in hanging)
