@@ -193,8 +193,7 @@ def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not() -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [(["a=1x2,1x3", "b=1x2,1x3,1x4"], "2 and 3 shapes"), (["a=1x2", "a=1x3"], "given twice")],
+    ("given", "message"), [(["a=1x2,1x3", "b=1x2,1x3,1x4"], "2 and 3 shapes"), (["a=1x2", "a=1x3"], "given twice")]
 )
 def test_shapes_that_do_not_belong_together_are_refused(given: list[str], message: str) -> None:
     refusal(message, Plan.from_words, {"model": "bert.onnx", "input": given})

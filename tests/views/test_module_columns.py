@@ -102,11 +102,7 @@ def levels(*profiles: Profile, level=None) -> list[str]:
         (None, [COMPILED], ["layer of kernels"]),
         (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
         ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
-        (
-            "kernel",
-            [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED],
-            ["kernel of kernels", "layer of kernels"],
-        ),
+        ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
         ("layer", [eager_kernels(), UNTRACED], []),
         ("kernel", [UNTRACED], ["kernel of kernels"]),
     ],
