@@ -23,7 +23,7 @@ from tests import commands
 from tests.analysis.crafted_profiles import ON_GPU, kernel, launched, layer, layered, unprofiled
 from tests.analysis.profiles import NASTY, eager, failed, fused, nasty, saved
 from tests.commands import inferlens
-from tests.views.samples import CPU_MACHINE, case, record
+from tests.views.samples import CPU_MACHINE, case, record, stored
 
 
 def shown(folder: Path, format: str = "markdown", width: int = 120, *, whole: bool = True) -> str:
@@ -67,8 +67,7 @@ def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most
 
 
 def test_where_there_are_records_alone_their_notes_are_named(tmp_path: Path) -> None:
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "record.json").write_bytes(encode(record(case())))
+    stored(tmp_path / "results", [record(case())])
     done = inferlens("show", "results", "--view", "findings", cwd=tmp_path)
     assert "There is no profile in results." in done.stderr
     assert "Try: inferlens profile MODEL, or of records: inferlens show results --view notes" in done.stderr

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.modules import module_table
 from inferlens.analysis.profile_table import (
     KernelTable,
     LayerTable,
@@ -148,15 +147,6 @@ def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
     assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)
 
 
-def test_a_row_for_each_name_or_each_launch():
-    by_name, by_launch = kernels_of(traced()), kernels_of(traced(), by="launch")
-    assert (len(by_name.rows), len(by_launch.rows)) == (14, 162)
-    (layout,) = [row for row in by_name.rows if "nchwToNhwcKernel" in row.name]
-    assert (layout.calls, len(layout.modules), layout.shapes) == (35, 19, 11)
-    assert layout.grid in {row.grid for row in by_launch.rows if row.name == layout.name}
-    assert all(row.shapes == 1 and len(row.modules) == 1 for row in by_launch.rows)
-
-
 def test_the_account_of_a_real_trace():
     account = kernels_of(traced(), unprofiled=[2e-3] * 20).reconciliation
     assert (account.calls, account.launches, account.attributed) == (162, 162, 1.0)
@@ -192,20 +182,6 @@ def test_profiles_of_another_level_say_so():
     assert "--level kernel" in kernel_table(eager())
     assert "--level layer" in layer_table(traced())
     assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
-
-
-def test_modules_from_kernels():
-    of = traced()
-    found = module_table([(of, profile_runs(of).with_kernel_shares())])
-    times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
-    rows = kernels_of(of, by="launch").rows
-    for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
-        own = [row for row in rows if row.modules[0] == module or row.modules[0].startswith(f"{module}.")]
-        assert times[module].typical == pytest.approx(sum(row.times.typical for row in own))
-    assert found.rows[0].cells[0].times.typical == pytest.approx(kernels_of(of).reconciliation.kernels.typical)
-    assert found.rows[0].cells[0].times.share == 1
-    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
-    assert found.rows[-1].cells[0].times.share == 0
 
 
 def test_how_much_is_of_no_known_module():

@@ -93,15 +93,6 @@ def test_of_all_kernels(model: str) -> None:
         assert not [floor.name for floor in known if floor.kernels == 1 and pointwise.match(floor.name) and floor.flops]
 
 
-def test_by_module_all_that_one_module_launched_is_its_own() -> None:
-    (profile,) = load_profiles([EXAMPLES / "kernels/vit_b_16/pytorch-fp16-b32-cuda"]).profiles
-    of = roofline(profile, by="module")
-    assert isinstance(of, Roofline)
-    (attention,) = rows(of, f"{LAYER}.self_attention")
-    assert attention.flops == 2 * TOKENS * WIDTH * 4 * WIDTH + 2 * 2 * 32 * 197 * 197 * WIDTH
-    assert (len(of.rows), of.unplaced) == (5 + 12 * 7, ())
-
-
 # In what a call is computed: shares of its time and of its multiply-adds, from profiles that are made by hand.
 
 INT8 = case("onnxruntime:cpu", precision="int8")

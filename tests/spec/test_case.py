@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlens.backends import BACKENDS
@@ -33,6 +33,7 @@ def test_whatever_differs_gives_another_folder(change: dict[str, object]) -> Non
     assert msgspec.structs.replace(CASE, **change).folder != CASE.folder
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=8), st.one_of(st.text(max_size=20), st.integers()), max_size=3), st.text())
 def test_a_folder_is_one_safe_name_whatever_the_options(options: dict[str, str | int], model: str) -> None:
     for folder in (msgspec.structs.replace(CASE, options=options).folder, safe_name(model)):

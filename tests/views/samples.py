@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from inferlens.record.record import (
     Phase,
     Record,
     Warning,
+    encode,
 )
 from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.views.records import records_document
@@ -199,6 +201,14 @@ def io_records() -> list[Record]:
 def sample_records() -> list[Record]:
     """A bit of everything: two machines, two batch sizes, right, wrong and failed cases."""
     return [*cpu_records(), *gpu_records((1, 8))]
+
+
+def stored(folder: Path, records: Iterable[Record]) -> Path:
+    """Write each record into a folder of its own and return the folder around them."""
+    for number, one in enumerate(records):
+        (folder / str(number)).mkdir(parents=True)
+        (folder / str(number) / "record.json").write_bytes(encode(one))
+    return folder
 
 
 def shown(records: Any, format: str = "table", reference: str | None = None, **terminal: Any) -> str:

@@ -11,12 +11,12 @@ import pytest
 
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
-from inferlens.record.record import Agreement, Memory, encode
+from inferlens.record.record import Agreement, Memory
 from inferlens.views.chart import Chart, pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.commands import inferlens
-from tests.views.samples import case, cpu_records, failure, gpu_records, io_records, record, series
+from tests.views.samples import case, cpu_records, failure, record, series, stored
 from tests.views.test_rows import open_race
 
 
@@ -38,12 +38,7 @@ def ways(count: int, **fields):
     ]
 
 
-def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
-    drawn = texts_of_chart(gpu_records((8,)))
-    start = "resnet18: LIKELY FASTEST · tensorrt fp16 · 0.465 ms · 5.23x pytorch fp32, "
-    assert any(text.startswith(start) for text in drawn)
-    assert any("resnet18 · input=8x3x224x224" in text for text in drawn)
-    assert "resnet18, fastest: tensorrt fp16 everywhere (probably)" in texts_of_chart(gpu_records())
+def test_the_title_is_the_answer_and_names_what_is_as_fast():
     turns = [(turn, series(0.01 * (1 + 1e-4 * turn), spread=0.01)) for turn in range(5)]
     near = [
         record(case(name), samples=samples, repeat=turn, repeats=5, id=f"{name}{turn}")
@@ -82,20 +77,7 @@ def test_the_title_says_that_accuracy_is_meaningless():
     assert "resnet18, fastest: openvino int8 (accuracy meaningless) everywhere" in texts_of_chart([*fast, *slow])
 
 
-def test_ways_of_passing_data_are_told_apart_above_the_bars():
-    drawn = texts_of_chart(io_records())
-    assert "resnet18, fastest: tensorrt:rtx everywhere" in drawn
-    assert "host io · FASTEST · tensorrt:rtx host io · 3.50 ms · 1.57x pytorch host io" in drawn
-    assert "resnet18: pytorch · 10.1 ms" in texts_of_chart([record()])
-
-
-def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():
-    drawn = texts_of_chart(cpu_records())
-    for text in (
-        "openvino fp32 (likely fastest)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
-        "unsupported", "median latency (ms), whiskers: 5th to 95th percentile", "throughput (items per second)",
-    ):  # fmt: skip
-        assert text in drawn
+def test_rates_alone_are_drawn():
     assert "throughput (items per second)" in texts_of_chart([record(median=None, rate=100.0)])
 
 
@@ -155,10 +137,7 @@ def boxes_of(node, across=0.0, down=0.0):
 
 @pytest.fixture
 def folder(tmp_path):
-    for index, item in enumerate(cpu_records()):
-        (tmp_path / "records" / str(index)).mkdir(parents=True)
-        (tmp_path / "records" / str(index) / "record.json").write_bytes(encode(item))
-    return tmp_path / "records"
+    return stored(tmp_path / "records", cpu_records())
 
 
 @pytest.mark.parametrize(

@@ -125,13 +125,11 @@ def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch: pytest
     assert "--depth" in raised.value.hint
 
 
-def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_names_as_they_are_and_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = build_graph(source(*(reads(f"t{i}", f"t{i + 1}", name=name) for i, name in enumerate((NASTY, HOSTILE[2])))))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     data = json.loads(render_graphs([graph], "json", title="small"))
-    assert data["schema"] == "inferlens.graph/1"
     assert [node["name"] for node in data["graphs"][0]["nodes"][:2]] == [NASTY, HOSTILE[2]]
-    assert data["graphs"][0]["edges"][0].keys() >= {"tail", "head", "tensors", "known"}
     with pytest.raises(MissingLibrary, match="pygraphviz") as raised:
         render_graphs([graph], "svg", title="small")
     assert raised.value.hint.endswith("[graphs]'")

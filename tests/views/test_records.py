@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record.record import Memory, Record, Warning, encode
+from inferlens.record.record import Memory, Record, Warning
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
 from inferlens.views.records import notes_document
@@ -33,6 +33,7 @@ from tests.views.samples import (
     record,
     sample_records,
     shown,
+    stored,
 )
 
 TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
@@ -255,9 +256,7 @@ def test_all_of_it_case_by_case_and_nothing() -> None:
 
 
 def test_notes_go_into_a_file(tmp_path: Path) -> None:
-    for place, item in enumerate(three()):
-        (tmp_path / str(place)).mkdir()
-        (tmp_path / str(place) / "record.json").write_bytes(encode(item))
+    stored(tmp_path, three())
     assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 

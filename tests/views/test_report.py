@@ -18,7 +18,7 @@ import pytest
 from inferlens.analysis.measures import case_numbers
 from inferlens.analysis.samples import CaseRuns
 from inferlens.errors import InferlensError
-from inferlens.record.record import decode, encode
+from inferlens.record.record import decode
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
@@ -43,19 +43,12 @@ from inferlens.views.table import Column, Document, Line, Report, Section, Table
 from inferlens.views.trace_documents import TIMELINE_BINS, load_traces, step_timeline, steps_chart, trace_differences
 from tests.commands import inferlens
 from tests.trace.samples import event, kernel, launch, step, text, training
-from tests.views.samples import case, cpu_records, gpu_records, in_turns, record
+from tests.views.samples import case, cpu_records, gpu_records, in_turns, record, stored
 from tests.views.test_records import SETS
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "h200"
 PROFILES = EXAMPLES / "profiles"
-
-
-def kept(folder: Path, records: list[Any]) -> Path:
-    for number, one in enumerate(records):
-        (folder / str(number)).mkdir(parents=True)
-        (folder / str(number) / "record.json").write_bytes(encode(one))
-    return folder
 
 
 def page_of(*paths: Path) -> str:
@@ -83,7 +76,7 @@ def test_everything_of_an_example_is_on_the_page(page: str) -> None:
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
-    found = load_inputs([kept(tmp_path, gpu_records((1, 8)))])
+    found = load_inputs([stored(tmp_path, gpu_records((1, 8)))])
     lines = records_chart(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
     colour = lines["layer"][0]["encoding"]["color"]["scale"]
     points = points_chart(found.rows, "error", THEMES["light"], found.colours)
@@ -95,7 +88,7 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
 
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
     records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
-    said = html.fragment(list(answer_section(load_inputs([kept(tmp_path, records)]))))
+    said = html.fragment(list(answer_section(load_inputs([stored(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
         *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
@@ -191,7 +184,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
 
 def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
     records = cpu_records()
-    page = html.fragment(list(how_it_was_measured(load_inputs([kept(tmp_path, records)]))))
+    page = html.fragment(list(how_it_was_measured(load_inputs([stored(tmp_path, records)]))))
     link = re.search(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     assert link
     lines = gzip.decompress(base64.b64decode(link[1])).splitlines()
@@ -200,7 +193,7 @@ def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
-    made = report(load_inputs([kept(tmp_path, SETS[name])]))
+    made = report(load_inputs([stored(tmp_path, SETS[name])]))
     page = html.render_report(made)
     assert re.findall(r"<(script|img)", page) == ["script"]
     text, pictures = render_markdown_report(made, "pictures")
@@ -211,7 +204,7 @@ def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     schema = pytest.importorskip("altair.vegalite.v6.schema.core", reason="its schema is not there").load_schema()
     drawn: list[dict[str, Any]] = []
     monkeypatch.setattr(converter(), "vegalite_to_svg", lambda chart: drawn.append(chart) or "<svg/>")
-    page_of(PROFILES, EXAMPLES / "traces" / "pytorch_bs1", kept(tmp_path, gpu_records((1, 8))))
+    page_of(PROFILES, EXAMPLES / "traces" / "pytorch_bs1", stored(tmp_path, gpu_records((1, 8))))
     assert len(drawn) > 8
     valid = jsonschema.validators.validator_for(schema)(schema)
     for chart in drawn:
@@ -220,7 +213,7 @@ def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
-    found = load_inputs([kept(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
+    found = load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
     said = html.fragment(list(answer_section(found)))
     index = said[: said.index("</table>")]
     assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
@@ -242,7 +235,7 @@ def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
 
 
 def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
-    folder = kept(tmp_path, cpu_records())
+    folder = stored(tmp_path, cpu_records())
     (folder / "broken").mkdir()
     (folder / "broken" / "record.json").write_text("{")
     assert "broken/record.json was left out" in html.fragment(list(how_it_was_measured(load_inputs([folder]))))
@@ -252,7 +245,7 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:
-    kept(tmp_path / "results", cpu_records()[:2])
+    stored(tmp_path / "results", cpu_records()[:2])
     assert inferlens("report", "results", "-o", "a.html", cwd=tmp_path).returncode == 0
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
@@ -300,7 +293,7 @@ def column(table: Any, place: int) -> list[str]:
 
 
 def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
-    section = comparison_section(load_inputs([kept(tmp_path / "r", gpu_records((1, 8)))]))
+    section = comparison_section(load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
     blocks = [item for item in section if isinstance(item, Table)]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
     tab, troubles = opened(browser, tmp_path, made)
@@ -402,7 +395,7 @@ WIDER = """[...document.querySelectorAll("figure")].filter(each => each.scrollWi
 
 def test_a_phone_shows_the_answer_and_whole_charts(browser: Any, tmp_path: Path, page: str) -> None:
     size = {"width": 390, "height": 844}
-    for item in (page, page_of(kept(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
+    for item in (page, page_of(stored(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
         tab, _ = opened(browser, tmp_path, item, viewport=size)
         latency = tab.locator("#answer .answer, #answer tbody td", has_text=re.compile(r"\d+ (ms|µs)|^\d\.\d+$")).first
         place = latency.bounding_box()
@@ -425,7 +418,7 @@ def test_a_wide_screen_has_charts_beside_each_other(browser: Any, tmp_path: Path
 
 
 def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) -> None:
-    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", cpu_records())))
+    tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", cpu_records())))
     folded = tab.locator("details:not(.columns):not([open])")
     assert folded.count() > 0
     assert tab.pdf().startswith(b"%PDF")
@@ -438,7 +431,7 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) 
 
 def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     long = case(model="\u202egnol" + "n" * 1_000, options={"name": "\u05d0" * 1_000})
-    tab, troubles = opened(browser, tmp_path, page_of(kept(tmp_path / "r", [*SETS["hostile"], record(long)])))
+    tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", [*SETS["hostile"], record(long)])))
     assert tab.locator("img").count() == 0
     assert "\u202e" not in tab.content()
     assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -15,13 +15,12 @@ import pytest
 import inferlens
 from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.analysis.tuning import load_tuning
-from inferlens.record.record import encode
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.rows import Row
 from tests.analysis.comparison_sides import ran, saved
 from tests.analysis.profiles import eager, fused
 from tests.views.profiled import loaded
-from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown
+from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown, stored
 from tests.views.test_quantization import made
 
 CPU = Records(cpu_records())
@@ -133,10 +132,8 @@ LONGEST = 300  # characters of a result in a line: three lines of a notebook
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One of each that the Python interface returns, from a hostile name or a recorded run."""
-    folder = tmp_path_factory.mktemp("results")
-    for name, median in (("a", 10e-3), ("b", 5e-3)):
-        (folder / name).mkdir()
-        (folder / name / "record.json").write_bytes(encode(record(case("<b>"), median=median, id=name)))
+    sides = [record(case("<b>"), median=median, id=name) for name, median in (("a", 10e-3), ("b", 5e-3))]
+    folder = stored(tmp_path_factory.mktemp("results"), sides)
     records, profiles = load_records(folder), loaded(eager(), fused())
     (trace,) = (EXAMPLES / "h200" / "traces" / "pytorch_bs1").glob("*.json*")
     opened = inferlens.load_trace(trace)
@@ -153,7 +150,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "layers": profiles[0].layers,
         "findings": inferlens.findings(profiles[0]),
         "finding": inferlens.findings(profiles[0])[0],
-        "comparison": inferlens.compare(folder / "a", folder / "b"),
+        "comparison": inferlens.compare(folder / "0", folder / "1"),
         "trace": opened,
         "overview": opened.overview(),
         "advice": opened.advice(),

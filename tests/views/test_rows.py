@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from inferlens.cli.commands import app
 from inferlens.errors import InferlensError
 from inferlens.record.machine import Energy, MachineLog, Marks
-from inferlens.record.record import IN_TURNS, Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record, encode
+from inferlens.record.record import IN_TURNS, Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record
 from inferlens.record.store import load_records
 from inferlens.spec.case import Budget, TensorSpec, with_batch
 from inferlens.spec.plan import words_of
@@ -42,6 +42,7 @@ from tests.views.samples import (
     record,
     series,
     shown,
+    stored,
 )
 
 
@@ -361,10 +362,7 @@ def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wron
 def test_samples_of_records_do_not_stay_in_memory(tmp_path):
     samples = tuple(0.001 + 1e-6 * (7 * place % 11) for place in range(2000))
     made = record(case(), samples=samples, budget=Budget(iterations=2000))
-    for number in range(200):
-        named = replace(made, id=f"{number}", case=case(batch=number))
-        (tmp_path / f"{number}").mkdir()
-        (tmp_path / f"{number}" / "record.json").write_bytes(encode(named))
+    stored(tmp_path, [replace(made, id=f"{number}", case=case(batch=number)) for number in range(200)])
     before = sys.getallocatedblocks()  # of which a number is one
     loaded = load_records(tmp_path).records
     assert len(rows(loaded, notes=False)) == 200

@@ -15,7 +15,7 @@ from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
 from tests.analysis.kernel_profiles import of_kernels
-from tests.analysis.profiles import eager, failed, fused, layer, nasty, profile, saved
+from tests.analysis.profiles import eager, failed, layer, nasty, profile, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
@@ -127,16 +127,6 @@ def test_kernels_have_a_row_for_each_stream(tmp_path: Path) -> None:
     assert [event["name"] for event in row] == ["gemm<128, 64>", "relu", "add"] * 2
     assert row[0]["args"]["grid"] == "8x1x1"
     assert row[1]["args"]["tensor cores"] is False
-
-
-def test_each_profile_is_a_process(tmp_path: Path) -> None:
-    layers = msgspec.structs.replace(network(), case=kernels().case, id="layers")
-    trace = traced(tmp_path, layers, kernels(), fused(), failed(case("openvino")))
-    processes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
-    assert [name.rpartition(" · ")[2] for name in processes] == ["layers", "layers", "kernels"]
-    assert "pytorch fp16" in processes[0]
-    about = {item["profile"]: item for item in trace["otherData"]["profiles"]}
-    assert about[fused().id]["without a time"] == 1
 
 
 def test_names_are_escaped_and_long_ones_shortened(tmp_path: Path) -> None:
