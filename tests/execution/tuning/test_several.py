@@ -11,7 +11,6 @@ from msgspec.structs import replace
 import inferlens
 from inferlens import InferlensError, Records, Tuning
 from inferlens.analysis.tuning import TuningReport
-from inferlens.execution import race as rounds
 from inferlens.execution.tuning import tune as running
 from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.record.store import TRIALS, load_records
@@ -115,10 +114,9 @@ def test_one_batch_lies_where_it_always_did(tmp_path: Path) -> None:
     assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"
 
 
-def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_rounds")
+def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    monkeypatch.setattr(rounds, "ROUND_WARMUP", 0.01)
-    monkeypatch.setattr(rounds, "ROUND_SERIES", 0.05)
     module, example = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.randn(2, 8)
     words = {"only": ("pytorch", "fp32", "fuse"), "output": tmp_path}
     found = inferlens.tune(module, example, **words)
