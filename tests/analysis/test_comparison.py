@@ -114,11 +114,6 @@ def test_cases_share_the_error():
     assert compared.cases[0].interval.high > alone.interval.high
 
 
-def test_one_process_each_is_undecided():
-    once, again = ran(processes=1), ran(seconds=17e-3, processes=1, run="new")
-    assert one(once, again).verdict == "UNDECIDED"
-
-
 @pytest.mark.parametrize(
     "samples",
     [(), (0.0,) * 50, (math.nan,) * 50, (math.inf,) * 50, (None,) * 50, (-1.0,) * 50, (5e-324,) * 50, (1e308,) * 50],

@@ -17,7 +17,6 @@ from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
 from tests.commands import inferlens
 from tests.views.samples import case, cpu_records, failure, record, series, stored
-from tests.views.test_rows import open_race
 
 
 def texts(drawn: str) -> list[str]:
@@ -46,35 +45,6 @@ def test_the_title_is_the_answer_and_names_what_is_as_fast():
         for name in ("pytorch", "openvino")
     ]
     assert "resnet18: FASTEST · pytorch · 10.0 ms · as fast: openvino 10.0 ms" in texts_of_chart(near)
-
-
-def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
-    speeds = {1: (5e-3, 12e-3), 8: (30e-3, 12e-3), 16: (60e-3, 20e-3)}
-    records = [
-        record(case(name, batch=batch), median=median)
-        for batch, medians in speeds.items()
-        for name, median in zip(("pytorch", "openvino"), medians, strict=True)
-    ]
-    assert "resnet18, fastest: openvino at batch 8 and batch 16, pytorch at batch 1" in texts_of_chart(records)
-
-
-def test_the_title_is_no_surer_than_the_answer():
-    """Of several batch sizes it says of which it is not sure."""
-    race = open_race()
-    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.3), ("openvino", 0.09))]
-    said = "resnet18, fastest: openvino everywhere (probably)"
-    assert said in texts_of_chart([*race, *other])
-    other = [record(case(name, batch=8), median=median) for name, median in (("pytorch", 0.08), ("openvino", 0.3))]
-    said = "resnet18, fastest: openvino at batch 1 (probably), pytorch at batch 8"
-    assert said in texts_of_chart([*race, *other])
-    assert any("LIKELY FASTEST · openvino" in text for text in texts_of_chart(race))
-
-
-def test_the_title_says_that_accuracy_is_meaningless():
-    noise = {"precision": "int8", "calibration": "random"}
-    fast = [record(case("openvino", batch=batch, **noise), facts={"quantized_share": 1.0}) for batch in (1, 8)]
-    slow = [record(case(batch=batch), median=0.1) for batch in (1, 8)]
-    assert "resnet18, fastest: openvino int8 (accuracy meaningless) everywhere" in texts_of_chart([*fast, *slow])
 
 
 def test_rates_alone_are_drawn():

@@ -212,15 +212,9 @@ def test_markdown_tables_stay_tables(compared):
 
 def test_annotations_of_github():
     lines = render_comparison(EVERYTHING, "github").splitlines()
-    found = [re.fullmatch(r"::(\w+) title=([^:,]*)::(.*)", line) for line in lines]
-    assert [item[1] for item in found] == ["notice", "error", "warning", "error"]
-    assert found[1][2] == "SLOWER%3A torchvision%3Aresnet18 pytorch fp32"
-    assert found[1][3] == "Median latency: 10.0 to 11.0 ms, +10.0 ± 0.4 %25."
-    assert found[2][2].startswith("UNDECIDED")
-    assert found[3][3] == "Candidate: crashed. Signal 11, that is 100 %25 dead."
-    assert (
-        github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
-    )
+    assert [line.split()[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
+    escaped = "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
+    assert github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == escaped
 
 
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)

@@ -64,14 +64,11 @@ def test_the_fastest_of_one_comparison_and_of_each() -> None:
         _ = several.fastest
     parts = several.comparisons
     assert sum(map(len, parts)) == len(several)
+    repeated = Records([*ran(), *ran(case(batch=8)), *ran(case("openvino"))])
+    assert [len(comparison) for comparison in repeated.comparisons] == [10, 5]
     assert len({part.fastest.id for part in parts}) == len(parts) == 3
     with pytest.raises(InferlensError, match="right outputs"):
         _ = Records(cpu_records()[-2:]).fastest
-
-
-def test_each_repeat_of_a_case_is_in_its_comparison() -> None:
-    records = Records([*ran(), *ran(case(batch=8)), *ran(case("openvino"))])
-    assert [len(comparison) for comparison in records.comparisons] == [10, 5]
 
 
 def test_runs_are_told_apart() -> None:
@@ -90,11 +87,7 @@ def test_frames_have_every_column_with_its_type() -> None:
     assert len(one) == len(other) == len(records.rows)
     assert one["median"].to_list() == [row.median for row in records.rows]
     assert one["median"].dtype == one["energy"].dtype == polars.Float64
-    assert (one["batch"].dtype, one["ranked"].dtype, one["threads"].dtype) == (
-        polars.Int64,
-        polars.Boolean,
-        polars.Int64,
-    )
+    assert (one["batch"].dtype, one["ranked"].dtype) == (polars.Int64, polars.Boolean)
     assert one["notes"].dtype == polars.List(polars.String)
     assert other["median"].dtype == other["energy"].dtype == "float64"
     assert isinstance(other, pandas.DataFrame)

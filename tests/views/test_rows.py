@@ -575,15 +575,6 @@ def test_what_was_measured_once_says_so_unless_it_is_far_apart():
     assert told(*measured_once(0.03)) == ["FASTEST  openvino  10.0 ms  3.00x pytorch"]
 
 
-def test_machines_and_batches_have_their_own_answers():
-    elsewhere = record(case("openvino"), samples=(0.01,) * 100, environment=Environment(cpu="AMD EPYC 9654"))
-    here = [record(case(batch=batch), samples=(0.02 * batch,) * 100) for batch in (1, 8)]
-    assert [answer.where for answer in answers(rows([*here, elsewhere]))] == [
-        "resnet18, Intel Xeon Platinum 8480C, batch 1", "resnet18, Intel Xeon Platinum 8480C, batch 8",
-        "resnet18, AMD EPYC 9654, batch 1",
-    ]  # fmt: skip
-
-
 def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
     records = [
         record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
@@ -605,17 +596,6 @@ def sized(length: int, median: float) -> Record:
     facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (1, length), "int64"),))
     inputs = () if length == 32 else facts.inputs  # the model's own length is one of them
     return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
-
-
-def test_answers_alone_say_the_precision_and_the_reference() -> None:
-    models = [f"torchvision:resnet{number}" for number in range(30)]
-    both = [(case(), 0.02), (case("openvino"), 0.01)]
-    made = [
-        record(replace(of, model=model), samples=(seconds,) * 100, id=f"{model} {of.backend}")
-        for model in models
-        for of, seconds in both
-    ]
-    assert "resnet0: likely fastest openvino fp32 10.0 ms, 2.00x pytorch fp32" in shown(made)
 
 
 def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them() -> None:
