@@ -87,7 +87,7 @@ def test_backends_says_what_is_missing_and_the_cure(bare: Path) -> None:
 
 
 def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare: Path, tmp_path: Path) -> None:
-    done = run(bare, "bench", "fake:demo", "--iterations", "50", "--quick", "--backend", "all", cwd=tmp_path)
+    done = run(bare, "bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
     for index, record in enumerate(sample_records()):  # of another machine

@@ -11,7 +11,7 @@ import pytest
 from inferlens.cli.files import report_text
 from inferlens.models.compiled import read_provenance
 from inferlens.record.builds import Build, BuildReport, LayerDifference
-from tests.commands import inferlens, started
+from tests.commands import inferlens
 
 ON_AMPERE = ("--backend", "tensorrt:rtx", "--compute-capability", "8.0,8.9")
 
@@ -31,7 +31,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph: Path) -> None:
-    done = started("export", "net.onnx", "--to", "net.engine", *ON_AMPERE, cwd=graph.parent)
+    done = inferlens("export", "net.onnx", "--to", "net.engine", *ON_AMPERE, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("net.engine: ")
     assert "built in " in done.stdout
