@@ -32,7 +32,7 @@ STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> TuningReport:
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
-    plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder / "results"), **words})
+    plan = Plan.from_words({"model": "fake:demo", "backend": "fake", "warmup": 2, "output": str(folder / "results"), **words})
     request = TuningRequest(plan=plan, objective=Objective.parse("latency"), budget=3600.0)
     (tuned,) = run_tune(request, search_selection(file, only=("fake:steady", "fp32", *only)), Observer())
     return tuned
@@ -105,7 +105,7 @@ def test_what_has_the_memory_alone_is_measured_alone(tmp_path: Path, monkeypatch
 
 
 ROOT = Path(__file__).parents[3]
-TUNE = ("tune", "fake:demo", "--only", "fake:steady,fp32,knob_b")
+TUNE = ("tune", "fake:demo", "--backend", "fake", "--only", "fake:steady,fp32,knob_b")
 
 
 def left_by(folder: Path, where: str, *moments: object) -> list[dict[str, Any]]:
