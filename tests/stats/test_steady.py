@@ -108,13 +108,11 @@ def test_ordinary_samples_raise_no_doubt(spread):
 
 
 @pytest.mark.parametrize(("code", "samples"), [
-    ("few-samples", normal(1, 19)),
     ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
     ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
     ("drifting", 1 + 0.2 * AT + noise(2)),
     ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
     ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
-    ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
     ("quantised", np.round(100 * (1 + noise(7))) / 100),
     ("quantised", [1.0] * 100),
 ])  # fmt: skip
@@ -131,7 +129,6 @@ def test_each_doubt_is_raised(code, samples):
     ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
     ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
     ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
-    ("two-modes", 1 + 0.003 * (np.random.default_rng(5).random(300) < 0.4) + noise(5) / 100),
     ("quantised", np.round(1000 * (1 + noise(7)))),
     ("quantised", [*normal(1, 100), *normal(1, 20)]),
 ])  # fmt: skip

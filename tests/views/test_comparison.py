@@ -131,7 +131,6 @@ def test_what_changed_is_the_users_code_where_that_is_the_model():
 
 def test_the_answer_counts_and_says_how_much_at_most():
     assert comparison_answer(compare(ran(), ran(run="new"))) == "None slower, 1 the same within 2 %."
-    assert comparison_answer(compare([broken()], [broken(run="new")])) == "Nothing could be compared."
     slow = [*ran(seconds=11e-3, run="new"), *ran(case("openvino"), 12e-3, run="new")]
     assert comparison_answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
 
@@ -304,8 +303,7 @@ def test_hostile_names_are_inert() -> None:
     of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
     made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
-    page = html.render_report(made)
-    assert re.findall(r"<(script|img|b )", page) == ["script"]
+    assert re.findall(r"<(script|img|b )", html.render_report(made)) == ["script"]
     text, pictures = render_markdown_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 

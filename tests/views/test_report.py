@@ -200,6 +200,11 @@ def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
+def first_values(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a chart with its first numbers only, as the schema is slow and does not look into them."""
+    return part | {"values": part["values"][:2]} if "values" in part else part
+
+
 def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = pytest.importorskip("altair.vegalite.v6.schema.core", reason="its schema is not there").load_schema()
     drawn: list[dict[str, Any]] = []
@@ -209,7 +214,7 @@ def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     valid = jsonschema.validators.validator_for(schema)(schema)
     for chart in drawn:
         del chart["config"]  # a part of which is Vega's
-        assert valid.is_valid(json.loads(json.dumps(chart)))
+        assert valid.is_valid(json.loads(json.dumps(chart), object_hook=first_values))
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
