@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from inferlens import load_records
+from inferlens.analysis.samples import latencies
 from inferlens.execution.protocol import as_json, from_json
 from inferlens.record.files import write_whole
-from inferlens.record.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
+from inferlens.record.record import Agreement, Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
 from inferlens.record.store import Store
 from inferlens.spec.case import Budget, Case
 from tests.refusals import refusal
@@ -137,12 +137,9 @@ def test_records_keep_to_the_published_schema() -> None:
 
 
 def test_numbers_that_are_not_finite_stay_readable() -> None:
-    from inferlens.analysis.samples import latencies
-    from inferlens.record.record import Agreement, Measurement
-
     odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))
-    record = decode(encode(msgspec.structs.replace(RECORD, measurements=(odd,))))
+    record = decode(encode(replace(RECORD, measurements=(odd,))))
     assert record.measurements[0].samples == (0.01, None, None)
     assert (*latencies(record).samples,) == (0.01,)
-    wrong = msgspec.structs.replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
+    wrong = replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
     assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)

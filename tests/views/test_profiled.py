@@ -232,10 +232,6 @@ def test_a_tree_has_the_backends_side_by_side():
     assert "layer2 has the largest share: 64.1 % with openvino." in text
     assert "torchscript:trace fp32 has no layers: It <broke>." in text
     assert row(text, "call") == ["6.06", "100", "%"] * 3
-    (model,) = data("modules", *ALL, fused="split")["models"]
-    assert model["rule"] == "split"
-    (conv1,) = [item for item in model["rows"] if item["path"] == "conv1"]
-    assert conv1["cells"][1]["times"]["share"] == pytest.approx(0.167, rel=0.01)
 
 
 def test_a_module_that_was_fused_into_another_says_into_which():

@@ -186,8 +186,6 @@ def test_kernels_have_floors_as_well() -> None:
     wide = widely(of_kernels)
     assert "cutlass_80_tensorop" in wide
     assert "cutlass::Kernel2" not in wide
-    rows = profiled.lines("roofline", of_kernels)
-    assert [item["row"] for item in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
     assert row(drawn(of_kernels, by="module"), "head")[0] == "2,000"
 
 

@@ -16,7 +16,7 @@ from inferlens.views.renderers import render, terminal
 from inferlens.views.renderers.terminal import EIGHTHS, bar, with_bars
 from inferlens.views.table import Column, Document, Line, Table
 from tests.commands import inferlens
-from tests.views.samples import case, cpu_records, failure, gpu_records, record
+from tests.views.samples import case, cpu_records, failure, gpu_records, record, stored
 
 COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
 TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])
@@ -164,6 +164,6 @@ def test_a_number_is_read_as_it_was_written():
 
 
 def test_show_draws_bars(tmp_path):
-    inferlens("bench", "fake:demo", "--iterations", "20", "-b", "fake", cwd=tmp_path)
+    stored(tmp_path / "results", cpu_records())
     done = inferlens("show", "results", "--bars", cwd=tmp_path)
     assert BAR.search(done.stdout)
