@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ os.environ.pop("COLUMNS", None)
 
 if TYPE_CHECKING:
     from inferlens.backends.base import Capabilities
+    from inferlens.record.record import Record
     from tests.backends.torch_tensorrt.partitions import Made
 
 
@@ -46,14 +48,20 @@ def operators_translated_once() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def examples_read_once() -> Iterator[None]:
-    """Records of files that no test changes are read, and what counts of their samples is worked out, once."""
+    """Records of this checkout's files are read, and what counts of their samples is worked out, once."""
     from inferlens.analysis import samples
     from inferlens.record import store
 
-    read = functools.cache(store.read_record)
+    read, root = store.read_record, Path(__file__).resolve().parents[1]
+    kept = functools.cache(read)
+
+    def read_once(file: Path) -> Record:
+        path = file.resolve()
+        return kept(path) if path.is_relative_to(root) else read(file)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lzma, "decompress", functools.cache(lzma.decompress))
-        patch.setattr(store, "read_record", lambda file: read(file.resolve()))
+        patch.setattr(store, "read_record", read_once)
         patch.setattr(store, "_measurements", functools.cache(store._measurements.__wrapped__))
         patch.setattr(samples, "_steady_samples", functools.cache(samples._steady_samples.__wrapped__))
         yield

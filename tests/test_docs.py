@@ -308,6 +308,7 @@ def test_pictures_of_the_readme_are_small() -> None:
     assert (DOCS / "pictures" / "page.png").stat().st_size < 300_000
 
 
+@pytest.mark.usefixtures("examples_read_once")
 def test_tables_are_made_from_the_records() -> None:
     tables = runpy.run_path(str(DOCS / "tables.py"))
     for path in tables["PAGES"]:

@@ -32,7 +32,9 @@ STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> TuningReport:
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
-    plan = Plan.from_words({"model": "fake:demo", "backend": "fake", "warmup": 2, "output": str(folder / "results"), **words})
+    plan = Plan.from_words(
+        {"model": "fake:demo", "backend": "fake", "warmup": 2, "output": str(folder / "results"), **words}
+    )
     request = TuningRequest(plan=plan, objective=Objective.parse("latency"), budget=3600.0)
     (tuned,) = run_tune(request, search_selection(file, only=("fake:steady", "fp32", *only)), Observer())
     return tuned
