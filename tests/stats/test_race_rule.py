@@ -77,12 +77,6 @@ def test_cases_that_never_met_are_compared_through_the_one_that_both_met():
     assert (unmet.ratio, unmet.replicated) == (pytest.approx(4 / 8.05, rel=0.01), False)
 
 
-def test_cases_that_were_measured_once_are_decided_if_they_are_far_apart():
-    assert state(RaceData({"a": alone(1.0), "b": alone(4.0)})).decided
-    found = state(RaceData({"a": alone(1.0), "b": alone(1.3)}))
-    assert (found.leader, found.open, 0.5 < found.chance < 0.95) == ("a", ("b",), True)
-
-
 def test_without_a_process_there_is_no_state_and_a_single_case_wins():
     assert RaceData({}).state([], threshold=0.02) is None
     found = state(RaceData({"a": alone(1.0)}))

@@ -471,16 +471,6 @@ def test_all_that_may_be_faster_are_named():
     assert "To decide between the first two: inferlens ab resnet18 " in answer.lines[1]
 
 
-def test_of_several_batch_sizes_each_answer_is_a_line_with_the_reference_and_what_is_open_has_its_command():
-    of = {"pytorch": 30e-3, "openvino": 16e-3, "onnxruntime": 16.2e-3}
-    text = shown([*rounds(3, of, spread=0.08), *rounds(3, of, spread=0.08, seed=3, batch=32)])
-    said = [line for line in text.splitlines() if line.startswith("batch ")]
-    assert len(said) == 2
-    assert all("x pytorch" in line and len(line) <= 100 for line in said)
-    assert "To decide batch " in text
-    assert "inferlens ab resnet18 " in text
-
-
 def test_a_median_that_the_rate_contradicts_is_unsteady():
     text = shown([record(case("openvino"), median=0.8e-3, rate=111.0), record(case(), rate=99.0)])
     assert [line.split()[1] for line in text.splitlines() if line.rstrip().endswith("unsteady")] == ["openvino"]
