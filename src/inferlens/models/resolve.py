@@ -292,7 +292,7 @@ def _with_inputs(model_info: ModelInfo, opened: OpenedModel, plan: Plan) -> Mode
 def with_layers(model_info: ModelInfo) -> ModelInfo:
     """Return the information on a library's model with ``convolutional``, without allocating its weights."""
     source, _, name = model_info.spec.partition(":")
-    if BY_PREFIX[source].vouched:
+    if BY_PREFIX[source].vouched and model_info.format == "module":
         with suppress(Exception):  # without the library, the field keeps its default
             import torch
 
