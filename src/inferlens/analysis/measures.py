@@ -221,10 +221,6 @@ def _energy(runs: CaseRuns) -> float | None:
     return sum(joules) / len(joules) if joules else None
 
 
-def _build(runs: CaseRuns) -> float | None:
-    return max((seconds for record in runs.ran if (seconds := build_seconds(record)) is not None), default=None)
-
-
 _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "latency": lambda runs: latency.median if (latency := estimate(runs.processes)) else runs.latency("median"),
     "latency.p95": partial(CaseRuns.latency, name="p95"),
@@ -232,7 +228,9 @@ _MEASURES: Mapping[str, Callable[[CaseRuns], float | None]] = {
     "throughput": _throughput,
     "energy": _energy,
     "memory": lambda runs: host_peak(runs) if runs.first.case.device == "cpu" else device_peak(runs),
-    "build": _build,
+    "build": lambda runs: max(
+        (time for record in runs.ran if (time := build_seconds(record)) is not None), default=None
+    ),
     "error": lambda runs: getattr(runs.worst_agreement, "rel_l2", None),
     "accuracy-drop": lambda runs: getattr(score_accuracy(accuracy_of(runs)), "drop", None),
 }

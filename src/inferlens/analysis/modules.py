@@ -26,6 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.profile_table import Runs, RunTimes
+from inferlens.analysis.samples import group_by
 from inferlens.record.profile import Profile, Work
 from inferlens.stats.samples import Array
 
@@ -206,9 +207,7 @@ def module_table(
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
     """Yield the whole, the modules below it, and what belongs to none."""
-    children: dict[Path, list[Path]] = {}
-    for path in filter(None, paths):
-        children.setdefault(path[:-1], []).append(path)
+    children = group_by(filter(None, paths), lambda path: path[:-1])
     descendants = Counter(prefix for path in paths for prefix in _prefixes(path) if prefix != path)
 
     def rows_below(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from inferlens.analysis.samples import steady_samples
+from inferlens.analysis.samples import group_by, steady_samples
 from inferlens.errors import check_choice
 from inferlens.record.profile import Kernel, Kernels, Layer, Level, Profile, Tensor
 from inferlens.record.record import Record
@@ -505,12 +505,9 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
     """Return distinct short names: different kernels with the same short name get a number."""
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        groups.setdefault(short_name(name), []).append(name)
     return {
         name: f"{short} #{number}" if len(group) > 1 else short
-        for short, group in groups.items()
+        for short, group in group_by(dict.fromkeys(names), short_name).items()
         for number, name in enumerate(group, 1)
     }
 

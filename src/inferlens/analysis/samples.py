@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +27,8 @@ from inferlens.record.record import CUT_SHORT, IN_TURNS, Agreement, Metric, Reco
 from inferlens.stats.samples import Array, Summary, geometric_mean, summarise
 from inferlens.stats.steady import steady
 
+T = TypeVar("T")
+K = TypeVar("K")
 PAUSE = 0.03  # seconds more than usual between calls of different turns: a turn begins with calls that are no samples
 LEAST_TURNS, FAST = 3, 1 / 3  # turns of a process, and the share of its samples that its median is of
 
@@ -229,17 +232,22 @@ def case_and_machine(record: Record) -> tuple[str, str]:
     return case.digest, machine_name(record.environment)
 
 
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Return the items of each key, in their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """Return the last run of each case on each machine, at the place of the case's first record.
 
     A run that was cut short does not hide an earlier complete one, unless more of its processes ran. A run of
     throughput alone does not hide one with latencies. Records of one run that share a case are its processes.
     """
-    records_by_case: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        records_by_case.setdefault(case_and_machine(record), []).append(record)
     results = []
-    for case_records in records_by_case.values():
+    for case_records in group_by(records, case_and_machine).values():
         runs = [CaseRuns(tuple(run)) for run in split_runs(case_records)]
         runs.sort(key=lambda run: run.records[-1].created, reverse=True)
         with_latency = [run for run in runs if run.first.budget.mode != "throughput"]
@@ -253,7 +261,5 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
 
 def split_runs(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each run in order of time, the oldest run first; a record without a run is its own."""
-    runs: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record.created):
-        runs.setdefault(record.run or record.id, []).append(record)
-    return list(runs.values())
+    in_order = sorted(records, key=lambda record: record.created)
+    return list(group_by(in_order, lambda record: record.run or record.id).values())

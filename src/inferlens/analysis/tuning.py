@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import AccuracyScore, accuracy_of, measure_value, score_accuracy
 from inferlens.analysis.race import FinalsAim, RaceAnswer, race
-from inferlens.analysis.samples import CaseRuns
+from inferlens.analysis.samples import CaseRuns, group_by
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.display import Struct
 from inferlens.record.files import decode_json, files_under, plain_or_packed, read_unpacked, write_whole
@@ -208,9 +208,7 @@ def _outcome(candidate: Candidate, tuning: TuningReport, answer_id: str) -> str:
 
 
 def _group_by_case(records: Sequence[Record]) -> dict[str, CaseRuns]:
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(record.case.digest, []).append(record)
+    groups = group_by(records, lambda record: record.case.digest)
     return {digest: CaseRuns(tuple(group)) for digest, group in groups.items()}
 
 

@@ -155,7 +155,8 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Call
     than, sure = _speedup_text(best, rows, names)
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ONLY_WAY
     line = AnswerLine(where=where, head=head, winner=winner, speedup=than, interval=sure)
-    named = {row.id: f"{names[row.id]} {figure(row)}" + output_loss(row) for row in rows}
+    lost = {row.id: f" {row.outputs}" for row in rows if row.outputs in OUTPUT_WORDS.values()}
+    named = {row.id: f"{names[row.id]} {figure(row)}" + lost.get(row.id, "") for row in rows}
     if best.standing == "likeliest":
         rivals = [row for row in rows if row.standing == "open"]
         chance = f"{chance_text(best.chance)}{'' if best.rounds else ', measured once'}"
@@ -178,11 +179,6 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Call
         interval = f" ({ratio_range(following.behind_low, following.behind_high)})" if has_interval else ""
         return replace(line, rival=f"{ratio(following.behind)} {names[following.id]}{interval}")
     return line
-
-
-def output_loss(row: Row) -> str:
-    """Return what the outputs of a row lost, in words; empty if nothing is known to be lost."""
-    return f" {row.outputs}" if row.outputs in OUTPUT_WORDS.values() else ""
 
 
 def _speedup_text(best: Row, rows: Sequence[Row], names: dict[str, str]) -> tuple[str, str]:

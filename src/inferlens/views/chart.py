@@ -430,10 +430,13 @@ def scatter_panel(
     order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
     points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
     ticks = {"format": across.format, "tickCount": 6, "labelOverlap": True}
-    x, y = (
-        field(f"{axis.key}:Q", title=_axis_title(axis, ends[axis.key]), axis=look, scale=_scale(ends[axis.key]))
-        for axis, look in ((across, ticks), (up, _axis(up, ends[up.key])))
-    )
+    channels = []
+    for axis, form in ((across, ticks), (up, _axis(up, ends[up.key]))):
+        low, high, log = ends[axis.key]
+        heading = f"{axis.title[:-1]}, log scale)" if log and axis.title.endswith(")") else axis.title
+        scale = {"type": "log" if log else "linear", "domain": (low, high), "nice": False}
+        channels.append(field(f"{axis.key}:Q", title=heading, axis=form, scale=scale))
+    x, y = channels
     base = {"x": x, "y": y, "detail": [field("colour:N"), field("precision:N")]}  # by which a page hides them
     point, text = {**base, "tooltip": fields(*tooltip), **_point_channels(values, theme, colours)}, field("label:N")
     step = "step-after" if across.less else "step-before"
@@ -452,14 +455,6 @@ def scatter_panel(
             look: Part = {"align": side, "dy": -17, "baseline": "middle", "fontWeight": "bold" if bold else "normal"}
             layers.append(marks("text", {**base, "text": text}, where=some, **look))
     return overlay(layers, points, width=size[0], height=size[1])
-
-
-def _axis_title(axis: PanelAxis, ends: Ends) -> str:
-    return f"{axis.title[:-1]}, log scale)" if ends[2] and axis.title.endswith(")") else axis.title
-
-
-def _scale(ends: Ends) -> dict[str, Any]:
-    return {"type": "log" if ends[2] else "linear", "domain": ends[:2], "nice": False}
 
 
 def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:

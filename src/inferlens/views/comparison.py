@@ -32,6 +32,7 @@ from inferlens.analysis.comparison import (
     match_cases,
     side_notes,
 )
+from inferlens.analysis.samples import group_by
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.record.display import fields_by_key
 from inferlens.record.record import Record
@@ -130,15 +131,12 @@ def comparison_document(compared: RecordComparison, top: int | None = None) -> D
         blocks=lambda: [comparison_table(compared, top or TOP), *comparison_notes(compared), *next_steps(compared)],
         data=lambda: _comparison_data(compared),
         rows=lambda: map(_comparison_row, case_lines(compared)),
-        fields=_FIELDS,
         title="Comparison – Inferlens",
     )
 
 
 def case_lines(compared: RecordComparison) -> list[CaseLine]:
-    models: dict[str, list[CaseComparison]] = {}
-    for case in compared.cases:
-        models.setdefault(case.case.model, []).append(case)
+    models = group_by(compared.cases, lambda case: case.case.model)
     return [
         _line(compared, compared_case, name, several=len(models) > 1)
         for cases in models.values()
@@ -358,17 +356,16 @@ def _comparison_data(compared: RecordComparison) -> dict[str, object]:
     return {"schema": COMPARISON_SCHEMA, **about, **fields_by_key(compared), "cases": cases}
 
 
-_SIDE_FIELDS = ("state", "median", "processes", "samples")
-_FIELDS = ("model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio",
-           *(f"{side}_{name}" for side in ("base", "candidate") for name in _SIDE_FIELDS))  # fmt: skip
-
-
 def _comparison_row(line: CaseLine) -> dict[str, object]:
     """Return a case in seconds or calls per second, changes as shares."""
     case = line.compared_case
-    values = (case.case.model, line.name, case.verdict, case.reason, case.change, *ends(case.change_interval))
-    sides = (getattr(side, name) for side in (case.base, case.candidate) for name in _SIDE_FIELDS)
-    return dict(zip(_FIELDS, (*values, case.ratio, *sides), strict=True))
+    low, high = ends(case.change_interval)
+    sides, keys = {"base": case.base, "candidate": case.candidate}, ("state", "median", "processes", "samples")
+    return {
+        "model": case.case.model, "case": line.name, "verdict": case.verdict, "reason": case.reason,
+        "change": case.change, "change_low": low, "change_high": high, "ratio": case.ratio,
+        **{f"{name}_{key}": getattr(side, key) for name, side in sides.items() for key in keys},
+    }  # fmt: skip
 
 
 def sentences(compared: RecordComparison) -> list[str]:

@@ -395,10 +395,10 @@ def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None
     columns = [column for value in crosstab.values for column in _columns(crosstab, value)]
     columns.append(Column("", "", "", partial(_few_samples, crosstab), 6, numeric=False, fold=True))
     single = len(group_rows(crosstab.rows, "comparison")) == 1
-    lines = [
-        Line.from_row(line.name, columns, line, style="bold green" * (single and _fastest(line)))
-        for line in crosstab.lines[:most]
-    ]
+    lines = []
+    for line in crosstab.lines[:most]:
+        fastest = any(cell.row.fastest for cell in line.cells.values())
+        lines.append(Line.from_row(line.name, columns, line, style="bold green" * (single and fastest)))
     left = len(crosstab.lines) - len(lines)
     notes = [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
     few = [row for row in crosstab.rows if FEW in doubts(row)]
@@ -463,10 +463,6 @@ def _time(cell: CrossCell | None) -> str:
 def _few_samples(crosstab: CrossTable, line: CrossLine) -> str:
     values = [crosstab.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
     return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
-
-
-def _fastest(line: CrossLine) -> bool:
-    return any(cell.row.fastest for cell in line.cells.values())
 
 
 def _caveats(crosstab: CrossTable, *, answered: bool = False) -> list[str]:

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.notes import LEVELS, OUTCOME_LEVELS, Note
-from inferlens.analysis.samples import split_runs
+from inferlens.analysis.samples import group_by, split_runs
 from inferlens.record.display import fields_by_key
 from inferlens.record.record import AGREEMENT, Record
 from inferlens.spec.case import bare, short_name
@@ -120,13 +120,17 @@ def records_document(
     Args:
         where: the folders that they lie in, for the commands to go on with.
         top: rows of each comparison that a screen shows; ``None``: as many as fit.
-        every_run: whether each run is shown, in tables of its own, the oldest first.
+        all_runs: whether each run is shown, in tables of its own, the oldest first.
         into: the ``--output`` of the run, for commands that measure more; empty for the usual one.
     """
     where = shlex.join(filter(None, [where] if isinstance(where, str) else where))
     shown, lacking = _rows_by_run(records, reference) if all_runs else (rows(records, reference, notes=False), [])
     if into:
-        shown = [_add_output(row, f" --output {shlex.quote(into)}") for row in shown]
+        words = f" --output {shlex.quote(into)}"
+        hints = [row.hint + words * (row.standing == "likeliest") for row in shown]
+        shown = [
+            structs.replace(row, profile=row.profile + words, hint=hint) for row, hint in zip(shown, hints, strict=True)
+        ]
     many = not all_runs and top is None
     runs = {} if all_runs else runs_by_row(records)
 
@@ -158,12 +162,6 @@ def records_document(
         title=f"{shown[0].model} – Inferlens",
         tries=None if all_runs else tries,
     )
-
-
-def _add_output(row: Row, words: str) -> Row:
-    """Add words to the commands of a row."""
-    hint = row.hint + words if row.standing == "likeliest" else row.hint
-    return structs.replace(row, profile=row.profile + words, hint=hint)
 
 
 def check_columns(columns: str | None) -> None:
@@ -318,10 +316,8 @@ def _library(row: Row) -> str:
 
 def _failures(rows: Sequence[Row]) -> str:
     """Return how many of some rows did not run or are wrong, and why; empty if none."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        if not row.ok or row.agrees is False:
-            groups.setdefault(row.outputs if row.ok else row.status, []).append(row)
+    failures = (row for row in rows if not row.ok or row.agrees is False)
+    groups = group_by(failures, lambda row: row.outputs if row.ok else row.status)
     parts = []
     for word, item in groups.items():
         noise = any(note.code == "random-calibration" for row in item for note in row.notes)
@@ -672,10 +668,8 @@ def _note_lines(note: Note, first: str) -> list[Line]:
 
 def _group_notes(shown: Sequence[Row]) -> list[tuple[Note, str]]:
     """Return notes with the names of their cases, by level and number of cases."""
-    groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
-    for row, name in zip(shown, _distinct_names(shown), strict=True):
-        for note in row.notes:
-            groups.setdefault((note.level, note.code, _BLANK.sub("", note.message)), []).append((note, name))
+    pairs = ((note, name) for row, name in zip(shown, _distinct_names(shown), strict=True) for note in row.notes)
+    groups = group_by(pairs, lambda pair: (pair[0].level, pair[0].code, _BLANK.sub("", pair[0].message)))
     order, merged = list(LEVELS), []
     for group in sorted(groups.values(), key=len, reverse=True):
         first, names = group[0][0], list(dict.fromkeys(name for _, name in group))

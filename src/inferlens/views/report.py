@@ -10,7 +10,7 @@ import gzip
 import itertools
 import shlex
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.load import as_record, load_folders, load_loads, load_tests
-from inferlens.analysis.samples import CaseRuns, device_name, latest
+from inferlens.analysis.samples import CaseRuns, device_name, group_by, latest
 from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
@@ -531,16 +531,13 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
         blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
         parts = [item.result for item in answers if isinstance(item.result, Partition)]
         if any(len(part.segments) > 1 for part in parts):
-            panels = [(name, _segment_boxes(part)) for name, part in zip(_case_labels(answers), parts, strict=True)]
+            shared, labels = distinguish_cases([item.case for item in answers])
+            names = labels if len(answers) > 1 else [" ".join(shared)]
+            panels = list(zip(names, map(_segment_boxes, parts), strict=True))
             drawn = partial(boxes_svg, "what runs in TensorRT and what in PyTorch", panels)
             blocks.insert(1, Picture(f"partition-{number}", PARTITION_CAPTION, drawn, _segment_values(panels)))
         title = f"Torch-TensorRT's partition · {plain(model)}"
         yield Section(f"partitions-{number}", title, blocks, folded=bool(inputs.profiles.profiles))
-
-
-def _case_labels(answers: Sequence[PartitionResult]) -> list[str]:
-    shared, labels = distinguish_cases([item.case for item in answers])
-    return labels if len(answers) > 1 else [" ".join(shared)]
 
 
 def _segment_boxes(part: Partition) -> list[Box]:
@@ -583,15 +580,11 @@ LARGE = "The graph of its layers is too large for this page; 'inferlens graph' d
 MAX_DEPTH = 100  # modules are unfolded wholly, and folded on the page
 
 
-def time_section(inputs: ReportInputs) -> Iterator[Block]:
+def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     """Yield findings, modules, and each case's own sections."""
-    if inputs.profiles.profiles:
-        yield from _profile_sections(inputs)
-    yield from partition_sections(inputs)
-
-
-def _profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     loaded, room = inputs.profiles, MOST_GRAPHS
+    if not loaded.profiles:
+        return
     blocks_of_findings = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
     yield Section("findings", "Findings of each case", blocks_of_findings, folded=len(inputs.case_findings) > MAX_OPEN)
     grouped = group_profiles(loaded)
@@ -662,9 +655,7 @@ def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
 
 def _repeat_commands(records: Sequence[Record]) -> Iterator[str]:
     """Yield the command that repeats the measurement of each model and machine."""
-    models: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        models.setdefault((record.case.model, machine_name(record.environment)), []).append(record)
+    models = group_by(records, lambda record: (record.case.model, machine_name(record.environment)))
     commands = dict.fromkeys(_repeat_command(model) for model in models.values())
     yield from list(commands)[:MOST_REPEATED]
 
@@ -691,10 +682,7 @@ def _repeat_command(records: Sequence[Record]) -> str:
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:
-    machines: dict[str, list[Record]] = {}
-    for record in records:
-        machines.setdefault(machine_name(record.environment), []).append(record)
-    for name, item in machines.items():
+    for name, item in group_by(records, lambda record: machine_name(record.environment)).items():
         yield _environment_table(name, item)
 
 
@@ -749,12 +737,12 @@ def tuning_section(inputs: ReportInputs) -> Iterator[Block]:
             yield Section(f"tried-{number}", candidates.title, [candidates], folded=True)
 
 
-SECTIONS: dict[str, tuple[str, Callable[[ReportInputs], Iterator[Block]]]] = {
+SECTIONS: dict[str, tuple[str, Callable[[ReportInputs], Iterable[Block]]]] = {
     "answer": ("Answer", answer_section),
     "comparison": ("Comparison", comparison_section),
     "tuning": ("Tuning", tuning_section),
     "load": ("Under load", lambda inputs: load_section(inputs.loads, inputs.colours)),
-    "time": ("Where the time goes", time_section),
+    "time": ("Where the time goes", lambda inputs: [*profile_sections(inputs), *partition_sections(inputs)]),
     "traces": ("Traces", traces_section),
     "how": ("How it was measured", how_it_was_measured),
 }

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 from msgspec import field
@@ -19,7 +20,7 @@ from inferlens.analysis.interference import MachineLoad
 from inferlens.analysis.measures import bound_by, build_seconds, case_numbers, device_peak, host_peak
 from inferlens.analysis.notes import Note, case_notes, small_quantized_share, sort_notes
 from inferlens.analysis.race import FinalsAim, Race, race
-from inferlens.analysis.samples import CaseRuns, device_name, latest
+from inferlens.analysis.samples import CaseRuns, device_name, group_by, latest
 from inferlens.record.display import Struct
 from inferlens.record.record import IN_TURNS, Record, card_name, machine_name
 from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with_batch
@@ -245,10 +246,7 @@ def runs_by_row(records: Sequence[Record]) -> dict[RowKey, CaseRuns]:
 
 def group_rows(rows: Sequence[Row], key: str) -> list[list[Row]]:
     """Group rows by ``table`` or ``comparison`` in order."""
-    groups: dict[object, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(getattr(row, key), []).append(row)
-    return list(groups.values())
+    return list(group_by(rows, attrgetter(key)).values())
 
 
 def varying_sizes(rows: Iterable[Row]) -> list[str]:
@@ -301,7 +299,8 @@ def rows(
         row = comparison[0]
         return models.index(row.model), tables.index(row.table), [size or 0 for size in row.dimensions.values()]
 
-    check_reference(reference, named)
+    if reference and named and not any(matches_words(row, reference) for row in named):
+        raise unknown(reference, [row.label for row in named])
     result: list[Row] = []
     for comparison in sorted(group_rows(named, "comparison"), key=order):  # in turn: statistics of samples are cached
         measured = [replace(row, **case_numbers(runs[row.id, row.machine], row.batch)) for row in comparison]
@@ -440,12 +439,6 @@ def _range(spec: TensorSpec) -> str:
 
 # The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's
 # number of threads. A device without one takes another device's. Words may select another row.
-
-
-def check_reference(reference: str | None, rows: Sequence[Row]) -> None:
-    """Raise InferlensError if ``reference`` matches no row."""
-    if reference and rows and not any(matches_words(row, reference) for row in rows):
-        raise unknown(reference, [row.label for row in rows])
 
 
 def rank_rows(

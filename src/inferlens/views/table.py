@@ -288,12 +288,11 @@ class Picture:
 
     def numbers(self) -> Download | None:
         """Return the values as CSV with six digits, if any."""
-        rows = [{name: _six_digits(value) for name, value in row.items()} for row in self.values]
+        rows = [
+            {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in row.items()}
+            for row in self.values
+        ]
         return Download(f"{self.name}.csv", self.caption, "text/csv", csv_text(rows).encode()) if any(rows) else None
-
-
-def _six_digits(value: Any) -> Any:
-    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 @dataclass(frozen=True)

@@ -633,7 +633,8 @@ def compare_view(before: Analysis, after: Analysis, view: str, selection: Select
     table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top, style=_style)
     where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
     subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
-    sentences, look = [f"{subject}: {_sum(data)}"], ("In the order of a step?", "--view timeline")
+    total = _times(*(sum(data.columns[key]) for key in ("before", "after")))
+    sentences, look = [f"{subject}: {total} a step"], ("In the order of a step?", "--view timeline")
     if not len(data):
         sentences, look = [f"Neither has {view}."], ("Which operators changed?", "--view operators")
     elif _shared(view, before, after, data):
@@ -713,11 +714,6 @@ def _compare_events(before: Analysis, after: Analysis, selection: Selection) -> 
     label, top = kernel_label(data, selection.top), selection.top
     table = TraceTable("execution", "", "event", _EVENT_COLUMNS, data, label, top=top, style=_style)
     return TraceView("one step of each, side by side", [sentences], [table], ("Added up?", "--view kernels"))
-
-
-def _sum(data: Columns) -> str:
-    first, second = (sum(data.columns[key]) for key in ("before", "after"))
-    return f"{_times(first, second)} a step"
 
 
 def _states(data: Columns) -> str:

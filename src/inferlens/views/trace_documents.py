@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from inferlens.analysis.evidence import Finding
 from inferlens.analysis.profile_table import short_name
+from inferlens.analysis.samples import group_by
 from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import distributed
@@ -432,7 +433,8 @@ def step_timeline(analysis: Analysis, name: str) -> Picture | None:
 def _threads(trace: Trace, begin: int, end: int) -> Iterator[tuple[str, list[Box]]]:
     """Yield the busiest threads of the host with nested operators and calls."""
     rows = np.concatenate([trace.scopes.row, trace.calls.row])
-    rows = _inside(trace, rows[~trace.starting(rows, *PREFIXES)], begin, end)
+    rows = rows[~trace.starting(rows, *PREFIXES)]
+    rows = rows[(trace.ends(rows) > begin) & (trace.begin[rows] < end)]  # a host that is ahead launches before it
     threads, thread_index = np.unique(trace.thread[rows], return_inverse=True)
     took = np.bincount(thread_index, trace.duration[rows], len(threads))
     for thread in np.argsort(-took)[:THREADS].tolist():
@@ -467,12 +469,6 @@ def _streams(analysis: Analysis, begin: int, end: int) -> Iterator[tuple[str, li
         device, stream = streams[:, which].tolist()
         boxes = _event_boxes(trace, gpu.row[here], np.zeros(len(here), np.int64), parts[here], begin, end)
         yield f"GPU {device} · stream {stream}", boxes
-
-
-def _inside(trace: Trace, rows: Ints, begin: int, end: int) -> Ints:
-    """Return the events that overlap the step. A host that is ahead launches before it."""
-    inside: Ints = rows[(trace.ends(rows) > begin) & (trace.begin[rows] < end)]
-    return inside
 
 
 def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64], begin: int, end: int) -> list[Box]:
@@ -543,9 +539,7 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
 
 def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
     """Compare each trace with the first one whose name ends in the same number, such as a batch size."""
-    alike: dict[str, list[ReportTrace]] = {}
-    for trace in traces:
-        alike.setdefault("".join(re.findall(r"\d+$", trace.name)), []).append(trace)
+    alike = group_by(traces, lambda trace: "".join(re.findall(r"\d+$", trace.name)))
     for group in alike.values() if len(alike) < len(traces) else [traces]:
         for item in group[1:]:
             base = group[0]

@@ -281,7 +281,8 @@ def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], final
     if not facts or not tuned.best:
         return []
     reference = next((row for row in finals if row.is_reference), None)
-    usual = next((item.case for item in facts if reference and _is_default(item, reference.precision)), None)
+    defaults = [item.case for item in facts if item.candidate.final and not item.candidate.settings]
+    usual = next((case for case in defaults if reference and case.precision == reference.precision), None)
     if usual in (None, tuned.best):
         default_won = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
         tried = any(item.candidate.settings for item in facts)
@@ -295,11 +296,6 @@ def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], final
         return []
     interval = f" ({ratio_range(row.speedup_low, row.speedup_high)})" if row.speedup_low else ""
     return [f"Against {plain(usual.way)}, the best of inferlens bench: {ratio(row.speedup)}{interval}."]
-
-
-def _is_default(facts: CandidateFacts, precision: str) -> bool:
-    """Return whether a finalist has default settings in this precision."""
-    return facts.candidate.final and not facts.candidate.settings and facts.case.precision == precision
 
 
 def tuning_sentences(tuned: TuningReport) -> list[str]:
@@ -338,12 +334,13 @@ def search_sentence(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str
 
 
 def _settings_sentence(about: str, effects: Sequence[Effect]) -> list[str]:
-    item = [
-        f"{plain(_setting_text(effect.setting))} {_effect_text(effect)}"
-        + (f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else "")
-        for effect in effects
-    ]
-    return [f"{about}: {'; '.join(item)}."] if item else []
+    texts = []
+    for effect in effects:
+        factor = f"{ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
+        times = "not known" if effect.speedup is None else factor
+        build = f", build {effect.build:+,.0f} s" if effect.build and abs(effect.build) >= LONGER else ""
+        texts.append(f"{plain(_setting_text(effect.setting))} {times}{build}")
+    return [f"{about}: {'; '.join(texts)}."] if texts else []
 
 
 def _advice_text(advice: Advice) -> str:
@@ -355,12 +352,6 @@ def _advice_text(advice: Advice) -> str:
 def _has_effect(effect: Effect) -> bool:
     """Return whether the interval excludes 1."""
     return effect.low is not None and effect.high is not None and not effect.low <= 1 <= effect.high
-
-
-def _effect_text(effect: Effect) -> str:
-    if effect.speedup is None:
-        return "not known"
-    return f"{ratio(effect.speedup)} ({ratio_range(effect.low, effect.high)})"
 
 
 def _interval(candidate: Candidate) -> str:

@@ -11,6 +11,7 @@ import msgspec
 from inferlens.analysis.evidence import NEGLIGIBLE, Finding
 from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
 from inferlens.analysis.interference import mean_load, record_load
+from inferlens.analysis.samples import group_by
 from inferlens.record.profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles
@@ -220,10 +221,8 @@ def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[li
     def order(entry: tuple[Finding, int]) -> tuple[bool, bool, float]:
         return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
 
-    rules: dict[str, list[tuple[Finding, int]]] = {}
-    for place, case_findings in enumerate(findings):
-        for finding in case_findings:
-            rules.setdefault(finding.code, []).append((finding, place))
+    pairs = ((finding, place) for place, case_findings in enumerate(findings) for finding in case_findings)
+    rules = group_by(pairs, lambda pair: pair[0].code)
     return sorted((sorted(entries, key=order) for entries in rules.values()), key=lambda entries: order(entries[0]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from inferlens.analysis.modules import module_path
@@ -86,10 +87,6 @@ def _layers(row: KernelRow) -> str:
     return _name_or_number(() if row.layers == row.modules else row.layers, "layer")
 
 
-def _operators(names: Sequence[str]) -> str:
-    return _name_or_number(names, "operator")
-
-
 def _name_or_number(names: Sequence[str], noun: str) -> str:
     return plural(len(names), noun) if len(names) > 1 else text("".join(names))
 
@@ -139,7 +136,15 @@ COLUMNS = {
         Column("shared_memory", "shared", "KiB", kibibytes, keep=16, wide=True),
         Column("place", "#", keep=17, wide=True),
         Column("", "layer", write=_layers, keep=14, numeric=False, max_width=24, wide=True),
-        Column("operators", "operator", write=_operators, keep=13, numeric=False, max_width=24, wide=True),
+        Column(
+            "operators",
+            "operator",
+            write=partial(_name_or_number, noun="operator"),
+            keep=13,
+            numeric=False,
+            max_width=24,
+            wide=True,
+        ),
         Column("modules", "module", write=module_names, keep=4, numeric=False, max_width=26),
     ),
 }

@@ -27,6 +27,7 @@ from inferlens.analysis.profile_table import (
     reconciliation,
     waits_for_host,
 )
+from inferlens.analysis.samples import group_by
 from inferlens.errors import check_choice
 from inferlens.record.profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
@@ -484,10 +485,7 @@ def answer(table: ModuleTable, names: Sequence[str], whole: str = "") -> str:
 
 def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
     """Return the largest module of a column and its share, below modules that hold most of the time."""
-    children: dict[Path, list[ModuleRow]] = {}
-    for row in table.rows:
-        if row.kind == "module":
-            children.setdefault(row.path[:-1], []).append(row)
+    children = group_by((row for row in table.rows if row.kind == "module"), lambda row: row.path[:-1])
     path: Path = ()
     others: list[ModuleRow] = []
     while inner := sorted(children.get(path, []), key=lambda row: -_share(row, place)):

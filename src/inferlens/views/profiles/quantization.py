@@ -17,10 +17,6 @@ NAMED = 2  # layers in a sentence
 LEAST = 3  # layers in the table on a screen
 
 
-def _exact(value: float | None) -> str:
-    return "–" if value is None else f"{value:.5f}"
-
-
 FIELDS = ("layer", "operators", "multiply-adds", "error")  # of CSV
 LAYERS = (
     Column("kinds", "operators", write=lambda kinds: ", ".join(kinds), numeric=False, keep=2),
@@ -80,9 +76,11 @@ def _attempts_table(quantization: Quantization, name: str, most: int | None) -> 
         size = units.byte_count(quantization.size) if attempt == best and quantization.path else ""
         outputs = sorted(enumerate(attempt.outputs), key=lambda pair: -pair[1].rel_l2)[:most]
         for row, (place, output_error) in enumerate(sorted(outputs, key=lambda pair: pair[0])):
-            worth = (_percent(attempt.top1), _accuracy(attempt, attempt.accuracy), _drop(attempt))
+            top1 = "" if attempt.top1 is None else units.percent(attempt.top1)
+            worth = (top1, _accuracy(attempt, attempt.accuracy), _drop(attempt))
             first = (share(attempt.share), *worth, size) if row == 0 else ("",) * 5
-            cells = (first[0], units.error_size(output_error.rel_l2), _exact(output_error.cosine), *first[1:])
+            cosine = units.ABSENT if output_error.cosine is None else f"{output_error.cosine:.5f}"
+            cells = (first[0], units.error_size(output_error.rel_l2), cosine, *first[1:])
             lines.append(Line(label if len(attempt.outputs) == 1 else f"{label}, output {place}", cells))
     noise = quantization.case.calibration == "random"
     data = "noise: accuracy meaningless" if noise else quantization.case.calibration
@@ -99,10 +97,6 @@ def _accuracy(attempt: QuantizedFile, value: float | None) -> str:
 def _drop(attempt: QuantizedFile) -> str:
     low, high = attempt.accuracy_drop_low, attempt.accuracy_drop_high
     return "" if attempt.accuracy_drop is None else units.drop(attempt.accuracy_drop, low, high)
-
-
-def _percent(value: float | None) -> str:
-    return "" if value is None else units.percent(value)
 
 
 def _layers(quantization: Quantization, rows: int) -> Table:
