@@ -123,7 +123,8 @@ def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
         "profile-kernel.json",
         "profile-layer.json",
     ]
-    assert inferlens.load_profiles([tmp_path]).profiles == list(made)
+    loaded = inferlens.load_profiles([tmp_path]).profiles
+    assert sorted(loaded, key=lambda one: one.level, reverse=True) == list(made)  # both may be of one millisecond
 
 
 # The ceilings of devices: measured once for a machine and kept; they never fail a profile.
