@@ -649,12 +649,14 @@ def comparison_report(
         note = [f"Without charts: {error}"]
     sides = list(zip(("base", "candidate"), names, (base, candidate), strict=True))
     whole = replace(comparison_table(compared, len(compared.cases)), title="", about="")
+    numbers = comparison_document(compared).csv().encode()
+    download = Download("compare.csv", "every number of the comparison", "text/csv", numbers)
     sections = [
         Section("answer", "Answer", list(_answer_blocks(compared))),
         Section("changes", "Changes", [*(note or _changes_blocks(compared)), whole]),
         Section("samples", "Samples", [] if note else list(_sample_pictures(compared, base, candidate))),
         Section("differences", "What else differs", _difference_blocks(compared)),
-        Section("how", "How it was measured", [_side_section(*side) for side in sides] + [_csv_download(compared)]),
+        Section("how", "How it was measured", [*(_side_section(*side) for side in sides), download]),
     ]
     models = {case.case.model for case in compared.cases}
     model = f"{models.pop().rpartition(':')[2]}: " if len(models) == 1 else ""
@@ -711,8 +713,3 @@ def _cases_with(compared: RecordComparison, difference: Difference) -> str:
 def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
     blocks = [*environments(records), pack_records(records, side, MOST_PACKED // 2)]
     return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
-
-
-def _csv_download(compared: RecordComparison) -> Download:
-    numbers = comparison_document(compared).csv().encode()
-    return Download("compare.csv", "every number of the comparison", "text/csv", numbers)

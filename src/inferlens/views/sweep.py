@@ -17,7 +17,7 @@ from inferlens.units import ABSENT, percent, ratio, ratio_range
 from inferlens.views.picture import PALETTE, Theme, draw_chart, field, marks, overlay, title, vega_document
 from inferlens.views.records import COLUMNS, headline, row_fields, row_values
 from inferlens.views.rows import Row, rows
-from inferlens.views.table import Column, Document, Line, Table, plain
+from inferlens.views.table import Document, Line, Table, plain
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.tune import StudiedValue, Study
@@ -94,7 +94,9 @@ def _value_row(value: StudiedValue, row: Row) -> Row:
 
 def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:
     request = study.request
-    columns = [_study_column(column) for column in COLUMNS if column.title in STUDY_COLUMNS]
+    columns = [replace(column, wide=False) for column in COLUMNS if column.title in STUDY_COLUMNS]
+    place = next(place for place, column in enumerate(columns) if column.title == "speed-up")
+    columns[place] = replace(columns[place], title="vs default", write=_speedup_text)
     best, load = _fastest_value(study), mean_load(row.machine_load for row in shown)
     lines = []
     for value, row in zip(study.values, shown, strict=True):
@@ -119,12 +121,6 @@ def _use_sentence(study: Study, where: str) -> str:
 
 def _value_name(value: StudiedValue) -> str:
     return plain(f"{value.text} (default)" if value.is_default and value.value is not None else value.text)
-
-
-def _study_column(column: Column) -> Column:
-    if column.title == "speed-up":
-        return replace(column, title="vs default", write=_speedup_text)
-    return replace(column, wide=False)
 
 
 def _speedup_text(row: Row) -> str:

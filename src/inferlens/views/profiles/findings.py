@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.evidence import NEGLIGIBLE, Finding
+from inferlens.analysis.evidence import NEGLIGIBLE, Finding, Subject
 from inferlens.analysis.findings import evidence_of, findings, gain, importance, missing_evidence
 from inferlens.analysis.interference import mean_load, record_load
 from inferlens.analysis.samples import group_by
@@ -39,15 +39,6 @@ class CaseFindings:
     findings: tuple[Finding, ...] = ()
     unchecked: tuple[str, ...] = ()
     reason: str = ""
-
-    @property
-    def time_findings(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.about == "time")
-
-    @property
-    def doubts(self) -> tuple[Finding, ...]:
-        """Return the findings on how far profiles can be trusted."""
-        return tuple(finding for finding in self.findings if finding.about == "trust")
 
 
 def judge_cases(loaded: LoadedProfiles, rows: Sequence[Row] = ()) -> list[CaseFindings]:
@@ -148,7 +139,7 @@ def _top_findings(
         return
     head, names = distinguish([case.case for case in cases])
     head = head if len(names) > 1 else f"{head} · {names[0]}"
-    rules = _by_rule([case.time_findings for case in cases], leading)
+    rules = _by_rule(cases, "time", leading)
     labels = {case.case.profile.case.label for case in cases}
     answer = _standing(cases[rules[0][0][1]].case, names[rules[0][0][1]], measured, labels) if rules else ""
     lines -= 3 + len(wrap(answer, WIDTH)) if answer and not brief else 0
@@ -212,8 +203,8 @@ def _standing(case: ProfiledCase, name: str, rows: Sequence[Row], labels: Set[st
     return f"Finding 1 is of {name}: {than} ({duration(best.median)})."
 
 
-def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[list[tuple[Finding, int]]]:
-    """Group the findings of several cases by rule, each with its case's index.
+def _by_rule(cases: Sequence[CaseFindings], about: Subject, leading: int = 0) -> list[list[tuple[Finding, int]]]:
+    """Group the findings about ``time`` or ``trust`` of several cases by rule, each with its case's index.
 
     The first ``leading`` cases come first, then the largest effects; small effects come last.
     """
@@ -221,8 +212,8 @@ def _by_rule(findings: Sequence[Sequence[Finding]], leading: int = 0) -> list[li
     def order(entry: tuple[Finding, int]) -> tuple[bool, bool, float]:
         return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
 
-    pairs = ((finding, place) for place, case_findings in enumerate(findings) for finding in case_findings)
-    rules = group_by(pairs, lambda pair: pair[0].code)
+    pairs = ((finding, place) for place, case in enumerate(cases) for finding in case.findings)
+    rules = group_by((pair for pair in pairs if pair[0].about == about), lambda pair: pair[0].code)
     return sorted((sorted(entries, key=order) for entries in rules.values()), key=lambda entries: order(entries[0]))
 
 
@@ -236,7 +227,7 @@ def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: st
 
 
 def _doubts(cases: Sequence[CaseFindings], names: Sequence[str]) -> list[str]:
-    rules = _by_rule([case.doubts for case in cases])
+    rules = _by_rule(cases, "trust")
     firsts = [(entries[0][0], _where(entries, names)) for entries in rules]
     return [f"{first.sentence.removesuffix('.')}{where}. {first.hint}" for first, where in firsts]
 

@@ -177,15 +177,12 @@ def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
     profiles = [case.profile for case in cases]
     clock = " or ".join(dict.fromkeys(str(profile.timed) for profile in profiles))
     text = f"{clock[:1].upper()}{clock[1:]} time of {parts}"
-    text += ", gaps included" * any(map(_includes_waiting, profiles))
+    # Times of layers between GPU events include waiting for the host.
+    on_gpu = [profile for profile in profiles if profile.level == "layer" and profile.timed == "GPU"]
+    text += ", gaps included" * (not all(map(kernels_alone, on_gpu)))
     if not all(case.unprofiled for case in cases):
         return f"{text} in a profiled call"
     return text if all(map(kernels_alone, profiles)) else f"{text}, scaled to a call without profiling"
-
-
-def _includes_waiting(profile: Profile) -> bool:
-    """Return whether layer times lie between GPU events and so include waiting for the host."""
-    return profile.level == "layer" and profile.timed == "GPU" and not kernels_alone(profile)
 
 
 def precision_lines(cases: Sequence[ProfiledCase]) -> list[str]:

@@ -34,18 +34,13 @@ _COMMAND = re.compile(r"^([A-Z][^:?]*[:?] +)?inferlens[ .]\w+")
 
 
 def render_html(document: Document) -> str:
-    return _render_page(document.title, document.blocks())
+    return page(document.title, f"{_head(document.title)}<main>{fragment(document.blocks(), _ROWS)}</main>")
 
 
 def render_report(report: Report) -> str:
     """Return the page of a report with links to its sections."""
     links = "".join(f'<a href="#{section.name}">{_escape(section.title)}</a>' for section in report.sections)
-    return _render_page(report.title, report.sections, links)
-
-
-def _render_page(title: str, blocks: Sequence[Block], links: str = "") -> str:
-    body = f"{_head(title, links)}<main>{fragment(blocks, _ROWS)}</main>"
-    return page(title, body)
+    return page(report.title, f"{_head(report.title, links)}<main>{fragment(report.sections, _ROWS)}</main>")
 
 
 def _head(title: str, links: str = "") -> str:
