@@ -244,15 +244,11 @@ class CrossTable:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Return the effect of each value, and of the fastest way at each value."""
-        return [*filter(None, map(self._value_sentence, self._compared_values)), *self._way_sentences()]
-
-    @property
-    def _compared_values(self) -> list[Any]:
-        """Return the values with a sentence; of numbers the last."""
-        if self.axis == "machine" or not self.same_model:
-            return []
-        return self.values[-1:] if all(isinstance(value, int) for value in self.values[1:]) else self.values[1:]
+        """Return the effect of each value, or of numbers that of the last, and of the fastest way at each value."""
+        numeric = all(isinstance(value, int) for value in self.values[1:])
+        compared = self.values[-1:] if numeric else self.values[1:]
+        compared = [] if self.axis == "machine" or not self.same_model else compared
+        return [*filter(None, map(self._value_sentence, compared)), *self._way_sentences()]
 
     def _value_sentence(self, value: Any) -> str:
         """Return ``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
