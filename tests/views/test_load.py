@@ -223,6 +223,19 @@ def test_without_answers_there_is_nothing_to_draw() -> None:
         load_chart(load_rows([load_record(capacity=None)]))
 
 
+def test_ways_that_met_in_no_round_have_no_sure_winner() -> None:
+    first = [record for record in load_race() if not record.round]
+    assert "LIKELY FASTEST  openvino" in shown(first)
+    assert "What could change it: pytorch may serve more: set a longer --budget." in shown(first)
+    assert "FASTEST  openvino" in shown(first[:1]).splitlines()[2]
+
+
+def test_other_programs_that_slowed_a_rival_are_mentioned() -> None:
+    *rest, last = load_race()
+    busy = structs.replace(last, runs=tuple(structs.replace(run, others=1.2) for run in last.runs))
+    assert "What could change it: other programs used 1.2 CPUs" in shown([*rest, busy])
+
+
 def test_a_way_whose_search_ended_early_may_still_be_the_fastest() -> None:
     *sure, last = load_race()
     cut_short = shown([*sure, structs.replace(last, above=None)])
