@@ -111,16 +111,15 @@ def test_a_live_module_is_measured_with_the_right_answers(cluster: Cluster, tmp_
     assert load_records(tmp_path).records == [record]
 
 
-PLAN = ("fake:demo", "-b", "fake:steady", "--batch", "1,2,3,4", "--option", "fake.latency=4,5")
+PLAN = ("fake:demo", "-b", "fake:steady", "--batch", "1,2,3,4", "--option", "fake.latency=4,5,6")
 QUICK = ("--quick", "--mode", "latency", "--device", "cpu", "--iterations", "10", "--warmup", "1", "--format", "json")
 
 
-@pytest.mark.usefixtures("without_torch")
 def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_no_more(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Each case is there once, with its own times, and with the answers that it has where nothing was killed."""
-    words, cases = ("bench", *PLAN, *QUICK), 8
+    words, cases = ("bench", *PLAN, *QUICK), 12
     on_ray, output = (*words, "--ray", cluster.address), tmp_path / "on-ray"
 
     def kill_driver(process: subprocess.Popen[str]) -> bool:
