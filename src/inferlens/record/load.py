@@ -97,6 +97,7 @@ def _number(name: str, text: str) -> int:
 
 
 SCHEMA = "inferlens.load/1"
+CLOSE_ENOUGH = 1.02  # a search that had the time ends with two rates whose ratio is smaller
 LimitedBy = Literal["", "gpu", "cpu", "host", "instances", "batching", "call", "queue"]
 
 
@@ -219,9 +220,9 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
         return (self.case.digest, str([getattr(self, name) for name in names]), str(versions))
 
     @property
-    def highest(self) -> float:
-        """The rate below which the capacity lies: infinite if the search ended before a rate did not keep the limit."""
-        return self.above or math.inf
+    def cut_short(self) -> bool:
+        """True if the time ended before the capacity was known to a few percent."""
+        return bool(self.capacity) and (self.above or math.inf) > (self.capacity or 0.0) * CLOSE_ENOUGH
 
     @property
     def run(self) -> LoadRun | None:

@@ -78,6 +78,11 @@ class LoadRow:
         lost = [record.above for record in self.records if record.above]
         return (min(kept), max(lost)) if kept and lost else None
 
+    @property
+    def highest(self) -> float:
+        """The lowest rate that a round did not keep; infinite if there is none."""
+        return min(record.above or math.inf for record in self.records)
+
     @cached_property
     def run(self) -> LoadRun:
         """The run at the capacity of the last round, or the fastest that keeps the limit, or the first if any."""
@@ -234,8 +239,8 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     best = next(row for row in ranked if row.first.case.digest == race.leader)
     others = [row for row in ranked if row is not best]
     most = best.capacity or 0.0
-    # In one round alone the ways are measured minutes apart; and a search may have been cut short.
-    unsure = [row for row in others if len(best.records) == 1 or row.records[-1].highest > most * (1 + THRESHOLD)]
+    # In one round alone the ways are measured minutes apart; and all searches of a way may have been cut short.
+    unsure = [row for row in others if len(best.records) == 1 or row.highest > most * (1 + THRESHOLD)]
     if race.is_fastest(LEVEL, len(best.records)) and not unsure:
         head = "FASTEST"
     else:
@@ -256,7 +261,7 @@ def open_question(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[
     reason = ""
     if open_rows:
         reason = f"{open_rows[0].name} may serve more: set a longer --budget."
-    elif record.capacity and record.highest > record.capacity * (1 + THRESHOLD):
+    elif all(one.cut_short for one in best.records):
         reason = f"the time ended before the search for the rate of {best.name}: set a longer --budget."
     elif others >= OTHERS_BUSY:
         reason = f"other programs used {digits(others, 2)} CPUs: measure on a quieter machine."

@@ -373,7 +373,8 @@ class Measurer:
         facts = ModelFacts(name=way.groups[0].model.name)
         record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
         record = structs.replace(record, service=before.service, capacity=before.capacity) if before else record
-        saved = next((one for one in self.earlier if one.key == record.key and one.status == "ok"), None)
+        same = (one for one in self.earlier if one.key == record.key and one.status == "ok")
+        saved = next((one for one in same if not one.cut_short), None)
         if saved is None:
             if refusal := next((one.refusal for one in way.groups if one.refusal), None):
                 record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
