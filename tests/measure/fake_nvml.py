@@ -59,14 +59,11 @@ class FakeNvml:
 
     def _functions(self) -> dict[str, Callable[..., Any]]:
         return {
-            "nvmlInit": lambda: self._open(1),
-            "nvmlShutdown": lambda: self._open(-1),
+            "nvmlInit": lambda: self._open(1), "nvmlShutdown": lambda: self._open(-1),
             "nvmlDeviceGetCount": lambda: len(self.devices),
             "nvmlDeviceGetHandleByIndex": lambda index: self.devices[index],
-            "nvmlDeviceGetUUID": lambda device: device.uuid,
-            "nvmlDeviceGetName": lambda device: device.name,
-            "nvmlDeviceGetMigMode": self._mig,
-            "nvmlDeviceGetTotalEnergyConsumption": lambda device: device.millijoules,
+            "nvmlDeviceGetUUID": lambda device: device.uuid, "nvmlDeviceGetName": lambda device: device.name,
+            "nvmlDeviceGetMigMode": self._mig, "nvmlDeviceGetTotalEnergyConsumption": lambda device: device.millijoules,
             "nvmlDeviceGetClockInfo": lambda device, _: device.sm_clock,
             "nvmlDeviceGetCurrentClocksEventReasons": lambda device: device.reasons,
             "nvmlDeviceGetUtilizationRates": lambda device: SimpleNamespace(gpu=device.utilisation),
@@ -75,7 +72,7 @@ class FakeNvml:
             "nvmlDeviceGetComputeRunningProcesses": lambda device: _processes(device.compute),
             "nvmlDeviceGetGraphicsRunningProcesses": lambda device: _processes(device.graphics),
             "nvmlDeviceGetProcessUtilization": self._activity,
-        }
+        }  # fmt: skip
 
     def _open(self, step: int) -> None:
         self.open += step

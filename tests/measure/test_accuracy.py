@@ -1,10 +1,5 @@
 """The accuracy on real data, and what it means for a quantized model."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -14,21 +9,21 @@ from onnx import TensorProto, helper, numpy_helper
 import inferlens
 from inferlens.analysis.tuning import candidate_facts
 from inferlens.measure.output_check import apply_quantized_verdict
-from inferlens.record.record import Accuracy, Agreement, Record
+from inferlens.record.record import Accuracy, Agreement
 from inferlens.spec.case import Case
 from inferlens.views.answer import doubts
 from inferlens.views.picture import THEMES
 from inferlens.views.report import answer_section, load_inputs
-from inferlens.views.rows import Row, rows
+from inferlens.views.rows import rows
 from inferlens.views.table import Table
 from inferlens.views.tuning import tuning_chart as tuned_chart
 
 pytestmark = pytest.mark.usefixtures("one_process")
 COUNT, CLASSES = 400, 12
-FAST: dict[str, Any] = {"backend": "fake", "input": f"x=4x{CLASSES}", "iterations": 3, "warmup": 1}
+FAST = {"backend": "fake", "input": f"x=4x{CLASSES}", "iterations": 3, "warmup": 1}
 
 
-def scores(count: int = COUNT) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def scores(count=COUNT):
     """Samples that are their own scores, and labels of which one in eight is not the largest one's."""
     labels = np.arange(count) % CLASSES
     found = np.eye(CLASSES, dtype=np.float32)[labels] + np.random.default_rng(0).random((count, CLASSES)) / 100
@@ -37,36 +32,33 @@ def scores(count: int = COUNT) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, An
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> str:
+def data(tmp_path):
     samples, labels = scores()
     np.savez(tmp_path / "data.npz", x=samples, label=labels)
     np.savez(tmp_path / "unlabelled.npz", x=samples)
     return str(tmp_path / "data.npz")
 
 
-def accuracies(folder: Path, data: str, **words: Any) -> list[Accuracy | None]:
+def accuracies(folder, data, **words):
     return [record.accuracy for record in records(folder, data, **words)]
 
 
-def records(folder: Path, data: str, **words: Any) -> list[Record]:
+def records(folder, data, **words):
     words = {"quick": True, **words} if "repeats" not in words else words
     return list(inferlens.bench("fake:demo", accuracy=data, output=str(folder / "results"), **{**FAST, **words}))
 
 
-def test_labels_are_held_against_the_largest_scores_of_all_samples(tmp_path: Path, data: str) -> None:
+def test_labels_are_held_against_the_largest_scores_of_all_samples(tmp_path, data):
     (accuracy,) = accuracies(tmp_path, data)
     assert accuracy
     assert (accuracy.data, accuracy.metric, accuracy.count, accuracy.reference) == (
-        data,
-        "top-1",
-        COUNT,
-        "fake:steady fp32 on cpu",
-    )
+        data, "top-1", COUNT, "fake:steady fp32 on cpu",
+    )  # fmt: skip
     assert accuracy.values == accuracy.reference_values == tuple(float(place % 8 != 0) for place in range(COUNT))
     assert (accuracy.top5, accuracy.reference_top5) == (pytest.approx(1, abs=0.13), accuracy.top5)
 
 
-def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path: Path, data: str) -> None:
+def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path, data):
     (accuracy,) = accuracies(tmp_path, data, option={"fake.mistakes": 0.05})
     assert accuracy
     other = [place for place in range(COUNT) if accuracy.values[place] != accuracy.reference_values[place]]
@@ -75,14 +67,14 @@ def test_a_backend_that_is_wrong_for_one_sample_in_twenty_loses_them(tmp_path: P
 
 
 @pytest.fixture
-def planted(tmp_path: Path) -> str:
+def planted(tmp_path):
     """Data of which the reference answers all as labelled."""
     samples, _ = scores()
     np.savez(tmp_path / "planted.npz", x=samples, label=samples.argmax(axis=1))
     return str(tmp_path / "planted.npz")
 
 
-def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, planted: str) -> None:
+def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path, planted):
     records = inferlens.bench(
         "fake:demo", accuracy=planted, output=str(tmp_path / "results"), **FAST, quick=True,
         option={"fake.mistakes": [0, 0.05], "fake.error": [0, 0.001]},
@@ -103,11 +95,11 @@ def test_a_planted_drop_is_shown_with_an_interval_that_holds_it(tmp_path: Path, 
     assert max(map(len, text.splitlines())) <= 100
 
 
-def test_labels_that_are_numbered_otherwise_than_the_classes_are_warned_of_under_the_table(tmp_path: Path) -> None:
+def test_labels_that_are_numbered_otherwise_than_the_classes_are_warned_of_under_the_table(tmp_path):
     samples, labels = scores()
     for name, numbers in (("right", labels), ("wrong", (labels + 1) % CLASSES)):
         np.savez(tmp_path / f"{name}.npz", x=samples, label=numbers)
-    words: dict[str, Any] = {**FAST, "quick": True, "precision": "fp32,fp16"}
+    words = {**FAST, "quick": True, "precision": "fp32,fp16"}
     right, wrong = (
         inferlens.bench("fake:demo", accuracy=str(tmp_path / f"{name}.npz"), output=str(tmp_path / name), **words)
         for name in ("right", "wrong")
@@ -118,8 +110,8 @@ def test_labels_that_are_numbered_otherwise_than_the_classes_are_warned_of_under
     assert {row.outputs for row in rows(list(wrong))} == {"accuracy meaningless"}
 
 
-def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
-    words: dict[str, Any] = {
+def test_a_drop_is_a_limit_of_a_tuning(tmp_path, planted):
+    words = {
         "input": FAST["input"], "budget": "20s", "within": "accuracy-drop=1%", "output": str(tmp_path / "results"),
         "backend": "fake",
     }  # fmt: skip
@@ -146,7 +138,7 @@ def test_a_drop_is_a_limit_of_a_tuning(tmp_path: Path, planted: str) -> None:
     assert {facts.accuracy.value for facts in candidate_facts(ended) if facts.accuracy} == {1.0, 0.95}
 
 
-def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path: Path, planted: str) -> None:
+def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path, planted):
     found = inferlens.ab(
         "fake:demo", "fake:steady", "fake:steady fake.mistakes=0.05", accuracy=planted, input=FAST["input"],
         iterations=3, warmup=1, max_rounds=3, output=str(tmp_path),
@@ -161,7 +153,7 @@ def test_two_against_each_other_say_what_the_answers_of_both_are_worth(tmp_path:
     assert (ab_result.accuracy, ab_result.accuracy_sentence) == (None, "")
 
 
-def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted: str) -> None:
+def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path, planted):
     records(tmp_path, planted, option={"fake.mistakes": 0.05})
     costs = next(
         item for item in answer_section(load_inputs([tmp_path / "results"])) if isinstance(item, Table) and item.columns
@@ -170,18 +162,18 @@ def test_a_page_says_what_the_fastest_costs_in_accuracy(tmp_path: Path, planted:
     assert any("95.0 %" in cell for cell in costs.cells([column.title for column in costs.columns].index("accuracy")))
 
 
-def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path: Path, data: str) -> None:
+def test_without_labels_it_is_how_often_the_reference_answers_the_same(tmp_path, data):
     (accuracy,) = accuracies(tmp_path, data.replace("data.npz", "unlabelled.npz"), option={"fake.mistakes": 0.05})
     assert accuracy
     assert (accuracy.metric, sum(accuracy.values), accuracy.reference_values) == ("agreement", COUNT - 20, ())
 
 
-def test_only_the_first_process_is_evaluated_and_a_batch_that_is_not_full_is_cut(tmp_path: Path, data: str) -> None:
+def test_only_the_first_process_is_evaluated_and_a_batch_that_is_not_full_is_cut(tmp_path, data):
     found = accuracies(tmp_path, data, repeats=3, batch="7,8")
     assert [accuracy.count if accuracy else None for accuracy in found] == [COUNT, COUNT, None, None, None, None]
 
 
-def test_outputs_that_are_no_classes_have_no_accuracy_and_it_says_why(tmp_path: Path) -> None:
+def test_outputs_that_are_no_classes_have_no_accuracy_and_it_says_why(tmp_path):
     np.savez(tmp_path / "images.npz", x=np.zeros((6, 3, 8, 8)))
     (accuracy,) = accuracies(tmp_path, str(tmp_path / "images.npz"), input=None)
     assert accuracy
@@ -189,7 +181,7 @@ def test_outputs_that_are_no_classes_have_no_accuracy_and_it_says_why(tmp_path: 
     assert "no labels" in accuracy.reason
 
 
-def mean_margin(infer: Any) -> float:
+def mean_margin(infer):
     """A measure of one number, of samples fewer than a batch."""
     samples, _ = scores(10)
     parts = [infer(samples[place : place + 3])[0] for place in range(0, 10, 3)]
@@ -197,17 +189,17 @@ def mean_margin(infer: Any) -> float:
     return float(np.concatenate(parts).max(axis=1).mean())
 
 
-def largest(infer: Any) -> list[float]:
+def largest(infer):
     """A measure with a value for each sample, which are given by name."""
     samples, _ = scores(4)
-    return infer({"x": samples})[0].max(axis=1).tolist()  # type: ignore[no-any-return]
+    return infer({"x": samples})[0].max(axis=1).tolist()
 
 
-def broken(infer: Any) -> float:
+def broken(infer):
     raise ValueError("no such file")
 
 
-def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path: Path) -> None:
+def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path):
     (one,) = accuracies(tmp_path, f"{__name__}:mean_margin")
     (accuracy,) = accuracies(tmp_path, f"{__name__}:largest")
     assert one and accuracy  # noqa: PT018 - for mypy
@@ -216,17 +208,13 @@ def test_a_function_of_infer_gives_one_number_or_one_for_each_sample(tmp_path: P
     assert (accuracy.metric, accuracy.values) == ("largest", accuracy.reference_values)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("nowhere.npz", "There is no data 'nowhere.npz'"),
-        ("random", "random inputs have no labels"),
-        (f"{__name__}:broken", "broken failed: ValueError: no such file"),
-        ("labels.npz", "has the label 12, and the model tells 12 classes apart"),
-        ("shapes.npz", "has the shape 5 for the input 'x'"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_an_error_before_anything_runs(tmp_path: Path, asked: str, said: str) -> None:
+@pytest.mark.parametrize(("asked", "said"), [
+    ("nowhere.npz", "There is no data 'nowhere.npz'"), ("random", "random inputs have no labels"),
+    (f"{__name__}:broken", "broken failed: ValueError: no such file"),
+    ("labels.npz", "has the label 12, and the model tells 12 classes apart"),
+    ("shapes.npz", "has the shape 5 for the input 'x'"),
+])  # fmt: skip
+def test_what_cannot_be_evaluated_is_an_error_before_anything_runs(tmp_path, asked, said):
     samples, _ = scores(4)
     np.savez(tmp_path / "labels.npz", x=samples, label=[0, 1, 2, 12])
     np.savez(tmp_path / "shapes.npz", x=samples[:, :5], label=[0, 1, 2, 3])
@@ -241,7 +229,7 @@ def test_what_cannot_be_evaluated_is_an_error_before_anything_runs(tmp_path: Pat
 PEAKS = 96
 
 
-def files(folder: Path, *, peak: float, offset: float) -> tuple[str, dict[str, str]]:
+def files(folder, *, peak, offset):
     """A network that gives its inputs back, so far off zero, and data of such peaks with one sample that is far larger.
 
     Ranges that hold that one leave steps of 0.4 for all others.
@@ -264,7 +252,7 @@ def files(folder: Path, *, peak: float, offset: float) -> tuple[str, dict[str, s
     return str(folder / "same.onnx"), words
 
 
-def int8(folder: Path, model: str, words: dict[str, str], **more: Any) -> tuple[Row, str]:
+def int8(folder, model, words, **more):
     """The row in int8, and the table."""
     records = inferlens.bench(
         model, backend="onnxruntime:cpu", precision="fp32,int8", calibration=words["calibration"], quick=True,
@@ -273,7 +261,7 @@ def int8(folder: Path, model: str, words: dict[str, str], **more: Any) -> tuple[
     return next(row for row in rows(list(records)) if row.precision == "int8"), str(records)
 
 
-def test_a_large_error_is_right_where_the_accuracy_holds_and_wrong_where_nobody_knows(tmp_path: Path) -> None:
+def test_a_large_error_is_right_where_the_accuracy_holds_and_wrong_where_nobody_knows(tmp_path):
     model, words = files(tmp_path, peak=1.0, offset=0.0)
     row, _ = int8(tmp_path, model, words, accuracy=words["data"])
     assert (row.drop, row.outputs, row.ranked) == (0.0, "right", True)
@@ -284,7 +272,7 @@ def test_a_large_error_is_right_where_the_accuracy_holds_and_wrong_where_nobody_
     assert (alone.outputs, alone.ranked, alone.error) == ("wrong", False, pytest.approx(row.error))
 
 
-def test_a_small_error_that_loses_the_answers_is_less_accurate_and_says_so(tmp_path: Path) -> None:
+def test_a_small_error_that_loses_the_answers_is_less_accurate_and_says_so(tmp_path):
     model, words = files(tmp_path, peak=0.1, offset=100.0)
     row, table = int8(tmp_path, model, words, accuracy=words["data"])
     assert (row.error or 1) < 0.1
@@ -295,7 +283,7 @@ def test_a_small_error_that_loses_the_answers_is_less_accurate_and_says_so(tmp_p
 
 
 @pytest.mark.usefixtures("short_rounds")
-def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
+def test_a_tuning_times_what_accuracy_decides_about(tmp_path):
     model, words = files(tmp_path, peak=1.0, offset=0.0)
     tuned = inferlens.tune(
         model, backend="onnxruntime:cpu", precision="fp32,int8", only=["onnxruntime:cpu", "fp32", "int8", "threads"],
@@ -309,17 +297,12 @@ def test_a_tuning_times_what_accuracy_decides_about(tmp_path: Path) -> None:
     assert all(candidate.speedup and not candidate.rejection for candidate in found)
 
 
-@pytest.mark.parametrize(
-    ("found", "agrees"),
-    [
-        (Agreement(reference="fp32", agrees=False, rel_l2=0.3, tolerance=0.1, reason="0.3 is above"), True),
-        (Agreement(reference="fp32", agrees=False, tolerance=0.1, reason="outputs are not finite"), False),
-        (Agreement(reference="fp32", reason="there is no reference"), None),
-    ],
-)
-def test_what_is_not_finite_stays_wrong_and_what_is_not_quantized_keeps_its_tolerance(
-    found: Agreement, agrees: bool | None
-) -> None:
+@pytest.mark.parametrize(("found", "agrees"), [
+    (Agreement(reference="fp32", agrees=False, rel_l2=0.3, tolerance=0.1, reason="0.3 is above"), True),
+    (Agreement(reference="fp32", agrees=False, tolerance=0.1, reason="outputs are not finite"), False),
+    (Agreement(reference="fp32", reason="there is no reference"), None),
+])  # fmt: skip
+def test_what_is_not_finite_stays_wrong_and_what_is_not_quantized_keeps_its_tolerance(found, agrees):
     accuracy = Accuracy(data="data.npz", metric="top-1", count=2, values=(1.0, 1.0), reference_values=(1.0, 1.0))
     case = Case(model="demo", backend="onnxruntime", variant="cpu", precision="int8")
     agreement = apply_quantized_verdict(found, case, accuracy)

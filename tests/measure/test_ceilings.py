@@ -1,10 +1,5 @@
 """Ceilings: what is sustained counts, not the best of luck, and not what others took."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,7 +9,7 @@ from inferlens.measure.ceilings import host_timer, sustained  # noqa: E402
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     """Sizes and repeats of a moment."""
     monkeypatch.setattr(ceilings, "ROUNDS", 1)
     monkeypatch.setattr(ceilings, "SECONDS", 0.0)
@@ -23,7 +18,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_cpu_has_a_bandwidth_and_a_rate() -> None:
+def test_a_cpu_has_a_bandwidth_and_a_rate():
     threads = torch.get_num_threads()
     made = ceilings.measure("cpu", "a processor", threads=1)
     assert made.device == "a processor"
@@ -37,23 +32,18 @@ def test_a_cpu_has_a_bandwidth_and_a_rate() -> None:
     assert torch.get_num_threads() == threads
 
 
-def timer(*taken: tuple[float, bool]) -> Callable[[Callable[[], Any]], tuple[float, bool]]:
+def timer(*taken):
     """A timer that tells these times, the last one for ever."""
     left = list(taken)
     return lambda _: left.pop(0) if len(left) > 1 else left[0]
 
 
-@pytest.mark.parametrize(
-    ("on_cpu", "taken", "found"),
-    [
-        (False, [(0.1, False), (2.0, False)], (2.0, True)),  # not the best of luck
-        (True, [(5.0, True), (2.0, False)] * 15, (2.0, True)),  # others took a core away from some
-        (True, [(3.0, True), (4.0, False)] * 15, (3.0, False)),
-    ],
-)
-def test_what_is_sustained_counts_and_on_a_cpu_the_fastest(
-    on_cpu: bool, taken: Any, found: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("on_cpu", "taken", "found"), [
+    (False, [(0.1, False), (2.0, False)], (2.0, True)),  # not the best of luck
+    (True, [(5.0, True), (2.0, False)] * 15, (2.0, True)),  # others took a core away from some
+    (True, [(3.0, True), (4.0, False)] * 15, (3.0, False)),
+])  # fmt: skip
+def test_what_is_sustained_counts_and_on_a_cpu_the_fastest(on_cpu, taken, found, monkeypatch):
     monkeypatch.setattr(ceilings, "SECONDS", 50)
     monkeypatch.setattr(ceilings.time, "perf_counter", iter(range(100)).__next__)
     told = timer(*[(9.0, False)] * 17, *taken)
@@ -62,12 +52,12 @@ def test_what_is_sustained_counts_and_on_a_cpu_the_fastest(
     assert sustained(lambda: None, told) == found
 
 
-def test_a_cpu_copies_what_is_in_no_cache_window_by_window() -> None:
+def test_a_cpu_copies_what_is_in_no_cache_window_by_window():
     """Each call is the next window, as large as a short while lets it be."""
-    rates: Any = []
+    rates = []
     seen = []
 
-    def told(call: Callable[[], Any]) -> tuple[float, bool]:
+    def told(call):
         seen.append(call().data_ptr())
         return 1.0, False
 
@@ -77,18 +67,18 @@ def test_a_cpu_copies_what_is_in_no_cache_window_by_window() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_ceilings_that_were_interrupted_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ceilings_that_were_interrupted_say_so(monkeypatch):
     monkeypatch.setattr(ceilings, "host_timer", lambda call: (host_timer(call)[0], True))
     assert "other programs" in ceilings.measure("cpu", "a processor", 1).disturbed.lower()
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_size_that_the_memory_does_not_hold_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_the_memory_does_not_hold_is_left_out(monkeypatch):
     monkeypatch.setattr(ceilings, "copy_sizes", lambda _: (1 << 16, 1 << 60))
     assert ceilings.measure("cpu", "a processor", 1).bandwidth > 0
 
 
-def test_copies_are_no_larger_than_the_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_no_larger_than_the_memory_allows(monkeypatch):
     monkeypatch.setattr(ceilings, "memory_left", lambda: 2 << 30)
     monkeypatch.setattr(ceilings, "cache_bytes", lambda _: 1 << 30)
     assert max(ceilings.copy_sizes("cpu")) == 256 << 20

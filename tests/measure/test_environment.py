@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 
@@ -19,12 +17,10 @@ def test_a_gpu_and_its_power_limit_if_it_has_one(milliwatts, watts, monkeypatch)
 
     nvml = FakeNvml(Device("GPU-1"))
     vars(nvml).update(
-        nvmlSystemGetDriverVersion=lambda: "570.1",
-        nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
+        nvmlSystemGetDriverVersion=lambda: "570.1", nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
         nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30),
-        nvmlDeviceGetEnforcedPowerLimit=power_limit,
-    )
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30), nvmlDeviceGetEnforcedPowerLimit=power_limit,
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     environment = collect()
     gpu = Gpu(name="NVIDIA Fake", memory=2**30, compute_capability="9.0", uuid="GPU-1", power_limit=watts)

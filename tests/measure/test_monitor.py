@@ -1,16 +1,12 @@
 """The monitor of the machine: GPUs and CPUs by a made-up driver and files, on a clock that is moved by hand."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -26,7 +22,6 @@ from inferlens.measure.monitor import (
     Packages,
     SampledColumns,
     Tree,
-    Value,
     default_threads,
     gpu_before,
     other_programs,
@@ -39,29 +34,19 @@ from tests.measure.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
 PID = 4242
 
 
-def watched(nvml: Any, root: Path, **words: Any) -> MachineLog:
+def watched(nvml, root, **words):
     """The log of a :func:`watcher`."""
     return watcher(nvml, root, **words).log()
 
 
-def watcher(
-    nvml: Any,
-    root: Path,
-    *,
-    ticks: int = 20,
-    at: dict[int, Callable[[], Any]] | None = None,
-    pids: Collection[int] = (PID,),
-    first_namespace: bool = True,
-    environ: dict[str, str] | None = None,
-    **words: Any,
-) -> Monitor:
+def watcher(nvml, root, *, ticks=20, at=None, pids=(PID,), first_namespace=True, environ=None, **words):
     """A watch that has seen ``ticks`` waits of a tenth of a second; ``at`` has what happens in some of them.
 
     The machine in the folder ``root`` has two CPUs and the case's processes ``pids``.
     """
     now, steps = [100.0], itertools.count(1)
 
-    def wait(seconds: float) -> bool:
+    def wait(seconds):
         step = next(steps)
         now[0] += seconds
         (at or {}).get(step, lambda: None)()
@@ -70,7 +55,7 @@ def watcher(
         return step >= ticks
 
     cpus = Cpus(lambda: [PID], usable=(0, 1), root=root)
-    cpus.tree.pids = lambda: list(pids)  # type: ignore[method-assign]
+    cpus.tree.pids = lambda: list(pids)
     with (
         mock.patch.object(monitor, "in_first_namespace", return_value=first_namespace),
         mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
@@ -82,11 +67,11 @@ def watcher(
     return watch
 
 
-def kinds(log: MachineLog) -> dict[str, tuple[float, float]]:
+def kinds(log):
     return {span.kind: (span.begin, span.end) for span in all_spans(log, 100.0, 102.0)}
 
 
-def test_everything_a_gpu_tells_becomes_a_column(tmp_path: Path) -> None:
+def test_everything_a_gpu_tells_becomes_a_column(tmp_path):
     nvml = FakeNvml(Device(compute={PID: 700}, utilisation=90, reasons=2))
     log = watched(nvml, tmp_path)
     assert log.gpu.times[:3] == (100.0, 100.1, 100.2)
@@ -99,7 +84,7 @@ def test_everything_a_gpu_tells_becomes_a_column(tmp_path: Path) -> None:
     assert msgspec.json.decode(msgspec.json.encode(log), type=MachineLog) == log
 
 
-def test_of_several_in_turns_each_has_the_largest_sample_of_its_own_memory(tmp_path: Path) -> None:
+def test_of_several_in_turns_each_has_the_largest_sample_of_its_own_memory(tmp_path):
     device = Device(compute={PID: 700, 4243: 5, 77: 9})
     step = {7: lambda: device.compute.update({PID: 300, 4243: 800}), 12: lambda: device.compute.pop(4243)}
     watch = watcher(FakeNvml(device), tmp_path, at=step, pids=(PID, 4243))
@@ -107,7 +92,7 @@ def test_of_several_in_turns_each_has_the_largest_sample_of_its_own_memory(tmp_p
     assert watch.log().peak_case_memory == 1100
 
 
-def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path: Path) -> None:
+def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path):
     nvml = FakeNvml()
     nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
     log = watched(nvml, tmp_path)
@@ -117,32 +102,28 @@ def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path
     assert energy_per_item(log, 100.0, 102.0, 10).reason == log.absent["energy"]
 
 
-def test_a_gpu_that_is_lost_leaves_holes(tmp_path: Path) -> None:
+def test_a_gpu_that_is_lost_leaves_holes(tmp_path):
     nvml = FakeNvml()
     log = watched(nvml, tmp_path, ticks=30, at={5: lambda: nvml.refuse.update({"nvmlDeviceGetTemperature": LOST})})
     assert (log.gpu.temperature[4], set(log.gpu.temperature[5:])) == (40, {None})
     assert len(log.gpu.temperature) == len(log.gpu.times)
 
 
-@pytest.mark.parametrize(
-    ("steps", "found"),
-    [
-        (
-            {5: {"reasons": 0x40}, 8: {"reasons": 0x04}, 10: {"reasons": 0}},
-            {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)},
-        ),
-        ({12: {"sm_clock": 1500}, 15: {"sm_clock": 1950}}, {"clock change": (101.1, 101.5)}),
-        ({15: {"sm_clock": 345, "reasons": 1, "utilisation": 0}}, {}),
-    ],
-    ids=["throttled", "slower while busy", "idle"],
-)
-def test_what_becomes_of_the_clocks_is_found_where_it_was(steps: Any, found: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "found"), [
+    (
+        {5: {"reasons": 0x40}, 8: {"reasons": 0x04}, 10: {"reasons": 0}},
+        {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)},
+    ),
+    ({12: {"sm_clock": 1500}, 15: {"sm_clock": 1950}}, {"clock change": (101.1, 101.5)}),
+    ({15: {"sm_clock": 345, "reasons": 1, "utilisation": 0}}, {}),
+], ids=["throttled", "slower while busy", "idle"])  # fmt: skip
+def test_what_becomes_of_the_clocks_is_found_where_it_was(steps, found, tmp_path):
     device = Device(compute={PID: 1}, utilisation=99)
     at = {step: lambda fields=fields: vars(device).update(fields) for step, fields in steps.items()}
     assert kinds(watched(FakeNvml(device), tmp_path, at=at)) == found
 
 
-def test_a_newcomer_on_the_gpu_is_found(tmp_path: Path) -> None:
+def test_a_newcomer_on_the_gpu_is_found(tmp_path):
     nvml = FakeNvml(Device(compute={PID: 1, 77: 5}))  # 77 was there and does nothing
     nvml.refuse["nvmlDeviceGetProcessUtilization"] = NOT_SUPPORTED
     log = watched(nvml, tmp_path, at={7: lambda: nvml.devices[0].graphics.update({78: 5})})
@@ -150,7 +131,7 @@ def test_a_newcomer_on_the_gpu_is_found(tmp_path: Path) -> None:
     assert kinds(log) == {"foreign process": (100.5, 102.0)}
 
 
-def test_a_neighbour_that_wakes_up_is_found(tmp_path: Path) -> None:
+def test_a_neighbour_that_wakes_up_is_found(tmp_path):
     device, far = Device(compute={PID: 1, 77: 5}), 10**18
     steps = {7: lambda: device.activity.append((77, far, 50)), 11: lambda: device.activity.append((PID, far + 1, 90))}
     log = watched(FakeNvml(device), tmp_path, at=steps)
@@ -158,23 +139,16 @@ def test_a_neighbour_that_wakes_up_is_found(tmp_path: Path) -> None:
     assert kinds(log) == {"foreign process": (100.5, 101.5)}
 
 
-ABROAD: dict[str, Any] = {"first_namespace": False}  # as in a container
+ABROAD = {"first_namespace": False}  # as in a container
 
 
-@pytest.mark.parametrize(
-    ("compute", "words", "memory", "foreign", "absent"),
-    [
-        ({PID: 3, 4243: 4}, {"pids": (PID, 4243)}, {7}, {0}, ""),
-        ({2**30: 600}, {}, set(), set(), ""),
-        ({2_000_000: 600}, {**ABROAD, "before": Before(processes=(), memory_used=400)}, set(), set(), "container"),
-        ({2_000_000: 600, 9: 5}, {**ABROAD, "before": Before(processes=(9,))}, set(), {1}, ""),
-        ({PID: 600}, ABROAD, {600}, set(), "hidden"),
-    ],
-    ids=["its tree", "no process here", "others' numbers", "there before", "nobody seen"],
-)
-def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(
-    compute: dict[int, int], words: dict[str, Any], memory: set[int], foreign: set[int], absent: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("compute", "words", "memory", "foreign", "absent"), [
+    ({PID: 3, 4243: 4}, {"pids": (PID, 4243)}, {7}, {0}, ""), ({2**30: 600}, {}, set(), set(), ""),
+    ({2_000_000: 600}, {**ABROAD, "before": Before(processes=(), memory_used=400)}, set(), set(), "container"),
+    ({2_000_000: 600, 9: 5}, {**ABROAD, "before": Before(processes=(9,))}, set(), {1}, ""),
+    ({PID: 600}, ABROAD, {600}, set(), "hidden"),
+], ids=["its tree", "no process here", "others' numbers", "there before", "nobody seen"])  # fmt: skip
+def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(compute, words, memory, foreign, absent, tmp_path):
     log = watched(FakeNvml(Device(compute=compute, memory_used=1000)), tmp_path, **words)
     assert (set(log.processes.case_memory), set(log.processes.foreign)) == (memory, foreign)
     assert absent in log.absent.get("foreign", "")
@@ -185,42 +159,32 @@ def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(
 ALIKE, UNLIKE = ("One", "One"), ("One", "Other")
 
 
-@pytest.mark.parametrize(
-    ("names", "environ", "expected"),
-    [
-        (ALIKE, {}, "GPU-1"),
-        (ALIKE, {"CUDA_VISIBLE_DEVICES": "1"}, "GPU-2"),
-        (ALIKE, {"CUDA_VISIBLE_DEVICES": "gpu-2,0"}, "GPU-2"),
-        *[(ALIKE, {"CUDA_VISIBLE_DEVICES": none}, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")],
-        (ALIKE, {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "slice"),
-        (UNLIKE, {}, "CUDA_DEVICE_ORDER"),
-        (UNLIKE, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "GPU-1"),
-    ],
-)
-def test_the_gpu_is_the_one_that_cuda_calls_the_first(
-    tmp_path: Path, names: tuple[str, str], environ: dict[str, str], expected: str
-) -> None:
+@pytest.mark.parametrize(("names", "environ", "expected"), [
+    (ALIKE, {}, "GPU-1"), (ALIKE, {"CUDA_VISIBLE_DEVICES": "1"}, "GPU-2"),
+    (ALIKE, {"CUDA_VISIBLE_DEVICES": "gpu-2,0"}, "GPU-2"),
+    *[(ALIKE, {"CUDA_VISIBLE_DEVICES": none}, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")],
+    (ALIKE, {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "slice"), (UNLIKE, {}, "CUDA_DEVICE_ORDER"),
+    (UNLIKE, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "GPU-1"),
+])  # fmt: skip
+def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, names, environ, expected):
     nvml = FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
     log = watched(nvml, tmp_path, environ=environ)
     assert expected in (log.gpu_uuid or log.absent["gpu"])
     assert nvml.open == 0
 
 
-@pytest.mark.parametrize(
-    ("names", "variable", "expected"),
-    [(ALIKE, "1", ["GPU-2"]), (ALIKE, "MIG-1", ["GPU-1", "GPU-2"]), (UNLIKE, "1", ["GPU-1", "GPU-2"]),
-     (UNLIKE, "gpu-2", ["GPU-2"])],
-)  # fmt: skip
-def test_all_gpus_are_listed_where_it_is_not_known_which_cuda_means(
-    names: tuple[str, str], variable: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("names", "variable", "expected"), [
+    (ALIKE, "1", ["GPU-2"]), (ALIKE, "MIG-1", ["GPU-1", "GPU-2"]), (UNLIKE, "1", ["GPU-1", "GPU-2"]),
+    (UNLIKE, "gpu-2", ["GPU-2"]),
+])  # fmt: skip
+def test_all_gpus_are_listed_where_it_is_not_known_which_cuda_means(names, variable, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     nvml = FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
     assert [device.uuid for device in visible(nvml)] == expected
 
 
 @pytest.mark.parametrize(("mig", "refused", "absent"), [(1, {}, "MIG"), (0, {"nvmlInit": 12}, "error 12"), (0, {}, "")])
-def test_a_gpu_that_cannot_be_watched_is_an_absence(mig: int, refused: Any, absent: str, tmp_path: Path) -> None:
+def test_a_gpu_that_cannot_be_watched_is_an_absence(mig, refused, absent, tmp_path):
     nvml = FakeNvml(Device(mig=mig))
     nvml.refuse = refused
     log = watched(nvml, tmp_path)
@@ -228,11 +192,11 @@ def test_a_gpu_that_cannot_be_watched_is_an_absence(mig: int, refused: Any, abse
     assert absent in log.absent.get("gpu", "")
 
 
-def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch):
     monkeypatch.setattr(monitor, "PATIENCE", 0.05)
     entered, released = threading.Event(), threading.Event()
 
-    def hang(seconds: float) -> bool:
+    def hang(seconds):
         entered.set()
         return released.wait(60)
 
@@ -244,13 +208,13 @@ def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch: pytest.MonkeyPat
     assert not watch._thread.is_alive()
 
 
-def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path: Path) -> None:
+def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path):
     nvml = FakeNvml()
     log = watched(nvml, tmp_path, ticks=4, gpu=False)
     assert (nvml.calls, log.absent["gpu"], log.cpus) == ({}, NOT_USED, 2)
 
 
-def test_a_real_watch_ends_promptly_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_watch_ends_promptly_and_leaves_no_thread(monkeypatch):
     before = threading.active_count()
     monkeypatch.setattr(monitor, "INTERVAL", 60.0)
     with Monitor(lambda: [os.getpid()]) as watch:
@@ -260,14 +224,14 @@ def test_a_real_watch_ends_promptly_and_leaves_no_thread(monkeypatch: pytest.Mon
     assert ("watch" in log.absent, log.cpus) == (False, len(os.sched_getaffinity(0)))
 
 
-def test_the_fake_has_no_function_that_nvml_lacks() -> None:
+def test_the_fake_has_no_function_that_nvml_lacks():
     real = pytest.importorskip("pynvml")
     for name in [*FakeNvml()._functions(), *(name for name in vars(FakeNvml) if name.startswith("NVML"))]:
         assert hasattr(real, name), name
     assert real.NVMLError(NOT_SUPPORTED).value == NOT_SUPPORTED
 
 
-def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77))
     before = gpu_before(nvml)
@@ -279,7 +243,7 @@ def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch: pytest.Mo
     assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
 
 
-def sampled(readings: dict[str, Callable[[float], Mapping[str, Value]]], times: list[float], **words: Any) -> Any:
+def sampled(readings, times, **words):
     """The readings taken at these times, on a clock that stands in between."""
     clock = iter(times)
     now = [0.0]
@@ -289,14 +253,14 @@ def sampled(readings: dict[str, Callable[[float], Mapping[str, Value]]], times: 
     return table
 
 
-def test_columns_are_as_long_as_the_times_whenever_they_begin_to_answer() -> None:
+def test_columns_are_as_long_as_the_times_whenever_they_begin_to_answer():
     late = {"always": lambda now: {"always": now}, "late": lambda now: {"late": now} if now >= 2 else {}}
     table = sampled(late, [0, 1, 2, 3])
     assert table.as_columns() == {"times": (0, 1, 2, 3), "always": (0, 1, 2, 3), "late": (None, None, 2, 3)}
     assert table.peaks == {"always": 3.0, "late": 3.0}
 
 
-def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay() -> None:
+def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay():
     table = sampled({"load": lambda now: {"load": 9.0 if now == 0 else 1.0}}, list(range(14)), most=10)
     columns = table.as_columns()
     assert columns["times"][-1] == 13.0
@@ -304,10 +268,10 @@ def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay() -> None:
     assert table.peaks == {"load": 9.0}
 
 
-def test_a_reading_that_takes_long_is_asked_less_often() -> None:
+def test_a_reading_that_takes_long_is_asked_less_often():
     now = [0.0]
 
-    def slow(_: float) -> Mapping[str, Value]:
+    def slow(_):
         now[0] += 1 / 128  # at most 5 % of the time: once in 0.156 s
         return {"slow": 1}
 
@@ -322,24 +286,24 @@ def test_a_reading_that_takes_long_is_asked_less_often() -> None:
 # Files of ``/proc`` and ``/sys``.
 
 
-def write(root: Path, name: str, text: str) -> None:
+def write(root, name, text):
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
-def process(root: Path, pid: int, ticks: tuple[int, int, int, int], children: str = "", name: str = "a) (b c") -> None:
+def process(root, pid, ticks, children="", name="a) (b c"):
     user, system, waited_user, waited_system = ticks
     fields = f"S 1 1 1 0 -1 0 0 0 0 0 {user} {system} {waited_user} {waited_system} 20 0 1 0 100"
     write(root, f"proc/{pid}/stat", f"{pid} ({name}) {fields}")
     write(root, f"proc/{pid}/task/{pid}/children", children)
 
 
-def stat(root: Path, user: int, steal: int = 0) -> None:
+def stat(root, user, steal=0):
     write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
 
 
-def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(tmp_path: Path) -> None:
+def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(tmp_path):
     stat(tmp_path, user=1000)
     process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
     process(tmp_path, 8, (30, 20, 0, 0))
@@ -351,7 +315,7 @@ def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_sti
     assert load == pytest.approx({"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK})
 
 
-def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path: Path) -> None:
+def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path):
     stat(tmp_path, user=1000)
     process(tmp_path, 7, (0, 0, 0, 0))
     cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
@@ -364,7 +328,7 @@ def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_ar
     assert (load["busy"], load["others"]) == (pytest.approx(100 * TICK), None)
 
 
-def test_energy_counters_that_begin_again(tmp_path: Path) -> None:
+def test_energy_counters_that_begin_again(tmp_path):
     for zone, used in (("intel-rapl:0", 900_000), ("intel-rapl:1", 0), ("intel-rapl:0:0", 5)):
         write(tmp_path, f"{zone}/energy_uj", f"{used}\n")
         write(tmp_path, f"{zone}/max_energy_range_uj", "1000000\n")
@@ -375,7 +339,7 @@ def test_energy_counters_that_begin_again(tmp_path: Path) -> None:
     assert packages.read() == pytest.approx(0.2 + 0.3)
 
 
-def test_throttling_and_quota(tmp_path: Path) -> None:
+def test_throttling_and_quota(tmp_path):
     for cpu in (0, 1, 2):
         folder = f"sys/devices/system/cpu/cpu{cpu}"
         write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
@@ -387,28 +351,25 @@ def test_throttling_and_quota(tmp_path: Path) -> None:
     assert answers == {"throttle_events": 8, "quota_wait": 2.5}
 
 
-def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path: Path) -> None:
+def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path):
     write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/mine\n")
     write(tmp_path, "sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 2\nthrottled_time 2500000000\n")
     assert Cpus(lambda: [7], usable=(0, 1), root=tmp_path).readings()["quota_wait"](0.0) == {"quota_wait": 2.5}
 
 
-@pytest.mark.parametrize(
-    ("variables", "quota", "threads"),
-    [
-        ({}, "", (2, "")),  # four CPUs of two cores
-        ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1"}, "", (1, "MKL_NUM_THREADS=1 is set")),
-        ({"OMP_NUM_THREADS": "8,2"}, "50000", (8, "OMP_NUM_THREADS=8 is set")),
-        ({"OMP_NUM_THREADS": "2"}, "", (2, "")),
-        ({"OMP_NUM_THREADS": "many"}, "", (2, "")),
-        ({}, "150000", (1, "The CPU quota is 1.5 CPUs")),
-        ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
-        ({}, "200000", (2, "")),
-    ],
-)
+@pytest.mark.parametrize(("variables", "quota", "threads"), [
+    ({}, "", (2, "")),  # four CPUs of two cores
+    ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1"}, "", (1, "MKL_NUM_THREADS=1 is set")),
+    ({"OMP_NUM_THREADS": "8,2"}, "50000", (8, "OMP_NUM_THREADS=8 is set")),
+    ({"OMP_NUM_THREADS": "2"}, "", (2, "")),
+    ({"OMP_NUM_THREADS": "many"}, "", (2, "")),
+    ({}, "150000", (1, "The CPU quota is 1.5 CPUs")),
+    ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
+    ({}, "200000", (2, "")),
+])  # fmt: skip
 def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core(
-    variables: dict[str, str], quota: str, threads: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    variables, quota, threads, tmp_path, monkeypatch
+):
     monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2, 3})
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
@@ -421,12 +382,12 @@ def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core
     assert default_threads(tmp_path) == threads
 
 
-def test_without_topology_each_cpu_is_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_topology_each_cpu_is_a_core(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2})
     assert monitor.usable_cores(tmp_path) == 3
 
 
-def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_bare_system_tells_nothing_and_says_so(tmp_path):
     cpus = Cpus(lambda: [7], usable=(0,), root=tmp_path)
     table = SampledColumns(cpus.readings(), lambda: 1.0)
     table.take()
@@ -436,7 +397,7 @@ def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
 @pytest.mark.parametrize("mine", [True, False], ids=["its own", "another's"])
-def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine: bool) -> None:
+def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine):
     """Real time and real processes: ours works or does nothing; some process works for half a second of CPU time."""
     busy = subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
     idle = subprocess.Popen(["sleep", "60"])
@@ -466,45 +427,38 @@ def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine: bool) -> None
 BUSY = "python uses 0.9 of 2 CPUs"
 
 
-def said(looks: list[str], limit: float) -> tuple[list[str], list[str]]:
+def said(looks, limit):
     """The remarks, and what was shown as under way; a look takes two seconds."""
-    remarks: list[str] = []
-    doing: list[str] = []
+    remarks = []
+    doing = []
     ticks = itertools.count(0, 2)
     left = iter(looks)
     wait_for_quiet(limit, remarks.append, doing.append, look=lambda: next(left), clock=lambda: float(next(ticks)))
     return remarks, doing
 
 
-def test_a_quiet_machine_is_not_waited_for() -> None:
+def test_a_quiet_machine_is_not_waited_for():
     assert said([""], 600) == ([], [])
 
 
-def test_it_says_what_it_waits_for_and_that_the_machine_is_quiet() -> None:
+def test_it_says_what_it_waits_for_and_that_the_machine_is_quiet():
     remarks, doing = said([BUSY, BUSY, ""], 600)
     assert remarks == [f"Waiting up to 10 min 00 s for a quiet machine: {BUSY}.", "The machine is quiet after 6.00 s."]
     assert doing == [f"waiting for a quiet machine: {BUSY}"] * 2
 
 
-def test_when_the_time_is_over_it_is_measured_all_the_same() -> None:
+def test_when_the_time_is_over_it_is_measured_all_the_same():
     remarks, _ = said([BUSY] * 9, 4)
     assert remarks[1:] == [f"Still busy after 4.00 s, measured as it is: {BUSY}."]
 
 
-@pytest.mark.parametrize(
-    ("others", "python", "expected"),
-    [
-        (0.2, 0.2, ""),
-        (0.9, 0.9, "python uses 0.9 of 2 CPUs"),
-        (1.5, 0.8, "python uses 0.8 of 2 CPUs"),
-        (1.5, 0.1, "other programs use 1.5 of 2 CPUs"),
-    ],
-)
-def test_the_program_that_uses_most_is_named(
-    monkeypatch: pytest.MonkeyPatch, others: float, python: float, expected: str
-) -> None:
-    loads: Any = iter([{"others": None}, {"others": others}])
-    seconds: Any = iter([{7: (1.0, "python")}, {7: (1.0 + 2 * python, "python")}])
+@pytest.mark.parametrize(("others", "python", "expected"), [
+    (0.2, 0.2, ""), (0.9, 0.9, "python uses 0.9 of 2 CPUs"), (1.5, 0.8, "python uses 0.8 of 2 CPUs"),
+    (1.5, 0.1, "other programs use 1.5 of 2 CPUs"),
+])  # fmt: skip
+def test_the_program_that_uses_most_is_named(monkeypatch, others, python, expected):
+    loads = iter([{"others": None}, {"others": others}])
+    seconds = iter([{7: (1.0, "python")}, {7: (1.0 + 2 * python, "python")}])
     monkeypatch.setattr(monitor.Cpus, "load", lambda *_: next(loads))
     monkeypatch.setattr(monitor, "_cpu_seconds", lambda: next(seconds))
     monkeypatch.setattr(monitor.time, "sleep", lambda _: None)

@@ -1,17 +1,14 @@
 """Series of samples: exact counts and times, when there are enough samples, and the inputs of calls."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import random
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from inferlens.backends.base import Inputs, Preparation, Runner
+from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import HostClock, threaded_window
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.measure import series
@@ -24,7 +21,6 @@ from inferlens.measure.series import (
     FixedTime,
     HalfWidth,
     SteadyState,
-    StoppingRule,
     cache_bytes,
     sampling_rule,
     warmup_rule,
@@ -35,39 +31,39 @@ from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.stats.intervals import half_width
 
 
-def runner(tmp_path: Path, variant: str = "steady", **options: Any) -> Runner:
+def runner(tmp_path, variant="steady", **options):
     case = Case(model="fake:demo", backend="fake", variant=variant, options=options)
     model = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3)),))
     return Fake().prepare(model, case, Preparation(tmp_path, tmp_path))
 
 
-def taken(fake: Runner, rule: StoppingRule, progress: Any = lambda _: None) -> Any:
+def taken(fake, rule, progress=lambda _: None):
     return series.latency(fake, itertools.repeat({}), rule, progress)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
-def test_a_fixed_count_takes_exactly_as_many(tmp_path: Path, count: int) -> None:
+def test_a_fixed_count_takes_exactly_as_many(tmp_path, count):
     found = taken(runner(tmp_path), FixedCount(count))
     assert [(item.metric, item.clock, item.samples) for item in found] == [
         ("latency", "fake", (0.004,) * count) for _ in range(bool(count))
     ]
 
 
-def test_samples_come_with_the_time_when_they_began(tmp_path: Path) -> None:
+def test_samples_come_with_the_time_when_they_began(tmp_path):
     (latency,) = taken(runner(tmp_path, "noisy"), FixedCount(500))
     sums = [0.0, *itertools.accumulate(latency.samples)][:-1]
     assert latency.begins == pytest.approx(sums, abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", [FixedCount(40), FixedTime(0.1, 10, 50), HalfWidth(0.01, 9.0)])
-def test_progress_grows_to_one(tmp_path: Path, rule: StoppingRule) -> None:
-    shares: list[float] = []
+def test_progress_grows_to_one(tmp_path, rule):
+    shares = []
     taken(runner(tmp_path, "noisy"), rule, shares.append)
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
 
-def test_throughput_is_calls_over_time_in_windows(tmp_path: Path) -> None:
+def test_throughput_is_calls_over_time_in_windows(tmp_path):
     measured = series.throughput(runner(tmp_path, latency=2.0), itertools.repeat({}), 0.002, 1.0, lambda _: None)
     assert measured.unit == "calls/s"
     assert (measured.in_flight, measured.calls) == (1, 50)
@@ -76,7 +72,7 @@ def test_throughput_is_calls_over_time_in_windows(tmp_path: Path) -> None:
     assert measured.begins == pytest.approx([0.1 * window for window in range(series.WINDOWS)])
 
 
-def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp_path: Path) -> None:
+def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp_path):
     fake, feeds = runner(tmp_path), itertools.repeat({})
     fake.clock.asynchronous = True
     assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16 * series.LEAST_PER_PLACE
@@ -85,18 +81,18 @@ def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp
 
 
 @pytest.mark.parametrize(("typical", "calls", "windows"), [(0.004, 25, 10), (0.4, 1, 5), (1.5, 1, 1), (60.0, 1, 1)])
-def test_windows_end_in_time(tmp_path: Path, typical: float, calls: int, windows: int) -> None:
+def test_windows_end_in_time(tmp_path, typical, calls, windows):
     slow = runner(tmp_path, latency=1e3 * typical)
     measured = series.throughput(slow, itertools.repeat({}), typical, 1.0, lambda _: None, max_time=2.0)
     assert (measured.calls, len(measured.samples)) == (calls, windows)
 
 
-def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path: Path) -> None:
+def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path):
     fake = runner(tmp_path, latency=0.1)
 
-    def slowly() -> Any:
+    def slowly():
         while True:
-            fake.clock._now += 0.1  # type: ignore[attr-defined]
+            fake.clock._now += 0.1
             yield {}
 
     rule = FixedTime(1.0, 1, 10_000)
@@ -104,20 +100,20 @@ def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path: Path) 
     assert rule.spent < 1.5
 
 
-def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_path: Path) -> None:
+def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_path):
     fake = runner(tmp_path)
-    seen: list[bool] = []
-    fake.infer = lambda feed: seen.append(gc.isenabled())  # type: ignore[method-assign]
+    seen = []
+    fake.infer = lambda feed: seen.append(gc.isenabled())
     taken(fake, FixedCount(3))
     assert seen == [False] * 3
     assert gc.isenabled()
 
 
-def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path: Path) -> None:
-    calls: list[str] = []
+def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path):
+    calls = []
     together, number = threading.Barrier(2), itertools.count()
 
-    def infer(feed: str) -> None:
+    def infer(feed):
         if next(number) < 2:
             together.wait(10)  # gets through only if two calls are in flight
         calls.append(feed)
@@ -130,8 +126,8 @@ def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path: Pa
     assert set(calls) == {"a", "b"}
 
 
-def test_a_call_that_fails_in_a_thread_fails_the_window() -> None:
-    def infer(_: Any) -> None:
+def test_a_call_that_fails_in_a_thread_fails_the_window():
+    def infer(_):
         raise MemoryError("no room")
 
     with pytest.raises(MemoryError, match="no room"):
@@ -141,7 +137,7 @@ def test_a_call_that_fails_in_a_thread_fails_the_window() -> None:
 # The end of a series: on scripted samples, so to the sample.
 
 
-def fed(rule: StoppingRule, samples: list[float], chunk: int = 25, pause: float = 0.0) -> int:
+def fed(rule, samples, chunk=25, pause=0.0):
     """How many of the samples the rule takes, given to it in chunks, with a pause after each sample."""
     begin = 100.0
     source = iter(samples)
@@ -154,48 +150,45 @@ def fed(rule: StoppingRule, samples: list[float], chunk: int = 25, pause: float 
     return len(rule.samples)
 
 
-def noisy(count: int, spread: float, seed: int = 0, middle: float = 0.01) -> list[float]:
+def noisy(count, spread, seed=0, middle=0.01):
     draw = random.Random(seed)
     return [middle * (1 + spread * draw.gauss(0, 1)) for _ in range(count)]
 
 
-def test_time_is_from_the_first_begin_to_the_last_end() -> None:
+def test_time_is_from_the_first_begin_to_the_last_end():
     assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1) == pytest.approx(100, abs=1)
     assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1, pause=0.01) == pytest.approx(51, abs=1)
     assert fed(FixedTime(1.0, 10, 5000), [0.3] * 5000, chunk=1) == 10
     assert fed(FixedTime(1.0, 10, 50), [0.001] * 5000, chunk=1) == 50
 
 
-@pytest.mark.parametrize(
-    ("rule", "missed"),
-    [
-        (FixedCount(100), None),
-        (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
-        (FixedTime(1.0, 10, 5000), None),
-        (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
-        (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
-        (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
-        (HalfWidth(1e-9, 0.5), ""),  # the samples tell
-    ],
-)
-def test_what_was_not_reached_is_told(rule: StoppingRule, missed: str | None) -> None:
+@pytest.mark.parametrize(("rule", "missed"), [
+    (FixedCount(100), None),
+    (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
+    (FixedTime(1.0, 10, 5000), None),
+    (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
+    (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
+    (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
+    (HalfWidth(1e-9, 0.5), ""),  # the samples tell
+])  # fmt: skip
+def test_what_was_not_reached_is_told(rule, missed):
     fed(rule, noisy(5000, 0.0), chunk=1)
     assert (rule.missed, rule.reached) == (missed or "", missed is None)
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
-def test_the_half_width_is_reached_and_not_much_exceeded(spread: float) -> None:
+def test_the_half_width_is_reached_and_not_much_exceeded(spread):
     samples = noisy(MOST_SAMPLES, spread)
     count = fed(HalfWidth(0.01, 1000.0), samples)
     assert half_width(samples[:count]) <= 0.0101
     assert count < 4 * max(LEAST_SAMPLES, LEAST_SECONDS / 0.01, (2.5 * spread / 0.01) ** 2)
 
 
-def test_a_narrow_interval_is_not_believed_before_half_a_second() -> None:
+def test_a_narrow_interval_is_not_believed_before_half_a_second():
     assert fed(HalfWidth(0.01, 10.0), [0.0001 + 1e-9 * (i % 7) for i in range(MOST_SAMPLES)]) >= LEAST_SECONDS / 0.0001
 
 
-def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch):
     widths = iter([0.005, 0.02, 0.005, 0.005])
     monkeypatch.setattr(series, "half_width", lambda *_: next(widths))
     rule = HalfWidth(0.01, 1000.0)
@@ -204,7 +197,7 @@ def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.Mo
         assert rule.reached == reached, len(rule.samples)
 
 
-def test_what_is_not_reached_ends_at_the_time_and_at_the_most() -> None:
+def test_what_is_not_reached_ends_at_the_time_and_at_the_most():
     wild = noisy(MOST_SAMPLES + 1, 0.3)
     rule = HalfWidth(0.0001, 3.0)
     assert fed(rule, wild) == pytest.approx(300, abs=30)
@@ -213,7 +206,7 @@ def test_what_is_not_reached_ends_at_the_time_and_at_the_most() -> None:
     assert fed(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10), "between samples, too"
 
 
-def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up() -> None:
+def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up():
     falling = [0.01 + 0.05 * 0.98**index for index in range(3000)]
     count = fed(SteadyState(1.0, 60.0), falling)
     assert count > 200
@@ -224,13 +217,13 @@ def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up() -> None:
     assert 10.0 <= rule.spent < 15.0
 
 
-def test_warmup_that_is_steady_takes_a_second_and_ten_calls() -> None:
+def test_warmup_that_is_steady_takes_a_second_and_ten_calls():
     assert fed(SteadyState(1.0, 60.0), noisy(500, 0.01), chunk=10) == pytest.approx(100, abs=15)
     assert fed(SteadyState(1.0, 60.0), [5.0] * 50, chunk=1) == 10
     assert fed(SteadyState(1.0, 60.0), noisy(50, 0.01, middle=0.2), chunk=1) == pytest.approx(15, abs=1)
 
 
-def test_budgets_choose_their_rules() -> None:
+def test_budgets_choose_their_rules():
     assert isinstance(warmup_rule(Budget(warmup=3)), FixedCount)
     assert isinstance(warmup_rule(Budget()), SteadyState)
     kinds = [type(sampling_rule(budget)) for budget in (Budget(), Budget(iterations=5), Budget(seconds=1.0))]
@@ -250,22 +243,22 @@ class Watched(FakeRunner):
     seen: list[str]
     feeds: list[Any]
 
-    def infer(self, feed: Inputs) -> Inputs:
+    def infer(self, feed):
         self.seen.append("infer")
         self.feeds.append(feed["x"])
         return feed
 
-    def bind(self, feed: Inputs) -> None:
+    def bind(self, feed):
         self.seen.append("bind")
 
 
 @pytest.fixture
-def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_cache(monkeypatch):
     monkeypatch.setattr(series, "cache_bytes", lambda _: CACHE)
 
 
-def feeding(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
-    case = Case(model="fake:demo", backend="fake", variant="steady", **how)  # type: ignore[arg-type]
+def feeding(folder, **how):
+    case = Case(model="fake:demo", backend="fake", variant="steady", **how)
     preparation = Preparation(folder, folder)
     runner = Watched(Fake.options(), case, preparation, 1)
     runner.seen, runner.feeds = [], []
@@ -273,7 +266,7 @@ def feeding(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
 
 
 @pytest.mark.usefixtures("small_cache")
-def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path: Path) -> None:
+def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path):
     runner, feeds, preparation = feeding(tmp_path, rotate=True)
     facts = preparation.facts["rotating inputs"]
     assert facts["bytes"] >= series.TIMES_CACHE * CACHE
@@ -286,10 +279,8 @@ def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp
 
 
 @pytest.mark.usefixtures("small_cache")
-def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
+def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(tmp_path, monkeypatch):
+    order = []
     monkeypatch.setattr(series, "flusher", lambda *_: lambda: order.append("flush"))
     runner, feeds, preparation = feeding(tmp_path, cold=True)
     runner.seen = order
@@ -300,14 +291,14 @@ def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(
     assert order[6:] == ["infer"] * 2
 
 
-def cpu_cache(root: Path, cpu: int, index: int, **files: str) -> None:
+def cpu_cache(root, cpu, index, **files):
     folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
     folder.mkdir(parents=True)
     for name, text in files.items():
         (folder / name).write_text(text + "\n")
 
 
-def test_the_last_level_caches_are_counted_once_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_level_caches_are_counted_once_each(tmp_path, monkeypatch):
     for cpu in range(4):
         cpu_cache(tmp_path, cpu, 0, level="1", size="48K", shared_cpu_list=str(cpu))
         cpu_cache(tmp_path, cpu, 3, level="3", size="32768K", shared_cpu_list="0-1" if cpu < 2 else "2-3")
@@ -316,9 +307,7 @@ def test_the_last_level_caches_are_counted_once_each(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("size", ["", "many", "-1K"])
-def test_a_system_that_does_not_say_has_an_assumed_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
+def test_a_system_that_does_not_say_has_an_assumed_cache(tmp_path, monkeypatch, size):
     cpu_cache(tmp_path, 0, 3, level="3", size=size, shared_cpu_list="0")
     monkeypatch.setattr(series, "CPUS", tmp_path)
     assert cache_bytes("cpu") == 0

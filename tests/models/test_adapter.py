@@ -1,11 +1,7 @@
 """Modules that want their arguments by name, called by position."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from types import MethodType
-from typing import Any
 
 import pytest
 import torch
@@ -20,30 +16,30 @@ FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))
 class Named:
     """Outputs with named fields, as Transformers has them."""
 
-    def __init__(self, *tensors: torch.Tensor) -> None:
+    def __init__(self, *tensors):
         self.tensors = tensors
 
-    def to_tuple(self) -> tuple[Any, ...]:
+    def to_tuple(self):
         return (*self.tensors, "no tensor")
 
 
 class Subtract(nn.Module):
     """Takes its arguments by name alone."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.scale = nn.Linear(3, 3, bias=False)
         nn.init.eye_(self.scale.weight)
 
-    def forward(self, *, right: torch.Tensor, left: torch.Tensor) -> Any:
+    def forward(self, *, right, left):
         return Named(self.scale(left) - right)
 
 
-def four(outputs: Any) -> bool:
+def four(outputs):
     return isinstance(outputs, tuple) and torch.equal(outputs[0], torch.full((2, 3), 4.0))
 
 
-def test_paths_are_the_module_s_own_and_it_stays_as_it_is() -> None:
+def test_paths_are_the_module_s_own_and_it_stays_as_it_is():
     module = Subtract()
     made = by_position(module, NAMES)
     assert [path for path, _ in made.named_modules()] == ["", "scale"]
@@ -55,12 +51,12 @@ def test_paths_are_the_module_s_own_and_it_stays_as_it_is() -> None:
     with pytest.raises(TypeError):
         module(*FEED)
     copied = copy.deepcopy(made)
-    nn.init.zeros_(made.scale.weight)  # type: ignore[arg-type]
+    nn.init.zeros_(made.scale.weight)
     assert four(copied(*FEED))
     assert torch.equal(made(*FEED)[0], torch.full((2, 3), -1.0))
 
 
-def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
+def test_tracers_and_compilers_take_it_under_the_same_paths():
     made = by_position(Subtract().eval(), NAMES)
     traced = torch.jit.trace(made, FEED)
     assert four(traced(*FEED))
@@ -71,30 +67,30 @@ def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
     assert four(torch.compile(made, backend="eager")(*FEED))
 
 
-def same(module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+def same(module, inputs, output):
     return output
 
 
-def hooked(module: nn.Module) -> nn.Module:
+def hooked(module):
     module.register_forward_hook(same)
     return module
 
 
-def patched(module: nn.Module) -> nn.Module:
+def patched(module):
     module.forward = MethodType(type(module).forward, module)
     return module
 
 
-def generated(_: nn.Module) -> nn.Module:
+def generated(_):
     class Plain(nn.Module):
-        def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor]:
+        def forward(self, left, right):
             return (left - right,)
 
     return torch.fx.symbolic_trace(Plain())
 
 
 @pytest.mark.parametrize("change", [patched, hooked, generated])
-def test_a_module_that_is_more_than_its_class_is_a_submodule(change: Callable[[nn.Module], nn.Module]) -> None:
+def test_a_module_that_is_more_than_its_class_is_a_submodule(change):
     module = change(Subtract())
     made = by_position(module, NAMES)
     assert made.inner is module

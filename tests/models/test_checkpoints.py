@@ -1,12 +1,7 @@
 """Weights in the forms in which training leaves them, and exported programs that take more than tensors."""
 
-from __future__ import annotations
-
 import argparse
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,11 +16,11 @@ from tests.refusals import refusal
 State = dict[str, torch.Tensor]
 
 
-def with_prefix(prefix: str, state: State) -> State:
+def with_prefix(prefix, state):
     return {prefix + name: value for name, value in state.items()}
 
 
-FORMS: dict[str, tuple[Callable[[State], Any], str]] = {
+FORMS = {
     "plain.bin": (lambda state: state, ""),
     "tutorial.pth": (
         lambda state: {"epoch": 3, "model_state_dict": state, "optimizer_state_dict": {"state": {0: state}}},
@@ -47,7 +42,7 @@ FORMS: dict[str, tuple[Callable[[State], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_usual_checkpoints_are_unwrapped(tmp_path: Path, name: str) -> None:
+def test_the_usual_checkpoints_are_unwrapped(tmp_path, name):
     saved, module = small(), small()
     form, words = FORMS[name]
     torch.save(form(dict(saved.state_dict())), tmp_path / name)
@@ -59,14 +54,14 @@ def test_the_usual_checkpoints_are_unwrapped(tmp_path: Path, name: str) -> None:
 class Tied(nn.Module):
     """An embedding and a head that share their weights."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embedding, self.head = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
         self.head.weight = self.embedding.weight
 
 
 @pytest.mark.parametrize("name", ["embedding.weight", "head.weight"])
-def test_weights_shared_by_two_layers_may_be_in_a_file_once(tmp_path: Path, name: str) -> None:
+def test_weights_shared_by_two_layers_may_be_in_a_file_once(tmp_path, name):
     tensors = pytest.importorskip("safetensors.torch")
     saved, module = Tied(), Tied()
     tensors.save_file({name: saved.head.weight.detach()}, tmp_path / "net.safetensors")
@@ -75,7 +70,7 @@ def test_weights_shared_by_two_layers_may_be_in_a_file_once(tmp_path: Path, name
     assert module.head.weight is module.embedding.weight
 
 
-def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path: Path) -> None:
+def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path):
     tensors = pytest.importorskip("safetensors.torch")
     saved, module, places = small(), small(), {}
     for number, name in enumerate(saved.state_dict()):
@@ -91,7 +86,7 @@ def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path: Path) -> No
     refusal(r"names the weights in model-1\.safetensors, which is missing", load_weights, module, index)
 
 
-def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path):
     path, state = tmp_path / "a.pth", small().state_dict()
     torch.save({"generator": state, "discriminator": state}, path)
     refusal("Several keys have some: generator, discriminator", load_weights, small(), path)
@@ -100,7 +95,7 @@ def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path: Path) -> None:
     assert load_weights(small(), path, trust=True) == "key 'model'"
 
 
-def test_a_module_in_a_checkpoint_is_run_if_its_author_is_trusted(tmp_path: Path) -> None:
+def test_a_module_in_a_checkpoint_is_run_if_its_author_is_trusted(tmp_path):
     path, module = tmp_path / "yolo.pt", small().half()
     torch.save({"model": module, "ema": None}, path)
     refusal("can run code", loaded, path)
@@ -109,7 +104,7 @@ def test_a_module_in_a_checkpoint_is_run_if_its_author_is_trusted(tmp_path: Path
     refusal("is a checkpoint with a pickled module under 'model'", load_weights, small(), path)
 
 
-def test_weights_given_as_a_model_say_how_they_are_used(tmp_path: Path) -> None:
+def test_weights_given_as_a_model_say_how_they_are_used(tmp_path):
     path = tmp_path / "net.pt"
     torch.save(small().state_dict(), path)
     error = refusal("is a file of weights without a model", find, str(path))
@@ -117,22 +112,22 @@ def test_weights_given_as_a_model_say_how_they_are_used(tmp_path: Path) -> None:
 
 
 class Mask(nn.Module):
-    def forward(self, x: torch.Tensor, mask: Any = None, scale: Any = None) -> torch.Tensor:
+    def forward(self, x, mask=None, scale=None):
         return x if scale is None else x * scale
 
 
 class Times(nn.Module):
-    def forward(self, x: torch.Tensor, count: int, factor: float, flag: bool) -> torch.Tensor:
+    def forward(self, x, count, factor, flag):
         return x * count + factor if flag else x
 
 
 class Lists(nn.Module):
-    def forward(self, xs: list[torch.Tensor], more: dict[str, Any]) -> dict[str, torch.Tensor]:
+    def forward(self, xs, more):
         return {"sum": xs[0] + xs[1], "scaled": more["a"] * more["b"]}
 
 
 class Named(nn.Module):
-    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, *, x):
         return x + 1
 
 
@@ -140,14 +135,10 @@ X, Y = torch.randn(4, 8), torch.randn(4, 8)
 
 
 @pytest.mark.parametrize(("module", "arguments", "named", "inputs"), [
-    (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]),
-    (Times(), (X, 3, 0.5, True), {}, ["x"]),
-    (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]),
-    (Named(), (), {"x": X}, ["x"]),
+    (Mask(), (X, None, torch.rand(4, 1)), {}, ["x", "scale"]), (Times(), (X, 3, 0.5, True), {}, ["x"]),
+    (Lists(), ([X, Y], {"a": X + 1, "b": 2}), {}, ["xs_0", "xs_1", "more_a"]), (Named(), (), {"x": X}, ["x"]),
 ], ids=["none", "numbers", "nested", "keyword"])  # fmt: skip
-def test_an_exported_program_runs_with_its_constants(
-    tmp_path: Path, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], inputs: list[str]
-) -> None:
+def test_an_exported_program_runs_with_its_constants(tmp_path, module, arguments, named, inputs):
     torch.export.save(torch.export.export(module, arguments, named), tmp_path / "net.pt2")
     model = loaded(tmp_path / "net.pt2", batch=None)
     assert [spec.name for spec in model.inputs] == inputs

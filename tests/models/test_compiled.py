@@ -1,12 +1,8 @@
 """Compiled models: what is beside the file says what it is, and whatever is wrong with it is one message."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
 import onnx
@@ -31,7 +27,7 @@ MODEL = Model(
 )  # fmt: skip
 
 
-def compiled(folder: Path, name: str = "net.engine", case: Case = CASE, model: Model = MODEL) -> Path:
+def compiled(folder, name="net.engine", case=CASE, model=MODEL):
     """A file that holds no engine, with a true provenance."""
     path = folder / name
     if path.suffix in (".ts", ".ep"):
@@ -46,7 +42,7 @@ def compiled(folder: Path, name: str = "net.engine", case: Case = CASE, model: M
     return path
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_what_is_written_is_read_again(tmp_path):
     path = compiled(tmp_path)
     made = read_provenance(path)
     assert (made.case, made.inputs, made.model.weights_sha256) == (CASE, (X,), "a" * 64)
@@ -55,11 +51,10 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["net.engine", "net.engine.json"]
 
 
-@pytest.mark.parametrize(
-    ("name", "format"),
-    [("net.engine", "engine"), ("net.plan", "engine"), ("net.ts", "torch_tensorrt"), ("net.ep", "torch_tensorrt")],
-)
-def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path: Path, name: str, format: str) -> None:
+@pytest.mark.parametrize(("name", "format"), [
+    ("net.engine", "engine"), ("net.plan", "engine"), ("net.ts", "torch_tensorrt"), ("net.ep", "torch_tensorrt"),
+])  # fmt: skip
+def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path, name, format):
     model_info = find(str(compiled(tmp_path, name)))
     assert (model_info.name, model_info.format, model_info.batch, model_info.precision) == ("net", format, 2, "fp16")
     assert (model_info.origin, model_info.origin_format) == (CASE, "module")
@@ -77,7 +72,7 @@ def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path:
     refusal("brings its own weights", load, msgspec.structs.replace(case, weights="other.pth"), trust=True)
 
 
-def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
+def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path):
     (tmp_path / "net.engine").write_bytes(b"ftrt" + bytes(100))
     model_info = find(str(tmp_path / "net.engine"))
     assert (model_info.origin, model_info.batch, model_info.precision) == (None, None, "fp32")
@@ -89,7 +84,7 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     assert len(model.weights_sha256) == 64
 
 
-def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path: Path) -> None:
+def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path):
     halves = graph([onnx.helper.make_node("Relu", ["x"], ["y"])], {"x": [1, 4]}, kind=onnx.TensorProto.FLOAT16)
     onnx.save(halves, tmp_path / "net.onnx")
     case = msgspec.structs.replace(CASE, model=f"onnx:{tmp_path / 'net.onnx'}", weights=None, precision="int8")
@@ -102,7 +97,7 @@ def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path:
 
 
 WHOLE = "does not describe"
-TAMPERED: dict[str, tuple[str, Callable[[str], str]]] = {
+TAMPERED = {
     "empty": (WHOLE, lambda text: ""),
     "truncated": (WHOLE, lambda text: text[:100]),
     "other JSON": (WHOLE, lambda text: '{"name": "vite", "version": "1"}'),
@@ -118,7 +113,7 @@ TAMPERED: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 @pytest.mark.parametrize("name", TAMPERED)
-def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name: str) -> None:
+def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path, name):
     path = compiled(tmp_path)
     words, tamper = TAMPERED[name]
     before = provenance_path(path).read_text()
@@ -131,7 +126,7 @@ def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name
 
 
 @pytest.mark.parametrize("data", [b"", b"an engine" * 99, b"an engineX" * 100])
-def test_a_file_that_is_not_the_one_that_was_made_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_file_that_is_not_the_one_that_was_made_is_refused(tmp_path, data):
     path = compiled(tmp_path)
     path.write_bytes(data)
     refusal("cut short, or replaced", find, str(path))

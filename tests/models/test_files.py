@@ -1,10 +1,5 @@
 """Model files say what they take; what does not fit them, and what is missing beside them, is one message."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
@@ -18,7 +13,7 @@ from tests.refusals import refusal
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A convolution with 4*3*3*3 + 4 parameters in files of both kinds, stored for one shape, and for several."""
     folder, net = tmp_path_factory.mktemp("files"), torch.nn.Conv2d(3, 4, 3).eval()
     feed = (torch.ones(2, 3, 8, 8),)
@@ -35,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["fixed.onnx", "fixed.pt2"])
-def test_what_a_file_fixes_cannot_be_asked_for_otherwise(files: Path, name: str) -> None:
+def test_what_a_file_fixes_cannot_be_asked_for_otherwise(files, name):
     for wrong in ("2x3x9x9:float32", "2x3:float32", "2x3x8x8:int64"):
         with pytest.raises(InferlensError, match="does not take") as raised:
             loaded(files / name, inputs=(TensorSpec.parse(f"input={wrong}"),), batch=None)
@@ -47,7 +42,7 @@ def test_what_a_file_fixes_cannot_be_asked_for_otherwise(files: Path, name: str)
         refusal("brings its own weights", loaded, files / name, weights=weights)
 
 
-def test_open_dimensions_are_asked_for_and_then_taken(files: Path) -> None:
+def test_open_dimensions_are_asked_for_and_then_taken(files):
     assert find(str(files / "free.onnx")).batch == 1
     assert refusal("leaves open", loaded, files / "free.onnx").hint == "--dim height=128"
     model = loaded(files / "free.onnx", inputs=(TensorSpec("input", (1, 3, 10, 8)),), batch=5)
@@ -56,7 +51,7 @@ def test_open_dimensions_are_asked_for_and_then_taken(files: Path) -> None:
 
 
 @pytest.mark.parametrize(("asked", "batch"), [("4x3x16x8", 9), ("9x3x5x8", None), ("1..9x3x16x8", 8)])
-def test_sizes_outside_of_the_range_of_a_program_are_one_message(files: Path, asked: str, batch: int | None) -> None:
+def test_sizes_outside_of_the_range_of_a_program_are_one_message(files, asked, batch):
     with pytest.raises(Unsupported, match="does not take") as raised:
         loaded(files / "free.pt2", inputs=(TensorSpec.parse(f"input={asked}"),), batch=batch)
     assert raised.value.expected == "input=1..8x3x8..Nx8:float32"
@@ -65,7 +60,7 @@ def test_sizes_outside_of_the_range_of_a_program_are_one_message(files: Path, as
         assert model.module(torch.ones(model.inputs[0].shape)).shape == (end, 4, 6, 6)
 
 
-def small_graph(path: Path, **inputs: list[Any] | None) -> Path:
+def small_graph(path, **inputs):
     """The positive part of its first input, or of a weight; shapes by input name, ``None`` for one that is not told."""
     weight = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
     onnx.save(graph([onnx.helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])], inputs, [weight]), path)
@@ -73,7 +68,7 @@ def small_graph(path: Path, **inputs: list[Any] | None) -> Path:
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4, 5), ()])
-def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path, shape):
     path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
     assert "--input x=1x" in refusal(r"leaves open the shape of x \(1 x \?\)", loaded, path).hint
     model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)
@@ -81,7 +76,7 @@ def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Pa
     refusal("does not take x=3:int64", loaded, path, inputs=(TensorSpec("x", (3,), "int64"),), batch=None)
 
 
-def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
+def test_the_input_to_try_has_the_graphs_own_name(tmp_path):
     path = small_graph(tmp_path / "net.onnx", **{"x0 of x0": ["N", None]})
     assert refusal("leaves open", loaded, path).hint == "--input 'x0 of x0=1x128:float32'"
     refusal("takes no inputs", find, str(small_graph(tmp_path / "none.onnx")))
@@ -92,12 +87,12 @@ def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["net.onnx", "net.pt", "net.engine"])
-def test_a_folder_is_no_model_file(tmp_path: Path, name: str) -> None:
+def test_a_folder_is_no_model_file(tmp_path, name):
     (tmp_path / name).mkdir()
     refusal(rf"{name} is a folder\.", find, str(tmp_path / name))
 
 
-def test_weights_beside_a_graph_count_and_are_looked_for(files: Path, tmp_path: Path) -> None:
+def test_weights_beside_a_graph_count_and_are_looked_for(files, tmp_path):
     path, beside = tmp_path / "net.onnx", tmp_path / "net.data"
     outside = {"save_as_external_data": True, "size_threshold": 0, "convert_attribute": False}
     onnx.save_model(onnx.load(files / "fixed.onnx"), path, location=beside.name, **outside)
@@ -112,7 +107,7 @@ def test_weights_beside_a_graph_count_and_are_looked_for(files: Path, tmp_path: 
     refusal("is missing", loaded, path)
 
 
-def test_a_graph_reads_nothing_outside_its_folder(files: Path, tmp_path: Path) -> None:
+def test_a_graph_reads_nothing_outside_its_folder(files, tmp_path):
     model = onnx.load(files / "fixed.onnx")
     onnx.external_data_helper.set_external_data(model.graph.initializer[0], location="../secret")
     model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
@@ -120,13 +115,13 @@ def test_a_graph_reads_nothing_outside_its_folder(files: Path, tmp_path: Path) -
     refusal("refers to weights in", loaded, tmp_path / "net.onnx")
 
 
-def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path: Path) -> None:
+def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path):
     path = tmp_path / "net.ts"
     torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
     assert find(str(path)).format == "torchscript"
 
 
-def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_path: Path) -> None:
+def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_path):
     path = small_graph(tmp_path / "empty.onnx", x=[0, 8])
     refusal(r"The input 'x' of .* has a dimension of size 0", find, str(path))
     model = onnx.load(small_graph(path, x=[1, 8]))
@@ -135,7 +130,7 @@ def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_pa
     refusal("lists its output 'y' twice", find, str(path))
 
 
-def test_a_single_number_has_no_batch(tmp_path: Path) -> None:
+def test_a_single_number_has_no_batch(tmp_path):
     path = small_graph(tmp_path / "scalar.onnx", x=[])
     assert loaded(path, batch=1).inputs[0].shape == ()
     with pytest.raises(Unsupported, match="'x' is a single number, without a batch"):

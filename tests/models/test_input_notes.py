@@ -1,11 +1,7 @@
 """A file of PyTorch's that was written here knows its inputs; what a stranger wrote into it is read with care."""
 
-from __future__ import annotations
-
 import json
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,11 +17,11 @@ SPECS = (TensorSpec("tokens 1", (2, 12), "int64", 0, 50), TensorSpec("mask", (2,
 class Masked(torch.nn.Module):
     """Two inputs, called otherwise than in the note."""
 
-    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    def forward(self, first, second):
         return first * second
 
 
-def stored(path: Path, extra: dict[str, str]) -> Path:
+def stored(path, extra):
     """The module in a file with these extra ones."""
     if path.suffix == ".pt":
         torch.jit.save(torch.jit.script(Masked().eval()), str(path), _extra_files=extra)
@@ -36,13 +32,13 @@ def stored(path: Path, extra: dict[str, str]) -> Path:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".pt2"])
-def test_names_shapes_types_and_ranges_come_back(suffix: str, tmp_path: Path) -> None:
+def test_names_shapes_types_and_ranges_come_back(suffix, tmp_path):
     model = loaded(stored(tmp_path / f"m{suffix}", input_note(SPECS, "float32")))
     assert model.inputs == SPECS
     assert model.module(torch.ones(2, 12, dtype=torch.int64), torch.ones(2, 12)).shape == (2, 12)
 
 
-def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tmp_path: Path) -> None:
+def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tmp_path):
     path = stored(tmp_path / "m.pt", input_note(SPECS, "bfloat16"))
     assert [spec.dtype for spec in loaded(path).inputs] == ["int64", "bfloat16"]
     assert [spec.shape for spec in loaded(path, batch=5).inputs] == [(5, 12), (5, 12)]
@@ -53,35 +49,26 @@ def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tm
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x[0]", "n" * 201, "\x1b[31m"])
-def test_names_that_would_be_refused_are_not_noted(name: str) -> None:
+def test_names_that_would_be_refused_are_not_noted(name):
     assert input_note((TensorSpec(name, (2, 12)),), "float32") == {}
 
 
 SPEC = {"name": "a", "shape": [2, 12], "dtype": "float32"}
-HOSTILE: dict[str, Any] = {
-    "nothing": "",
-    "no JSON": "import os",
-    "a second note": {"inputs": [SPEC]},
-    "deep": "[" * 100_000,
-    "a list": [SPEC, SPEC],
-    "no inputs": {"inputs": []},
-    "of a later day": {"inputs": [SPEC], "schema": "inferlens.inputs/9"},
-    "more": {"inputs": [SPEC], "code": "1"},
+HOSTILE = {
+    "nothing": "", "no JSON": "import os", "a second note": {"inputs": [SPEC]}, "deep": "[" * 100_000,
+    "a list": [SPEC, SPEC], "no inputs": {"inputs": []},
+    "of a later day": {"inputs": [SPEC], "schema": "inferlens.inputs/9"}, "more": {"inputs": [SPEC], "code": "1"},
     "two of one name": {"inputs": [SPEC, SPEC]},
     "long": {"inputs": [SPEC], "schema": "inferlens.inputs/1" + " " * (1 << 20)},
-    "name": {"inputs": [{**SPEC, "name": "\x1b[2J"}]},
-    "path": {"inputs": [{**SPEC, "name": "__import__('os')"}]},
-    "type": {"inputs": [{**SPEC, "dtype": "load"}]},
-    "shape": {"inputs": [{**SPEC, "shape": [-2, 12]}]},
-    "size": {"inputs": [{**SPEC, "shape": ["2", 12]}]},
-    "large": {"inputs": [{**SPEC, "shape": [1 << 20, 1 << 20]}]},
-    "huge": {"inputs": [{**SPEC, "shape": [10**30]}]},
-    "sizes": {"inputs": [{**SPEC, "least": [1], "most": [4, 12]}]},
-}
+    "name": {"inputs": [{**SPEC, "name": "\x1b[2J"}]}, "path": {"inputs": [{**SPEC, "name": "__import__('os')"}]},
+    "type": {"inputs": [{**SPEC, "dtype": "load"}]}, "shape": {"inputs": [{**SPEC, "shape": [-2, 12]}]},
+    "size": {"inputs": [{**SPEC, "shape": ["2", 12]}]}, "large": {"inputs": [{**SPEC, "shape": [1 << 20, 1 << 20]}]},
+    "huge": {"inputs": [{**SPEC, "shape": [10**30]}]}, "sizes": {"inputs": [{**SPEC, "least": [1], "most": [4, 12]}]},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_note_that_makes_no_sense_is_one_message(what: str, tmp_path: Path) -> None:
+def test_a_note_that_makes_no_sense_is_one_message(what, tmp_path):
     text = HOSTILE[what] if isinstance(HOSTILE[what], str) else json.dumps(HOSTILE[what])
     path = stored(tmp_path / "m.pt", {NOTE: text})
     if what == "a second note":
@@ -90,6 +77,6 @@ def test_a_note_that_makes_no_sense_is_one_message(what: str, tmp_path: Path) ->
     assert refusal("not valid", loaded, path).hint == "export it again"
 
 
-def test_a_note_of_other_inputs_than_the_program_has_is_refused(tmp_path: Path) -> None:
+def test_a_note_of_other_inputs_than_the_program_has_is_refused(tmp_path):
     for specs in (SPECS[:1], SPECS[::-1], (SPECS[0], TensorSpec("mask", (2, 12, 1)))):
         refusal("do not fit its program", loaded, stored(tmp_path / "m.pt2", input_note(specs, "float32")))

@@ -1,10 +1,6 @@
 """What precision a file is in, told from the file alone: ONNX graphs, exported programs, TorchScript."""
 
-from __future__ import annotations
-
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -24,11 +20,11 @@ ZERO_POINTS = {
 X = {"x": [1, 4]}
 
 
-def weight(name: str, kind: int, *shape: int) -> Any:
+def weight(name, kind, *shape):
     return helper.make_tensor(name, kind, shape, np.zeros(shape).ravel().tolist())
 
 
-def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs() -> None:
+def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs():
     kinds = ((TensorProto.FLOAT, "fp32"), (TensorProto.BFLOAT16, "bf16"), (TensorProto.DOUBLE, "fp32"))
     for kind, precision in (*kinds, (TensorProto.INT64, "fp32")):
         one = graph([helper.make_node("Add", ["x", "w"], ["y"])], X, [weight("w", kind, 1, 4)])
@@ -43,7 +39,7 @@ def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs() ->
 
 @pytest.mark.parametrize("place", ["initializer", "constant"])
 @pytest.mark.parametrize(("kind", "precision"), ZERO_POINTS.items())
-def test_the_zero_point_says_what_a_graph_is_quantized_to(kind: int, precision: str, place: str) -> None:
+def test_the_zero_point_says_what_a_graph_is_quantized_to(kind, precision, place):
     scale, zero = weight("s", TensorProto.FLOAT), weight("z", kind)
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
              helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
@@ -52,7 +48,7 @@ def test_the_zero_point_says_what_a_graph_is_quantized_to(kind: int, precision: 
     assert graph_precision(graph(nodes, X, [scale] if place == "constant" else [scale, zero])) == precision
 
 
-def test_without_a_zero_point_it_is_told_by_an_attribute_the_weights_or_the_operator() -> None:
+def test_without_a_zero_point_it_is_told_by_an_attribute_the_weights_or_the_operator():
     scale, stored = weight("s", TensorProto.FLOAT), weight("w", TensorProto.FLOAT8E4M3FN, 1, 4)
     quantize = ("QuantizeLinear", ["x", "s"], ["y"])
     assert graph_precision(graph([helper.make_node(*quantize)], X, [scale])) == "int8"
@@ -64,7 +60,7 @@ def test_without_a_zero_point_it_is_told_by_an_attribute_the_weights_or_the_oper
     assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], X)) == "int8"
 
 
-def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
+def test_weights_in_another_file_need_not_be_there(tmp_path):
     model = graph([helper.make_node("Add", ["x", "w"], ["y"])], X)
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float16), "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
@@ -73,7 +69,7 @@ def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.float16, "fp16"), (torch.bfloat16, "bf16")])
-def test_files_of_pytorch_tell_theirs(tmp_path: Path, dtype: torch.dtype, precision: str) -> None:
+def test_files_of_pytorch_tell_theirs(tmp_path, dtype, precision):
     module, example = torch.nn.Linear(4, 2).eval().to(dtype), torch.ones(1, 4, dtype=dtype)
     torch.export.save(torch.export.export(module, (example,)), tmp_path / "m.pt2")
     torch.jit.trace(module, example).save(str(tmp_path / "m.pt"))
@@ -83,7 +79,7 @@ def test_files_of_pytorch_tell_theirs(tmp_path: Path, dtype: torch.dtype, precis
     assert found == [precision, precision, "fp32"]
 
 
-def test_telling_the_precision_unpickles_nothing(tmp_path: Path) -> None:
+def test_telling_the_precision_unpickles_nothing(tmp_path):
     torch.save(Bomb(tmp_path / "mark"), tmp_path / "m.pt")
     with zipfile.ZipFile(tmp_path / "m.pt", "a") as archive:  # dressed as TorchScript
         archive.writestr("m/constants.pkl", b"")
@@ -93,7 +89,7 @@ def test_telling_the_precision_unpickles_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [b"", b"[]", b'{"config": {"a": 1}}', b'{"config": {}}', b"[" * 100_000])
-def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tmp_path: Path, config: bytes) -> None:
+def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tmp_path, config):
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/archive_format", "pt2")
         archive.writestr("m/data/weights/model_weights_config.json", config)

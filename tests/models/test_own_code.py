@@ -1,7 +1,5 @@
 """Code of the user's own: by module or by path, beside files that are called like libraries."""
 
-from __future__ import annotations
-
 import random
 import sys
 from pathlib import Path
@@ -20,7 +18,7 @@ LAYERS = "import torch\ndef layer(): return torch.nn.Linear({size}, 3)\n"
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """The working directory, which is forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -32,7 +30,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         del sys.modules[name]
 
 
-def write(folder: Path, *, size: int = 4, package: bool = False) -> Path:
+def write(folder, *, size=4, package=False):
     folder.mkdir(parents=True, exist_ok=True)
     if package:
         (folder / "__init__.py").touch()
@@ -44,7 +42,7 @@ def write(folder: Path, *, size: int = 4, package: bool = False) -> Path:
 
 @pytest.mark.parametrize("package", [False, True])
 @pytest.mark.parametrize("absolute", [False, True])
-def test_a_factory_by_path_imports_its_neighbors(here: Path, package: bool, absolute: bool) -> None:
+def test_a_factory_by_path_imports_its_neighbors(here, package, absolute):
     path = write(here / "sub" / "net", package=package)
     name = f"{path if absolute else path.relative_to(here)}:build"
     assert find(name).spec == f"factory:{name}"
@@ -52,28 +50,26 @@ def test_a_factory_by_path_imports_its_neighbors(here: Path, package: bool, abso
     assert loaded(name).inputs[0].shape == (1, 4)
 
 
-def test_two_files_of_one_name_have_neighbors_of_their_own(here: Path) -> None:
+def test_two_files_of_one_name_have_neighbors_of_their_own(here):
     sizes = {write(here / f"net{size}", size=size): size for size in (4, 8)}
     assert {path: loaded(f"{path}:build").inputs[0].shape[1] for path in sizes} == sizes
 
 
-def test_a_factory_in_a_file_that_is_called_like_a_library(here: Path) -> None:
+def test_a_factory_in_a_file_that_is_called_like_a_library(here):
     (here / "random.py").write_text(MODEL.format(imports="", layer="torch.nn.Linear(5, 3)", size=5))
     for name in ("random:build", "random.py:build"):
         assert loaded(name).inputs[0].shape == (1, 5)
     assert sys.modules["random"] is random
 
 
-def test_a_package_here_comes_before_an_installed_one_only_where_it_is_named(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_here_comes_before_an_installed_one_only_where_it_is_named(here, monkeypatch):
     write(here / "site" / "nets", size=7, package=True)
     write(here / "nets", size=6, package=True)
     monkeypatch.syspath_prepend(here / "site")
     assert loaded("nets.model:build").inputs[0].shape == (1, 6)
 
 
-def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
+def test_a_neighbor_that_a_library_hides_is_named(here):
     (here / "statistics.py").write_text("thing = 1\n")
     for code in ("import statistics\nthing = statistics.thing", "from statistics import thing"):
         (here / "net.py").write_text(code + "\ndef build(): return 1\n")
@@ -85,12 +81,12 @@ def test_a_neighbor_that_a_library_hides_is_named(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"), [("mode.py:build", "model.py"), ("model.py", "model.py:build"), ("model.py:buil", "build")]
 )
-def test_a_path_that_names_no_factory_is_one_message(here: Path, name: str, hint: str) -> None:
+def test_a_path_that_names_no_factory_is_one_message(here, name, hint):
     write(here)
     assert hint in refusal("", loaded, name).hint
 
 
-def test_a_checkout_comes_before_an_installed_package(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_comes_before_an_installed_package(here, monkeypatch):
     write(here / "site" / "nets", size=7, package=True)
     write(here / "checkout" / "nets", size=6, package=True)
     (here / "checkout" / "random.py").touch()
@@ -122,13 +118,13 @@ def one():
     (("left=2:float32", "rigth=2:float32"), "There is no argument of forward 'rigth'"),
     (("left=2:float32",), "forward also takes right"),
 ])  # fmt: skip
-def test_inputs_are_arguments_of_forward(here: Path, inputs: tuple[str, ...], message: str) -> None:
+def test_inputs_are_arguments_of_forward(here, inputs, message):
     (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
     case = Case(model="factory:pair.py:build", backend="", inputs=TensorSpec.parse_all(inputs)[0])
     refusal(message, load, case)
 
 
-def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here: Path) -> None:
+def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here):
     (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
     (tensor_specs,) = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
     model = load(Case(model="factory:pair.py:build", backend="", inputs=tensor_specs))

@@ -1,14 +1,10 @@
 """Exported programs are opened without trust if they are data alone, and never run what their text says."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,24 +17,24 @@ from tests.refusals import refusal
 class Net(torch.nn.Module):
     """Sizes in expressions, named outputs, text arguments: what exported programs have besides numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.body = torch.nn.Linear(3, 4)
 
-    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+    def forward(self, x):
         y = torch.nn.functional.gelu(self.body(x), approximate="tanh")
         pairs = torch.cat([y, y]).reshape(-1, 2)
         return {"pairs": pairs, "rest": [torch.einsum("ij,kj->ik", y, y), y.mean(0)]}
 
 
 @pytest.fixture
-def program(stored: Path, tmp_path: Path) -> Path:
+def program(stored, tmp_path):
     """A copy of it to break."""
     return Path(shutil.copy(stored, tmp_path))
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stored(tmp_path_factory):
     path = tmp_path_factory.mktemp("program") / "net.pt2"
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(Net().eval(), (torch.ones(4, 3),), dynamic_shapes=({0: batch},))
@@ -46,7 +42,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = "", inputs: Any = None) -> Path:
+def rewritten(path, change, copy="", inputs=None):
     """The file with its program changed; ``copy`` is a second name of the old one, ``inputs`` the sample inputs."""
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
@@ -67,19 +63,19 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = 
     return path
 
 
-def test_a_program_with_free_sizes_and_named_outputs_opens_and_answers(stored: Path) -> None:
+def test_a_program_with_free_sizes_and_named_outputs_opens_and_answers(stored):
     assert code_in(stored) == ""
     module = loaded(stored).module
     assert module(torch.ones(7, 3))["pairs"].shape == (28, 2)
 
 
 @pytest.mark.parametrize("where", ["size", "bound", "name", "tree", "guard", "metadata"])
-def test_text_that_would_run_as_python_never_does(program: Path, tmp_path: Path, where: str) -> None:
+def test_text_that_would_run_as_python_never_does(program, tmp_path, where):
     mark = tmp_path / "mark"
     code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     hostile = {"as_expr": {"expr_str": code, "hint": None}}
 
-    def change(content: dict[str, Any]) -> None:
+    def change(content):
         graph = content["graph_module"]["graph"]
         tensors = graph["tensor_values"]
         if where == "size":
@@ -106,9 +102,7 @@ def test_text_that_would_run_as_python_never_does(program: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("part", ["twin", "net/data/constants/custom_obj_0", "net/data/aotinductor/model/x.so", "bomb"])
-def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(
-    program: Path, tmp_path: Path, part: str
-) -> None:
+def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(program, tmp_path, part):
     if part in ("twin", "bomb"):
         rewritten(program, lambda content: None, *(["MODEL.json"] if part == "twin" else ["", Bomb(tmp_path / "mark")]))
     else:
@@ -118,7 +112,7 @@ def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(
     assert not (tmp_path / "mark").exists()
 
 
-def test_sizes_are_arithmetic_and_nothing_else() -> None:
+def test_sizes_are_arithmetic_and_nothing_else():
     for text in (
         "2*s77",
         "Max(1, s0//2) + 1",

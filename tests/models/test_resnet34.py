@@ -1,7 +1,5 @@
 """The zoo's ResNet-34 is the one it says it is."""
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,15 +9,15 @@ from inferlens.models.zoo import ResNet34  # noqa: E402
 
 
 @pytest.fixture(scope="module")
-def model() -> nn.Module:
+def model():
     return ResNet34().eval()
 
 
-def convolution(channels_in: int, channels: int, size: int) -> int:
+def convolution(channels_in, channels, size):
     return channels_in * channels * size**2 + channels
 
 
-def test_parameters_are_those_of_the_formula(model: nn.Module) -> None:
+def test_parameters_are_those_of_the_formula(model):
     """Every convolution has a bias, and only the first block of stages two to four one in its shortcut."""
     expected = convolution(3, 64, 7) + 2 * 64
     width = 64
@@ -34,7 +32,7 @@ def test_parameters_are_those_of_the_formula(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def test_stages_have_their_shapes(model: nn.Module) -> None:
+def test_stages_have_their_shapes(model):
     x, shapes = torch.zeros(2, 3, 224, 224), []
     for part in (model.stem, *model.stages, model.pool):
         x = part(x)
@@ -43,7 +41,7 @@ def test_stages_have_their_shapes(model: nn.Module) -> None:
     assert model.head(x.flatten(1)).shape == (2, 1000)
 
 
-def test_relu_comes_before_batch_norm(model: nn.Module) -> None:
+def test_relu_comes_before_batch_norm(model):
     graph = torch.fx.symbolic_trace(model).graph
     modules = dict(model.named_modules())
     calls = {node: type(modules[node.target]) for node in graph.nodes if node.op == "call_module"}

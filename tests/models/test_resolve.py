@@ -1,9 +1,6 @@
 """Names, files, factories and live modules become models; mistakes become one clear message."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +9,6 @@ import torch
 from inferlens.errors import InferlensError
 from inferlens.models import factories
 from inferlens.models.inputs import draw, flatten, make_inputs
-from inferlens.models.model import Model
 from inferlens.models.resolve import check, find, load, with_layers
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
@@ -23,51 +19,48 @@ from tests.refusals import refusal
 class Tiny(torch.nn.Module):
     """Two convolutions."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 3))
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         return self.body(image)
 
 
-def answer(model: Model, seed: int = 0) -> list[torch.Tensor]:
+def answer(model, seed=0):
     tensors = [torch.from_numpy(array) for array in make_inputs(model, seed).values()]
     with torch.inference_mode():
         return flatten(model.module(*tensors))
 
 
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [("resnet18", "torchvision:"), ("convnext_atto", "timm:"), ("bert-base-uncased", "transformers:"),
-     ("resnet34", "torchvision:"), ("inferlens:resnet34", ""), ("fake:demo", "")],
-)  # fmt: skip
-def test_a_name_is_found_where_it_is_looked_up_first(name: str, source: str) -> None:
+@pytest.mark.parametrize(("name", "source"), [
+    ("resnet18", "torchvision:"), ("convnext_atto", "timm:"), ("bert-base-uncased", "transformers:"),
+    ("resnet34", "torchvision:"), ("inferlens:resnet34", ""), ("fake:demo", ""),
+])  # fmt: skip
+def test_a_name_is_found_where_it_is_looked_up_first(name, source):
     model_info = find(name)
     assert (model_info.spec, model_info.argument) == (source + name, name)
 
 
 @pytest.mark.parametrize(("name", "words"), [
-    ("resnet81", "did you mean"),
-    ("torchvision:resnet19", "did you mean resnet1"),
+    ("resnet81", "did you mean"), ("torchvision:resnet19", "did you mean resnet1"),
     ("transformers:brt", "did you mean bert"),
     ("transformers:acme/huge-llm", "no checkpoint of that name is on this machine"),
-    ("hub:pytorch/vision:resnet18", "nothing is fetched from the network"),
-    ("hub:resnet18", "hub:REPO:NAME"),
+    ("hub:pytorch/vision:resnet18", "nothing is fetched from the network"), ("hub:resnet18", "hub:REPO:NAME"),
     ("live:net", "inferlens.bench(module, example_inputs)"),
     ("no_such_package.module:factory", "neither a model of a known source nor an importable factory"),
     ("missing.onnx", "does not exist"),
 ])  # fmt: skip
-def test_a_name_that_means_nothing_is_one_message(name: str, words: str) -> None:
+def test_a_name_that_means_nothing_is_one_message(name, words):
     assert words in str(refusal("", find, name))
 
 
-def test_models_by_name_and_their_inputs() -> None:
+def test_models_by_name_and_their_inputs():
     model = loaded("torchvision:squeezenet1_1", batch=2)
     assert model.inputs == (TensorSpec("x", (2, 3, 224, 224)),)
     assert (model.parameters, model.weights) == (1_235_496, "random, seed 0")
     assert answer(model)[0].shape == (2, 1000)
-    assert not model.module.training  # type: ignore[union-attr]
+    assert not model.module.training
     text = loaded("transformers:electra", batch=2)
     arrays = make_inputs(text, 0)
     assert {name: array.shape for name, array in arrays.items()} == {
@@ -76,20 +69,19 @@ def test_models_by_name_and_their_inputs() -> None:
     assert arrays["input_ids"].max() > 1000
     assert (arrays["attention_mask"] == 1).all()
     assert answer(text)[0].shape == (2, 128, 256)
-    paths = {path for path, _ in text.module.named_modules()}  # type: ignore[union-attr]
+    paths = {path for path, _ in text.module.named_modules()}
     assert {"", "embeddings", "encoder.layer.0.attention.self"} <= paths
 
 
-@pytest.mark.parametrize(
-    ("name", "convolutional"),
-    [("resnet18", True), ("vit_b_16", True), ("timm:mixer_b16_224", True), ("transformers:electra", False)],
-)
-def test_whether_a_model_has_convolutions_is_known_without_its_weights(name: str, convolutional: bool) -> None:
+@pytest.mark.parametrize(("name", "convolutional"), [
+    ("resnet18", True), ("vit_b_16", True), ("timm:mixer_b16_224", True), ("transformers:electra", False),
+])  # fmt: skip
+def test_whether_a_model_has_convolutions_is_known_without_its_weights(name, convolutional):
     info = find(name)
     assert with_layers(check(info, Plan(model=(name,)))).convolutional is convolutional
 
 
-def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_too() -> None:
+def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_too():
     for item in ("input_ids=4x16:int64", "attention_mask=1x128:int64", "input_ids=1..8x16:int64"):
         model = loaded("transformers:electra", inputs=(TensorSpec.parse(item),), batch=4)
         assert [spec.shape[0] for spec in model.inputs] == [4, 4]
@@ -100,7 +92,7 @@ def test_inputs_asked_for_replace_the_models_own_and_the_others_have_the_batch_t
         loaded("torchvision:squeezenet1_1", inputs=(TensorSpec("image", (1, 3, 64, 64)),))
 
 
-def test_a_factory_with_and_without_example_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_factory_with_and_without_example_inputs(tmp_path, monkeypatch):
     (tmp_path / "my_models.py").write_text(
         "import torch\n"
         "class Two(torch.nn.Module):\n"
@@ -120,7 +112,7 @@ def test_a_factory_with_and_without_example_inputs(tmp_path: Path, monkeypatch: 
         assert words in str(refusal("", loaded, f"my_models:{name}"))
 
 
-def test_a_hub_folder(tmp_path: Path) -> None:
+def test_a_hub_folder(tmp_path):
     (tmp_path / "hubconf.py").write_text(
         "import torch\ndef net(pretrained=True):\n    assert not pretrained\n    return torch.nn.Conv2d(3, 4, 3)\n"
     )
@@ -129,7 +121,7 @@ def test_a_hub_folder(tmp_path: Path) -> None:
     refusal("no entry point 'nett'", loaded, f"hub:{tmp_path}:nett")
 
 
-def test_torchscript_and_exported_programs_come_back_equal(tmp_path: Path) -> None:
+def test_torchscript_and_exported_programs_come_back_equal(tmp_path):
     torch.manual_seed(0)
     specs = (TensorSpec("image", (2, 3, 16, 16)),)
     module, image = Tiny().eval(), torch.from_numpy(draw(specs, 0)["image"])
@@ -143,7 +135,7 @@ def test_torchscript_and_exported_programs_come_back_equal(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["bomb.pt", "bomb.pth", "legacy.pt", "bomb.onnx", "module.pt"])
-def test_no_file_runs_code_without_trust(tmp_path: Path, name: str) -> None:
+def test_no_file_runs_code_without_trust(tmp_path, name):
     mark, path = tmp_path / "mark", tmp_path / name
     if name.startswith("module"):
         torch.save(torch.nn.Conv2d(3, 2, 3), path)
@@ -161,7 +153,7 @@ def test_no_file_runs_code_without_trust(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt", ".pt2"])
 @pytest.mark.parametrize("data", [b"", b"hello", b"PK\x03\x04" + b"\0" * 50, bytes(range(256)) * 40, b"cut"])
-def test_broken_and_foreign_files_are_one_message(tmp_path: Path, suffix: str, data: bytes) -> None:
+def test_broken_and_foreign_files_are_one_message(tmp_path, suffix, data):
     path = tmp_path / f"broken{suffix}"
     path.write_bytes(data)
     if data == b"cut":
@@ -172,7 +164,7 @@ def test_broken_and_foreign_files_are_one_message(tmp_path: Path, suffix: str, d
     assert "again" in error.hint
 
 
-def test_weights_from_a_file_are_the_ones_used(tmp_path: Path) -> None:
+def test_weights_from_a_file_are_the_ones_used(tmp_path):
     import torchvision
 
     module = torchvision.models.squeezenet1_1(weights=None).eval()
@@ -187,16 +179,14 @@ def test_weights_from_a_file_are_the_ones_used(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "weights", "words"), [
     ("torchvision:resnet18", "DEFAULT", "nothing is fetched from the network"),
-    ("torchvision:resnet18", "IMAGENET1K_V9", "'IMAGENET1K_V9'"),
-    ("timm:resnet10t", "DEFAULT", "network"),
-    ("transformers:bert", "main", "network"),
-    ("inferlens:resnet34", "DEFAULT", "no weights by name"),
+    ("torchvision:resnet18", "IMAGENET1K_V9", "'IMAGENET1K_V9'"), ("timm:resnet10t", "DEFAULT", "network"),
+    ("transformers:bert", "main", "network"), ("inferlens:resnet34", "DEFAULT", "no weights by name"),
 ])  # fmt: skip
-def test_weights_that_would_need_the_network_are_one_message(name: str, weights: str, words: str) -> None:
+def test_weights_that_would_need_the_network_are_one_message(name, weights, words):
     refusal(words, loaded, name, weights=weights)
 
 
-def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
+def test_a_live_module_travels_with_its_example(tmp_path):
     module, image = Tiny().eval(), torch.randn(2, 3, 9, 9)
     model_info = factories.save(module, image, tmp_path / "module")
     assert (model_info.spec, model_info.batch, model_info.format) == ("live:Tiny", 2, "module")
@@ -214,7 +204,7 @@ def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
         refusal(words, factories.save, *item, tmp_path / "module")
 
 
-def test_drawn_inputs_are_never_zeros_and_keep_their_range() -> None:
+def test_drawn_inputs_are_never_zeros_and_keep_their_range():
     specs = (
         TensorSpec("f", (4, 5)), TensorSpec("h", (4,), "bfloat16"), TensorSpec("i", (1000,), "int64", 3, 7),
         TensorSpec("b", (100,), "bool"), TensorSpec("u", (1000,), "uint8"), TensorSpec("s", (), "float64"),
@@ -230,7 +220,7 @@ def test_drawn_inputs_are_never_zeros_and_keep_their_range() -> None:
     assert not np.array_equal(draw(specs, 1)["f"], arrays["f"])
 
 
-def test_any_nesting_of_outputs_is_flattened() -> None:
+def test_any_nesting_of_outputs_is_flattened():
     one = torch.ones(1)
     nested = {"a": [one, (one, None, {"b": 2.0})], "c": "text"}
     assert [float(tensor) for tensor in flatten(nested)] == [1, 1, 2]

@@ -1,17 +1,11 @@
 """Real data for a model: what is read of it, in which order and form, and what is refused."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from inferlens.models import resolve
 from inferlens.models import samples as data
 from inferlens.models.libraries import Zoo
-from inferlens.models.samples import Samples
 from inferlens.spec.case import Case, TensorSpec
 from tests.refusals import refusal
 
@@ -19,16 +13,16 @@ PAIR = (TensorSpec("a", (2, 3)), TensorSpec("b", (2,), "int64"))
 ONE = (TensorSpec("x", (4, 2)),)
 
 
-def read(asked: str, specs: Any, prepare: Any = lambda: np.asarray) -> Samples:
+def read(asked, specs, prepare=lambda: np.asarray):
     return data.read_samples(asked, specs, prepare)
 
 
-def given_samples() -> Any:
+def given_samples():
     """Three samples of one input, with labels."""
     return [(np.full(2, place, dtype=np.float64), place) for place in range(3)]
 
 
-def test_arrays_by_input_name(tmp_path: Path) -> None:
+def test_arrays_by_input_name(tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, b=np.arange(3), a=np.arange(9.0).reshape(3, 3), label=np.array([5, 6, 7]))
     samples = read(str(path), PAIR)
@@ -40,29 +34,27 @@ def test_arrays_by_input_name(tmp_path: Path) -> None:
     assert samples.digest != read(str(_other(tmp_path)), PAIR).digest
 
 
-def _other(folder: Path) -> Path:
+def _other(folder):
     path = folder / "other" / "data.npz"
     path.parent.mkdir()
     np.savez(path, a=np.zeros((3, 3)), b=np.arange(3))
     return path
 
 
-def test_a_single_input_goes_by_any_name(tmp_path: Path) -> None:
+def test_a_single_input_goes_by_any_name(tmp_path):
     np.savez(tmp_path / "data.npz", pixels=np.ones((1, 2)))
     (feed,) = read(str(tmp_path / "data.npz"), ONE).feeds()
     assert feed["x"].shape == (4, 2)
 
 
-def test_a_factory_gives_samples_with_labels_or_without() -> None:
+def test_a_factory_gives_samples_with_labels_or_without():
     samples = read(f"{__name__}:given_samples", ONE)
     assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [
-        (0, [0, 0]),
-        (1, [1, 1]),
-        (2, [2, 2]),
-    ]
+        (0, [0, 0]), (1, [1, 1]), (2, [2, 2]),
+    ]  # fmt: skip
 
 
-def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path: Path) -> None:
+def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for kind, value in (("cat", 0), ("dog", 255)):
         for place in range(2):
@@ -76,7 +68,7 @@ def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path
     assert [sample.label for sample in model.samples] == [0, 1, 0, 1]
 
 
-def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
+def test_a_dataset_of_hugging_face(tmp_path):
     polars = pytest.importorskip("polars")
     polars.DataFrame({"x": [[0.0, 1.0], [2.0, 3.0]], "label": [1, 0]}).write_ipc_stream(tmp_path / "data-0.arrow")
     (tmp_path / "state.json").write_text("{}")
@@ -91,14 +83,14 @@ def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
     ({"x": np.zeros((0, 2))}, ONE, "There are no samples"),
     ({"x": np.full((1, 2), np.nan)}, ONE, "values for 'x' that are not finite"),
 ])  # fmt: skip
-def test_what_does_not_fit(tmp_path: Path, arrays: dict[str, Any], specs: Any, said: str) -> None:
+def test_what_does_not_fit(tmp_path, arrays, specs, said):
     np.savez(tmp_path / "data.npz", **arrays)
     error = refusal("", list, read(str(tmp_path / "data.npz"), specs))
     assert said in f"{error.what} Expected {error.expected}"
 
 
-def test_what_is_no_data(tmp_path: Path) -> None:
-    def what(asked: str, prepare: Any = lambda: np.asarray) -> str:
+def test_what_is_no_data(tmp_path):
+    def what(asked, prepare=lambda: np.asarray):
         return refusal("", lambda: list(read(asked, ONE, prepare))).what
 
     assert what("nowhere") == "There is no data 'nowhere'."

@@ -1,16 +1,12 @@
 """Weights: every layer shows in the outputs, the same everywhere, and files are read without running their code."""
 
-from __future__ import annotations
-
 import copy
 import os
 import pickle
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,18 +28,18 @@ Run = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def zoo(request: pytest.FixtureRequest) -> Run:
+def zoo(request):
     model = loaded(request.param)
     assert model.module is not None
     return model.module, tuple(torch.from_numpy(array) for array in make_inputs(model, 1).values())
 
 
-def change(outputs: Any, reference: Any) -> float:
+def change(outputs, reference):
     pairs = zip(flatten(outputs), flatten(reference), strict=True)
     return max(float((ours.double() - theirs.double()).norm() / theirs.double().norm()) for ours, theirs in pairs)
 
 
-def layers(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def layers(module):
     """Weights, embeddings and layer scales, but no biases. Here, every one of them can matter."""
     found = [(path, value) for path, value in module.named_parameters() if "bias" not in path.rpartition(".")[2]]
     large = parameter_count(module) > 2e7
@@ -55,7 +51,7 @@ def layers(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 @torch.no_grad()
-def test_two_percent_in_one_layer_show(zoo: Run) -> None:
+def test_two_percent_in_one_layer_show(zoo):
     module, example = zoo
     reference = module(*example)
     unseen = {}
@@ -71,7 +67,7 @@ def test_two_percent_in_one_layer_show(zoo: Run) -> None:
 
 
 @torch.no_grad()
-def test_rounding_stays_within_the_tolerances_and_another_input_does_not(zoo: Run) -> None:
+def test_rounding_stays_within_the_tolerances_and_another_input_does_not(zoo):
     """Weights that show everything would be no use if they showed rounding, too."""
     module, example = zoo
     reference = module(*example)
@@ -84,7 +80,7 @@ def test_rounding_stays_within_the_tolerances_and_another_input_does_not(zoo: Ru
         assert change(copy.deepcopy(module).to(kind)(*inputs), reference) < limit, kind
 
 
-def drawn(constructed: int) -> str:
+def drawn(constructed):
     """Hashes of weights drawn from one seed, for modules that were constructed with another."""
     torch.manual_seed(constructed)
     convolutions = nn.Sequential(nn.Conv2d(3, 64, 7), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3))
@@ -94,7 +90,7 @@ def drawn(constructed: int) -> str:
     return " ".join(fingerprint(module) for module, _ in modules)
 
 
-def test_weights_are_the_same_bits_in_every_process_with_any_number_of_threads() -> None:
+def test_weights_are_the_same_bits_in_every_process_with_any_number_of_threads():
     elsewhere = subprocess.run(
         [sys.executable, "-c", f"from {__name__} import drawn; print(drawn(5))"], capture_output=True, text=True,
         check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "5"},
@@ -106,7 +102,7 @@ def test_weights_are_the_same_bits_in_every_process_with_any_number_of_threads()
 class Shared(nn.Module):
     """A tied weight, a layer that is used twice, a layer scale of zero, and a layer that is not used."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.embed = nn.Embedding(50, 16)
         self.twice = nn.Linear(16, 16)
@@ -116,12 +112,12 @@ class Shared(nn.Module):
         self.head = nn.Linear(16, 50, bias=False)
         self.head.weight = self.embed.weight
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids):
         x = self.embed(ids)
         return self.head(x + self.gamma * self.twice(torch.relu(self.twice(x)))) / self.temperature
 
 
-def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None:
+def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched():
     torch.set_num_threads(2)
     torch.manual_seed(11)
     expected, ids = torch.rand(4), torch.arange(12).view(2, 6)
@@ -144,7 +140,7 @@ def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None
     assert not any(part._forward_hooks for part in module.modules())
 
 
-def test_a_model_that_fails_says_so_and_keeps_no_hooks() -> None:
+def test_a_model_that_fails_says_so_and_keeps_no_hooks():
     module = nn.Sequential(nn.Linear(4, 4))
     refusal("fails on its own inputs", randomize, module, (torch.ones(1, 5),), seed=0)
     assert not module[0]._forward_hooks
@@ -155,13 +151,13 @@ def test_a_model_that_fails_says_so_and_keeps_no_hooks() -> None:
     (nn.Sequential(nn.Conv2d(3, 4, 1)), 'Missing key.s. in state_dict: "1.weight"'),
     (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "size mismatch for 0.weight"),
 ])  # fmt: skip
-def test_names_and_shapes_that_do_not_fit_are_listed(tmp_path: Path, saved: nn.Module, complaint: str) -> None:
+def test_names_and_shapes_that_do_not_fit_are_listed(tmp_path, saved, complaint):
     torch.save(saved.state_dict(), tmp_path / "a.pth")
     assert len(str(refusal(complaint, load_weights, small(), tmp_path / "a.pth"))) < 600
 
 
 @pytest.mark.parametrize("write", ["torch", "legacy", "pickle"])
-def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, write: str) -> None:
+def test_code_in_a_file_is_refused_and_not_run(tmp_path, write):
     mark, file = tmp_path / "ran", tmp_path / "weights.pth"
     content = {"0.weight": Bomb(mark)}
     if write == "pickle":
@@ -172,7 +168,7 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, write: str) -> No
     assert not mark.exists()
 
 
-def test_foreign_and_broken_files_are_one_error_each(tmp_path: Path) -> None:
+def test_foreign_and_broken_files_are_one_error_each(tmp_path):
     names = [f"absent{suffix}" for suffix in (".pth", ".safetensors", "")]
     for suffix in (".pth", ".pt", ".safetensors"):
         for name, content in (("empty", b""), ("text", b"hello"), ("zip", b"PK\x03\x04rest"), ("null", b"\0" * 64)):
@@ -187,7 +183,7 @@ def test_foreign_and_broken_files_are_one_error_each(tmp_path: Path) -> None:
         assert name in str(refusal("", load_weights, small(), tmp_path / name))
 
 
-def test_a_fingerprint_sees_names_types_shapes_and_bytes() -> None:
+def test_a_fingerprint_sees_names_types_shapes_and_bytes():
     module = small()
     same = copy.deepcopy(module)
     assert fingerprint(module) == fingerprint(same)

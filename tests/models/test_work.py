@@ -1,9 +1,6 @@
 """What models have to do: FLOPs against published ones, and bytes that can be worked out by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +11,6 @@ from torch import nn  # noqa: E402
 
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.models.work import count, count_module  # noqa: E402
-from inferlens.record.profile import ModuleWork, Work  # noqa: E402
 from inferlens.spec.case import Case, TensorSpec  # noqa: E402
 from tests.models.loading import graph  # noqa: E402
 
@@ -22,7 +18,7 @@ FLOAT = 4
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
 
 
-def counted(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32", element: int = FLOAT) -> Work:
+def counted(module, *shapes, dtype="float32", element=FLOAT):
     specs = tuple(TensorSpec(f"x{index}", shape, dtype) for index, shape in enumerate(shapes))
     return count_module(module.eval(), specs, element)
 
@@ -30,22 +26,22 @@ def counted(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32",
 class Made(nn.Module):
     """Modules of these parts, called by a function."""
 
-    def __init__(self, call: Any, **parts: nn.Module) -> None:
+    def __init__(self, call, **parts):
         super().__init__()
         self.call = call
         for name, part in parts.items():
             setattr(self, name, part)
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs):
         return self.call(self, *inputs)
 
 
-def of(work: Work, path: str = "") -> ModuleWork:
+def of(work, path=""):
     (module_work,) = [module for module in work.modules if module.module == path]
     return module_work
 
 
-def total(work: Work) -> float:
+def total(work):
     return sum(module.flops for module in work.modules)
 
 
@@ -53,7 +49,7 @@ def total(work: Work) -> float:
 
 
 @pytest.mark.parametrize("name", ["AlexNet", "ResNet50", "ViT_B_16", "MobileNet_V2"])
-def test_flops_agree_with_published_ones(name: str) -> None:
+def test_flops_agree_with_published_ones(name):
     """Torchvision publishes billions of multiplications with additions; one of them is two FLOPs."""
     models = pytest.importorskip("torchvision").models
     with torch.device("meta"):  # their values play no role, and to draw them takes longer than to count
@@ -67,7 +63,7 @@ def test_flops_agree_with_published_ones(name: str) -> None:
     )
 
 
-def test_attention_by_whatever_path() -> None:
+def test_attention_by_whatever_path():
     """Of ``n`` tokens of width ``d``: four projections and two products for each head, two layers of the perceptron."""
     n, d, wide = 10, 32, 64
     layer = nn.TransformerEncoderLayer(d, 4, wide, batch_first=True)
@@ -80,7 +76,7 @@ def test_attention_by_whatever_path() -> None:
     assert total(alone) == attention  # here the weights of the attention are asked for, and no fused operator runs
 
 
-def test_a_recurrent_network_and_products_without_a_matrix() -> None:
+def test_a_recurrent_network_and_products_without_a_matrix():
     work = counted(nn.LSTM(8, 16, batch_first=True), (1, 5, 8))
     assert total(work) == 5 * 2 * 4 * 16 * (8 + 16)
 
@@ -90,8 +86,8 @@ def test_a_recurrent_network_and_products_without_a_matrix() -> None:
     assert list(work.uncovered) == ["aten._fft_r2c"]  # what has no formula
 
 
-def test_operators_in_place_count_as_those_that_are_not() -> None:
-    def in_place(_: Any, x: Any, y: Any) -> Any:
+def test_operators_in_place_count_as_those_that_are_not():
+    def in_place(_, x, y):
         moved = torch.stack([x, x]).index_fill_(0, torch.zeros(1, dtype=torch.int64), 0.0).sum(0)
         return nn.functional.hardswish(moved, inplace=True).addmm_(x, y)
 
@@ -100,7 +96,7 @@ def test_operators_in_place_count_as_those_that_are_not() -> None:
     assert total(work) == 2 * 4 * 4 * 4
 
 
-def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None:
+def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path():
     first, tied = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
     tied.weight = first.weight
     work = counted(
@@ -116,16 +112,16 @@ def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None
 # Bytes
 
 
-def test_bytes_of_a_layer() -> None:
+def test_bytes_of_a_layer():
     work = of(counted(nn.Linear(8, 4), (2, 8)))
     assert (work.weights, work.inputs, work.outputs, work.returned) == (36 * FLOAT, 16 * FLOAT, 8 * FLOAT, 8 * FLOAT)
     assert work.operators == {"aten.addmm": 1}
 
 
-def block() -> nn.Module:
+def block():
     """Its own operators are an addition and one in place."""
 
-    def call(self: Any, x: Any) -> Any:
+    def call(self, x):
         y = self.relu(self.norm(self.conv(x)))
         y += x
         return self.relu(y).mul_(2.0)
@@ -134,7 +130,7 @@ def block() -> nn.Module:
     return Made(call, **parts).eval()
 
 
-def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
+def test_what_own_operators_hand_to_each_other_is_not_counted():
     size = 4 * 8 * 8 * FLOAT
     work = counted(block(), (1, 4, 8, 8))
     own = of(work)
@@ -144,7 +140,7 @@ def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
     assert (of(work, "relu").calls, of(work, "relu").sources) == (2, {"norm": size, "": size})
 
 
-def test_operators_one_by_one_have_what_they_read_and_write() -> None:
+def test_operators_one_by_one_have_what_they_read_and_write():
     size = 4 * 8 * 8 * FLOAT
     work = counted(block(), (1, 4, 8, 8))
     found = [operator for operator in work.operators if operator.inputs or operator.outputs]
@@ -162,8 +158,8 @@ def test_operators_one_by_one_have_what_they_read_and_write() -> None:
         )
 
 
-def test_views_are_what_they_look_at() -> None:
-    def views(self: Any, x: Any) -> Any:
+def test_views_are_what_they_look_at():
+    def views(self, x):
         token, wide = self.first(x[:, 0]), self.wide(x[:, :1].expand(-1, 100, -1))
         return token, wide, self.both(torch.cat([x, x.transpose(0, 1).transpose(0, 1)]))
 
@@ -173,32 +169,32 @@ def test_views_are_what_they_look_at() -> None:
     assert of(work).inputs == 2 * 10 * 4 * FLOAT  # the same tensor, seen twice
 
 
-def test_of_a_table_only_the_rows_that_are_asked_for_are_read() -> None:
+def test_of_a_table_only_the_rows_that_are_asked_for_are_read():
     rows = of(counted(nn.Embedding(10_000, 8), (1, 5), dtype="int64"))
     assert (rows.weights, rows.inputs) == (5 * 8 * FLOAT, 5 * 8)
     bag = of(counted(nn.EmbeddingBag(10_000, 8, mode="sum"), (2, 50), dtype="int64"))
     assert bag.weights == 2 * 50 * 8 * FLOAT
 
 
-def sliced(keys: Any, x: Any) -> None:
+def sliced(keys, x):
     keys[:, 5:6] = x
 
 
-def copied(keys: Any, x: Any) -> None:
+def copied(keys, x):
     keys.index_copy_(1, torch.full((1,), 5), x)
 
 
 @pytest.mark.parametrize("put", [sliced, copied])
-def test_of_a_cache_only_the_place_that_is_written_is_made_anew(put: Any) -> None:
+def test_of_a_cache_only_the_place_that_is_written_is_made_anew(put):
     """A step of a language model: one token's keys are put among those of a thousand, and all of these are read."""
     token, cache = 8 * 16 * FLOAT, 8 * 1000 * 16 * FLOAT
 
     class Cache(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.register_buffer("keys", torch.zeros(8, 1000, 16))
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x):
             put(self.keys, x)
             return self.keys
 
@@ -210,23 +206,23 @@ def test_of_a_cache_only_the_place_that_is_written_is_made_anew(put: Any) -> Non
 # Models as they come
 
 
-def case() -> Case:
+def case():
     return Case(model="x:y", backend="pytorch")
 
 
-def model(module: Any = None, **fields: Any) -> Model:
-    defaults: dict[str, Any] = {"format": "module", "inputs": (TensorSpec("x", (1, 4, 8, 8)),), "module": module}
+def model(module=None, **fields):
+    defaults = {"format": "module", "inputs": (TensorSpec("x", (1, 4, 8, 8)),), "module": module}
     return Model(spec="x:y", name="y", **{**defaults, **fields})
 
 
-def test_the_model_is_left_as_it_is() -> None:
+def test_the_model_is_left_as_it_is():
     class Counting(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.register_buffer("calls", torch.zeros(1))
-            self.last: Any = None
+            self.last = None
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x):
             self.calls += 1
             self.last = x
             return self.calls + x
@@ -241,7 +237,7 @@ def test_the_model_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("changed", [{"precision": "fp16"}, {"options": {"inference_precision": "bf16"}}])
-def test_bytes_are_those_of_the_precision_that_is_computed_in(changed: dict[str, Any]) -> None:
+def test_bytes_are_those_of_the_precision_that_is_computed_in(changed):
     full, half = (count(model(block()), item) for item in (case(), msgspec.structs.replace(case(), **changed)))
     for one, module_work in zip(full.modules, half.modules, strict=True):
         assert (one.flops, one.weights, one.inputs, one.outputs) == (
@@ -249,7 +245,7 @@ def test_bytes_are_those_of_the_precision_that_is_computed_in(changed: dict[str,
         )  # fmt: skip
 
 
-def test_what_cannot_be_counted_says_why() -> None:
+def test_what_cannot_be_counted_says_why():
     work = count(model(Made(lambda _, x: x * 2 if x.sum() > 0 else x)), case())
     assert not work.modules
     assert work.note.startswith("counting failed: ")
@@ -258,7 +254,7 @@ def test_what_cannot_be_counted_says_why() -> None:
     assert count(model(format="onnx", path=Path("nowhere.onnx")), case()).note.startswith("counting failed: ")
 
 
-def test_an_exported_program_tells_its_modules() -> None:
+def test_an_exported_program_tells_its_modules():
     module = block()
     program = torch.export.export(module, (torch.zeros(1, 4, 8, 8),), strict=False).module()
     alive, exported = (count(model(item), case()) for item in (module, program))
@@ -268,11 +264,11 @@ def test_an_exported_program_tells_its_modules() -> None:
         assert [getattr(module_work, name) for name in fields] == [getattr(other, name) for name in fields]
 
 
-def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
+def test_an_onnx_file_is_counted_from_its_shapes(tmp_path):
     pytest.importorskip("onnxscript")
     from inferlens.execution.profile import makers
 
-    def call(self: Any, x: Any) -> Any:
+    def call(self, x):
         y = self.head(self.up(torch.relu(self.conv(x))).mean((2, 3)))
         return y @ y.transpose(0, 1)
 
@@ -296,9 +292,7 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     ("GatherElements", (1000, 8), TensorSpec("x", (5, 8), "int64"), (0, 5 * 8 * FLOAT, 5 * 8 * FLOAT)),
     ("MatMul", (4, 3), TensorSpec("x", (5, 2, 4)), (2 * 5 * 2 * 4 * 3, 4 * 3 * FLOAT, 5 * 2 * 3 * FLOAT)),
 ])  # fmt: skip
-def test_an_operator_of_onnx_at_the_shape_that_is_given(
-    operator: str, table: tuple[int, int], tensor_spec: TensorSpec, expected: tuple[int, int, int], tmp_path: Path
-) -> None:
+def test_an_operator_of_onnx_at_the_shape_that_is_given(operator, table, tensor_spec, expected, tmp_path):
     """Of a table only the rows that are asked for are read."""
     onnx = pytest.importorskip("onnx")
     make, kinds = onnx.helper, onnx.TensorProto

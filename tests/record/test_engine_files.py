@@ -1,14 +1,9 @@
 """The two files that scripts around TensorRT read, from a profile of an engine of AlexNet's first layers."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import INFORMATION, LATENCY, engine_files, save_profile
 from tests.analysis.profiles import eager, failed, layer, profile
 from tests.views.samples import case
@@ -30,9 +25,9 @@ INSPECTED = [
 ]  # fmt: skip
 
 
-def engine(*, details: bool = True) -> Profile:
+def engine(*, details=True):
     """Three runs; beside the engine a layer that PyTorch runs."""
-    layers: list[Layer] = []
+    layers = []
     for item in INSPECTED:
         name = str(item["Name"])
         layers.append(layer(name, None, times=TIMES[name], kind="x", details={"inspector": item if details else name}))
@@ -40,11 +35,11 @@ def engine(*, details: bool = True) -> Profile:
     return profile(case("tensorrt", device="cuda"), layers, timed="GPU", facts={"engine_bindings": BINDINGS})
 
 
-def read(folder: Path, name: str) -> Any:
+def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
-def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -> None:
+def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path):
     save_profile(tmp_path, engine())
     assert read(tmp_path, LATENCY) == {
         REFORMAT: [0.038912, 0.021504, 0.009216],
@@ -55,7 +50,7 @@ def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -
     assert read(tmp_path, INFORMATION) == {"Layers": [REFORMAT, CONVOLUTION], "Bindings": BINDINGS}
 
 
-def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
+def test_layers_of_one_name_keep_a_number_for_every_run():
     profile = engine()
     same = tuple(msgspec.structs.replace(item, name='same "name"\n<b>') for item in profile.layers.layers)
     files = engine_files(msgspec.structs.replace(profile, layers=msgspec.structs.replace(profile.layers, layers=same)))
@@ -64,7 +59,7 @@ def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
     }  # fmt: skip
 
 
-def test_what_is_no_engine_has_no_such_files_and_leaves_none_of_an_earlier_one(tmp_path: Path) -> None:
+def test_what_is_no_engine_has_no_such_files_and_leaves_none_of_an_earlier_one(tmp_path):
     save_profile(tmp_path, engine())
     save_profile(tmp_path, failed(case("tensorrt", device="cuda")))
     save_profile(tmp_path, eager())

@@ -1,14 +1,10 @@
 """A file is named by what it holds, whatever it is called, and nothing in it is executed."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle
 import struct
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
@@ -18,12 +14,12 @@ from inferlens.record.files import FileType, file_kind
 from tests.models.loading import Bomb, graph
 
 
-def saved(path: Path, content: Any, **options: Any) -> Path:
+def saved(path, content, **options):
     torch.save(content, path, **options)
     return path
 
 
-def small() -> torch.nn.Module:
+def small():
     return torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))
 
 
@@ -36,16 +32,13 @@ def small() -> torch.nn.Module:
     ({"segments": [{"address": 1}], "device_traces": [[]]}, FileType.MEMORY_SNAPSHOT),
     ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.EXECUTION_TRACE),
     ({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}, FileType.WEIGHTS_INDEX),
-    ({"schema": "inferlens.record/1"}, FileType.RECORD),
-    ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
+    ({"schema": "inferlens.record/1"}, FileType.RECORD), ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
     ([{"ph": "X", "name": "a", "args": {"timeMs": 3}}], FileType.TRACE),
     ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.ONNX_PROFILE),
-    ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON),
-    ([], FileType.JSON),
-    ([1, 2, 3], FileType.JSON),
+    ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON), ([], FileType.JSON), ([1, 2, 3], FileType.JSON),
     ({"error": "not found"}, FileType.JSON),
 ])  # fmt: skip
-def test_json_is_named_by_who_writes_it(content: Any, kind: FileType) -> None:
+def test_json_is_named_by_who_writes_it(content, kind):
     for indent in (None, 2):
         text = json.dumps(content, indent=indent).encode()
         assert file_kind(text).kind is kind
@@ -60,19 +53,16 @@ def test_json_is_named_by_who_writes_it(content: Any, kind: FileType) -> None:
     (b'<?xml version="1.0"?>\n<net name="main" version="11">', FileType.OPENVINO),
     (b"ftrt" + bytes(80), FileType.ENGINE),
     (struct.pack("<I", 20) + b'{"stride": 32}' + b"ftrt" + bytes(80), FileType.ULTRALYTICS_ENGINE),
-    (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL),
-    (bytes(257) + b"ustar", FileType.ARCHIVE),
-    (b"PK\x03\x04rest", FileType.DAMAGED),
-    (b"hello", FileType.DATA),
-    (bytes(64), FileType.UNKNOWN),
+    (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL), (bytes(257) + b"ustar", FileType.ARCHIVE),
+    (b"PK\x03\x04rest", FileType.DAMAGED), (b"hello", FileType.DATA), (bytes(64), FileType.UNKNOWN),
     (b"\x80\x04", FileType.PICKLE),
 ])  # fmt: skip
-def test_other_files_are_named_by_how_they_begin(data: bytes, kind: FileType) -> None:
+def test_other_files_are_named_by_how_they_begin(data, kind):
     assert file_kind(data).kind is kind
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_a_file_of_torch_save_is_named_by_its_outline(tmp_path: Path, legacy: bool) -> None:
+def test_a_file_of_torch_save_is_named_by_its_outline(tmp_path, legacy):
     module, path = small(), tmp_path / "net.pt"
     state, how = module.state_dict(), {"_use_new_zipfile_serialization": not legacy}
     for content in (state, {"epoch": 3, "net": dict(state)}, {"a": {"b": {"c": state}}}):
@@ -83,7 +73,7 @@ def test_a_file_of_torch_save_is_named_by_its_outline(tmp_path: Path, legacy: bo
         assert file_kind(saved(path, content, **how)).kind is FileType.PICKLE
 
 
-def test_models_are_named_whatever_they_are_called(tmp_path: Path) -> None:
+def test_models_are_named_whatever_they_are_called(tmp_path):
     path, feed = tmp_path / "file", (torch.ones(3, 4),)
     program = torch.export.export(small().eval(), feed)
     torch.export.save(program, tmp_path / "a.pt2")
@@ -102,7 +92,7 @@ def test_models_are_named_whatever_they_are_called(tmp_path: Path) -> None:
     assert "cut short" in file_kind(path).title
 
 
-def test_nothing_in_a_pickle_is_called(tmp_path: Path) -> None:
+def test_nothing_in_a_pickle_is_called(tmp_path):
     mark = tmp_path / "ran"
     for content in (Bomb(mark), {"model": Bomb(mark)}):
         (tmp_path / "a.pkl").write_bytes(pickle.dumps(content))

@@ -1,31 +1,28 @@
 """The log of a case: which one is meant, and that it is plain text of bounded length."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 
-from inferlens.record.record import Record, encode
-from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, Log, find_log, load_records
+from inferlens.record.record import encode
+from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, find_log, load_records
 from tests.refusals import refusal
 from tests.views.samples import case, failure, record
 
 
-def keep(folder: Path, of: Record, log: bytes | None = None) -> None:
+def keep(folder, of, log=None):
     folder.mkdir(parents=True)
     (folder / RECORD).write_bytes(encode(of))
     if log is not None:
         (folder / LOG).write_bytes(log)
 
 
-def found(root: Path, named: str) -> Log:
+def found(root, named):
     return find_log(load_records([root]), named)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     keep(tmp_path / "a", record(case(), id="a"), b"loading\n10 %\r50 %\r100 %\r\n\x1b[31mred\x1b[0m\x07 \xff\x9b2J\n")
     keep(tmp_path / "b", failure(case("openvino"), id="b"), b"it broke\n")
     keep(tmp_path / "c", record(case("openvino", precision="fp16"), id="c"), b"")
@@ -41,16 +38,16 @@ def root(tmp_path: Path) -> Path:
     ("tensorrt", "the\nend"),
     ("c", ""),
 ])  # fmt: skip
-def test_the_case_that_is_meant(root: Path, named: str, text: str) -> None:
+def test_the_case_that_is_meant(root, named, text):
     assert found(root, named).text == text
 
 
 @pytest.mark.parametrize(("named", "count"), [("nothing", 0), ("resnet18", 4), ("", 0)])
-def test_none_or_several(root: Path, named: str, count: int) -> None:
+def test_none_or_several(root, named, count):
     refusal(f"fits {count or 'no'} cases.*'openvino fp32 batch 1 cpu'", found, root, named)
 
 
-def test_a_long_log_and_what_is_no_file(tmp_path: Path) -> None:
+def test_a_long_log_and_what_is_no_file(tmp_path):
     keep(tmp_path / "a", record(case(), id="a"), b"x\n" * MOST_BYTES + b"last\n")
     keep(tmp_path / "b", record(case("openvino"), id="b"))
     os.mkfifo(tmp_path / "b" / LOG)

@@ -1,7 +1,5 @@
 """Stores joined: each record once and as it was, what lies beside it, and nothing from outside of its folder."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
@@ -18,7 +16,7 @@ from inferlens.record.builds import (
     read_quantization,
     save_quantization,
 )
-from inferlens.record.record import Artefact, Environment, Gpu, Record, encode
+from inferlens.record.record import Artefact, Environment, Gpu, encode
 from inferlens.record.store import Store, merge
 from tests.commands import inferlens
 from tests.refusals import refusal
@@ -26,23 +24,23 @@ from tests.refusals import refusal
 from .test_store import CASE, RECORD
 
 
-def on(card: str, name: str) -> Record:
+def on(card, name):
     gpu = Gpu(name="NVIDIA L4", uuid=f"GPU-{card}")
     return msgspec.structs.replace(RECORD, id=name, run=name, environment=Environment(cpu="a CPU", gpus=(gpu,)))
 
 
-def kept(root: Path, *records: Record) -> Path:
+def kept(root, *records):
     for record in records:
         Store.save(Store(root).claim(CASE, "demo"), record)
     return root
 
 
-def content(root: Path) -> dict[str, bytes]:
+def content(root):
     return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}
 
 
 @pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
+def two(tmp_path):
     """Two machines with cards of one kind, with a log and a built model beside the record of the first."""
     one, other = kept(tmp_path / "one", on("1", "a")), kept(tmp_path / "other", on("2", "b"))
     path = next(one.rglob("record.json")).parent
@@ -52,7 +50,7 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return one, other
 
 
-def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_records_of_two_machines_lie_in_one_store_as_they_were(two, tmp_path):
     before = [content(path) for path in two]
     done = inferlens("show", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -65,7 +63,7 @@ def test_records_of_two_machines_lie_in_one_store_as_they_were(two: tuple[Path, 
     assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 
-def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_record_comes_once_however_often_it_is_merged(two, tmp_path):
     store = tmp_path / "all"
     copy = shutil.copytree(two[0], tmp_path / "copy")
     assert (merge([*two, copy], store).new, merge([*two, store], store).new) == (2, 0)
@@ -75,12 +73,12 @@ def test_a_record_comes_once_however_often_it_is_merged(two: tuple[Path, Path], 
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 new records in all.")
 
 
-def test_light_leaves_what_was_built(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_light_leaves_what_was_built(two, tmp_path):
     merge(two, tmp_path / "all", artefacts=False)
     assert {Path(name).name for name in content(tmp_path / "all")} == {"record.json", "output.log"}
 
 
-def test_what_is_broken_or_leads_elsewhere_is_said_and_left(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_is_broken_or_leads_elsewhere_is_said_and_left(two, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("a key")
     one, other = two
@@ -103,7 +101,7 @@ def test_what_is_broken_or_leads_elsewhere_is_said_and_left(two: tuple[Path, Pat
     assert b"a key" not in content(tmp_path / "all").values()
 
 
-def test_names_of_models_do_not_leave_the_store(tmp_path: Path) -> None:
+def test_names_of_models_do_not_leave_the_store(tmp_path):
     model = msgspec.structs.replace(RECORD.model, name="../../up")
     kept(tmp_path / "one", msgspec.structs.replace(RECORD, model=model))
     merge([tmp_path / "one"], tmp_path / "deep" / "all")
@@ -111,15 +109,13 @@ def test_names_of_models_do_not_leave_the_store(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["all"]
 
 
-def test_a_merge_that_fails_leaves_the_store_as_it_was(
-    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_merge_that_fails_leaves_the_store_as_it_was(two, tmp_path, monkeypatch):
     store = tmp_path / "all"
     merge(two[:1], store)
     before = content(store)
-    copied: list[Path] = []
+    copied = []
 
-    def full(_: Path, target: Path) -> None:
+    def full(_, target):
         if len(copied) == 1:
             raise OSError(28, "No space left on device")
         copied.append(target)
@@ -133,7 +129,7 @@ def test_a_merge_that_fails_leaves_the_store_as_it_was(
     assert not (tmp_path / "new").exists()
 
 
-def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
+def test_no_record_is_an_error_that_leaves_no_folder(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
     for item, what in (("empty", "There is no record"), ("file", "is not a folder"), ("nowhere", "is not a folder")):
@@ -142,7 +138,7 @@ def test_no_record_is_an_error_that_leaves_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "all").exists()
 
 
-def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two, tmp_path):
     store, old = tmp_path / "all", shutil.copytree(two[0], tmp_path / "old")
     merge(two, store)
     file = next(two[0].rglob("record.json"))
@@ -158,7 +154,7 @@ def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two: tuple
     assert load_records(store).records[0].facts == {"beside others": 3}
 
 
-def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two, tmp_path):
     best = QuantizedFile(keep="", share=1.0, outputs=())
     layers = (LayerError("head", ("Gemm",), 1.0, 0.1),)
     for seconds, root in ((2.0, two[0]), (1.0, two[1])):
@@ -176,6 +172,6 @@ def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two: tupl
     assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 
-def test_what_a_killed_merge_has_left_is_no_record(two: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_a_killed_merge_has_left_is_no_record(two, tmp_path):
     kept(two[0] / ".merge-x1", on("9", "half"))
     assert merge(two, tmp_path / "all").new == 2

@@ -1,9 +1,5 @@
 """Partitions as data: counting, merging, and which ``min_block_size`` gives the fewest segments."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -14,14 +10,13 @@ from inferlens.record.builds import (
     Operator,
     Partition,
     Segment,
-    Side,
     choices_of,
     merged,
     partition_of,
 )
 
 
-def segment(side: Side, count: int, graph: int = 0, module: str = "") -> Segment:
+def segment(side, count, graph=0, module=""):
     why = "unsupported" if side == "PyTorch" else ""
     return Segment(side, tuple(Operator(f"aten.op{index}", module, why) for index in range(count)), graph)
 
@@ -29,7 +24,7 @@ def segment(side: Side, count: int, graph: int = 0, module: str = "") -> Segment
 MIXED = (segment("TensorRT", 7), segment("PyTorch", 2, module="head"), segment("TensorRT", 3), segment("PyTorch", 1))
 
 
-def at(min_block_size: int) -> tuple[Segment, ...]:
+def at(min_block_size):
     """What a partitioner makes of ``MIXED``: small engines go to the neighbours that PyTorch runs."""
     small = [
         Segment("PyTorch", segment.operators) if len(segment.operators) < min_block_size else segment
@@ -38,11 +33,11 @@ def at(min_block_size: int) -> tuple[Segment, ...]:
     return merged(small)
 
 
-def part(**known: Any) -> Partition:
+def part(**known):
     return partition_of(MIXED, front_end="compile", min_block_size=1, **known)
 
 
-def test_everything_is_counted() -> None:
+def test_everything_is_counted():
     breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
     partition = part(interruptions=breaks, **choices_of([7, 3], 5, at))
     assert (partition.operators, partition.in_tensorrt, partition.engines) == (13, 10, (7, 3))
@@ -53,14 +48,14 @@ def test_everything_is_counted() -> None:
     assert msgspec.json.decode(msgspec.json.encode(partition), type=Partition) == partition
 
 
-def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs() -> None:
+def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs():
     torch = segment("PyTorch", 1)
     assert [len(item.operators) for item in merged([torch, segment("PyTorch", 0), torch])] == [2]
     assert len(merged([torch, segment("PyTorch", 1, graph=1)])) == 2
     assert len(merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
 
 
-def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own() -> None:
+def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own():
     choices = choices_of([7, 3], 5, at)["choices"]
     assert choices == (Choice(1, 3, (7, 3), 4), Choice(4, 7, (7,), 2))
     assert choices_of([7, 3], 7, at)["choices"] == choices
@@ -68,17 +63,17 @@ def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own() -> 
     assert choices_of([], 100, at) == {"choices": (), "ways": 0}
 
 
-def test_the_fewest_segments_are_those_that_leave_an_engine() -> None:
+def test_the_fewest_segments_are_those_that_leave_an_engine():
     few, less, none = Choice(1, 1, (5, 5), 3), Choice(2, 5, (9,), 3), Choice(6, 9, (), 1)
     assert part(choices=[less, few, none]).fewest == few, "of equal ones that with most in TensorRT"
     assert part(choices=[none]).fewest is None
 
 
 @pytest.mark.parametrize("own", [1, 5, 199, 200, 400, 1000])
-def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own: int) -> None:
+def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own):
     asked = []
 
-    def evaluate(value: int) -> tuple[Segment, ...]:
+    def evaluate(value):
         asked.append(value)
         return (segment("TensorRT", 400),)
 

@@ -1,13 +1,10 @@
 """Records on disk: whole or not at all, never overwritten, and what is broken is said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
 import os
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,14 +29,14 @@ RECORD = Record(
 )  # fmt: skip
 
 
-def test_two_runs_of_a_case_never_share_a_folder(tmp_path: Path) -> None:
+def test_two_runs_of_a_case_never_share_a_folder(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         folders = list(pool.map(lambda _: Store(tmp_path).claim(CASE, "demo"), range(24)))
     assert len(set(folders)) == 24
     assert {folder.name for folder in folders} >= {CASE.folder, f"{CASE.folder}@2", f"{CASE.folder}@24"}
 
 
-def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_a_record_comes_back_as_it_went(tmp_path):
     folder = Store(tmp_path).claim(CASE, "demo")
     Store.save(folder, RECORD)
     assert load_records([tmp_path]).records == [RECORD]
@@ -47,7 +44,7 @@ def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
     assert decode(json.dumps(json.loads(encode(RECORD)) | {"mood": 3}).encode()) == RECORD  # of a later version
 
 
-def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path: Path) -> None:
+def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path):
     Store.save(tmp_path, RECORD)
     (read,) = load_records([tmp_path]).records
     assert read.samples("latency") == (0.1, 0.2)
@@ -63,11 +60,11 @@ def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path: Path) -> No
         refusal(r"record\.json was changed after it had been read", unread.samples, "latency")
 
 
-def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     write_whole(path, b"old")
 
-    def full(_: int) -> None:
+    def full(_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
@@ -78,7 +75,7 @@ def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: 
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path: Path) -> None:
+def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path):
     profiled = replace(RECORD, id="b", created="2026-01-02T00:00:00.000+00:00")
     elsewhere = replace(profiled, id="c", case=replace(CASE, model="fake:other"))
     for record in (profiled, elsewhere):
@@ -90,7 +87,7 @@ def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path
     assert {record.id for record in load_records([tmp_path])} == {"a", "c"}
 
 
-def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path: Path) -> None:
+def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path):
     Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
     broken = [
         b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"schema":"inferlens.record/9"}', b'{"schema":"inferlens.record/1"}',
@@ -106,9 +103,7 @@ def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_packed_records_are_read_and_damaged_ones_are_problems(
-    tmp_path: Path, end: str, pack: Callable[[bytes], bytes]
-) -> None:
+def test_packed_records_are_read_and_damaged_ones_are_problems(tmp_path, end, pack):
     packed = pack(encode(RECORD))
     contents = {"whole": packed, "cut": packed[: len(packed) // 2], "other": b"no such packing"}
     for name, data in contents.items():
@@ -119,7 +114,7 @@ def test_packed_records_are_read_and_damaged_ones_are_problems(
     assert len(loaded.problems) == 2
 
 
-def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path):
     refusal("does not exist", load_records, [tmp_path / "nowhere"])
     refusal("no record", load_records, [tmp_path])
     (tmp_path / "resnet18").mkdir()
@@ -128,7 +123,7 @@ def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path
     refusal("cannot be written", Store(tmp_path / "results").claim, CASE, "demo")
 
 
-def test_records_keep_to_the_published_schema() -> None:
+def test_records_keep_to_the_published_schema():
     published = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
     assert published == json_schema(), "regenerate it: make schema"
     jsonschema.validate(json.loads(encode(RECORD)), published)
@@ -136,7 +131,7 @@ def test_records_keep_to_the_published_schema() -> None:
         jsonschema.validate(json.loads(encode(RECORD)) | {"status": "great"}, published)
 
 
-def test_numbers_that_are_not_finite_stay_readable() -> None:
+def test_numbers_that_are_not_finite_stay_readable():
     odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))
     record = decode(encode(replace(RECORD, measurements=(odd,))))
     assert record.measurements[0].samples == (0.01, None, None)

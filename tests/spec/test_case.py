@@ -1,9 +1,5 @@
 """Cases: labels, folders, inputs."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -19,7 +15,7 @@ from tests.refusals import refusal
 CASE = Case(model="torchvision:resnet18", backend="onnxruntime", variant="cpu")
 
 
-def test_the_usual_case_has_a_readable_folder() -> None:
+def test_the_usual_case_has_a_readable_folder():
     assert CASE.folder == "onnxruntime-cpu-fp32-b1-cpu"
     assert msgspec.structs.replace(CASE, batch=8, threads=2).folder == "onnxruntime-cpu-fp32-b8-cpu-t2"
 
@@ -29,13 +25,13 @@ def test_the_usual_case_has_a_readable_folder() -> None:
     {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
     {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
 ])  # fmt: skip
-def test_whatever_differs_gives_another_folder(change: dict[str, object]) -> None:
+def test_whatever_differs_gives_another_folder(change):
     assert msgspec.structs.replace(CASE, **change).folder != CASE.folder
 
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=8), st.one_of(st.text(max_size=20), st.integers()), max_size=3), st.text())
-def test_a_folder_is_one_safe_name_whatever_the_options(options: dict[str, str | int], model: str) -> None:
+def test_a_folder_is_one_safe_name_whatever_the_options(options, model):
     for folder in (msgspec.structs.replace(CASE, options=options).folder, safe_name(model)):
         assert folder not in ("", ".", "..")
         assert not {"/", "\x00"} & set(folder)
@@ -49,7 +45,7 @@ def test_a_folder_is_one_safe_name_whatever_the_options(options: dict[str, str |
     *((f"{name}=2x16:int64:0..9", TensorSpec(name, (2, 16), "int64", 0, 9))
       for name in ("x:0", "x=y", "x:0=1", "a=2x3", "a=b:opt", "x:opt", "serving/x:0", "two words", "=")),
 ])  # fmt: skip
-def test_inputs_are_written_as_name_shape_type(text: str, spec: TensorSpec) -> None:
+def test_inputs_are_written_as_name_shape_type(text, spec):
     assert TensorSpec.parse(text) == TensorSpec.parse(str(spec)) == spec
     ranged = TensorSpec.parse(f"{spec.name}=1..16x3:float16:opt=2")
     assert (ranged.name, ranged.dtype, ranged.profile) == (spec.name, "float16", ((1, 3), (2, 3), (16, 3)))
@@ -61,31 +57,27 @@ def test_inputs_are_written_as_name_shape_type(text: str, spec: TensorSpec) -> N
     st.sampled_from(["float32", "int64"]),
     st.none() | st.integers(-9, 9),
 )
-def test_the_text_of_an_input_is_read_as_that_input(name: str, shape: list[int], dtype: str, low: int | None) -> None:
+def test_the_text_of_an_input_is_read_as_that_input(name, shape, dtype, low):
     spec = TensorSpec(name, tuple(shape), dtype, low, None if low is None else low + 5)
     assert TensorSpec.parse(str(spec)) == spec
 
 
-def test_inputs_are_each_given_once() -> None:
+def test_inputs_are_each_given_once():
     assert TensorSpec.parse_all(["x=2x4", "x:0=3x4"]) == ((TensorSpec("x", (2, 4)), TensorSpec("x:0", (3, 4))),)
     refusal("The input 'x' is given twice", TensorSpec.parse_all, ["x=2x4", "y=1", "x=3x4"])
 
 
 @pytest.mark.parametrize(("text", "least", "shape", "most"), [
-    ("x=1..16x3x8", (1, 3, 8), (16, 3, 8), (16, 3, 8)),
-    ("x=1..16x3x8:opt=2", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
+    ("x=1..16x3x8", (1, 3, 8), (16, 3, 8), (16, 3, 8)), ("x=1..16x3x8:opt=2", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
     ("x=1..16x3x8:opt=2x3x8", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
-    ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)),
-    ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
+    ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)), ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
 ])  # fmt: skip
-def test_a_range_gives_the_shapes_to_prepare_for(
-    text: str, least: tuple[int, ...], shape: tuple[int, ...], most: tuple[int, ...]
-) -> None:
+def test_a_range_gives_the_shapes_to_prepare_for(text, least, shape, most):
     spec = TensorSpec.parse(text)
     assert (spec.shape, spec.profile, spec.dynamic) == (shape, (least, shape, most), least != most)
 
 
-def test_a_batch_is_in_the_range_and_of_all_inputs_that_share_it() -> None:
+def test_a_batch_is_in_the_range_and_of_all_inputs_that_share_it():
     specs = (TensorSpec("ids", (1, 16)), TensorSpec("mask", (1, 16)), TensorSpec("table", (5, 2)), TensorSpec("t", ()))
     assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (5, 2), ()]
     assert with_batch(specs, None) == specs
@@ -99,21 +91,20 @@ def test_a_batch_is_in_the_range_and_of_all_inputs_that_share_it() -> None:
             with_batch(specs, batch)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["x=1..4x3:opt=5", "x=2..4x3:opt=1", "x=1..4x3:opt=2x4", "x=1..4x3:opt=2x3x1", "x=4x3:opt=4", "x=scalar:opt=1",
-     "x=4..1x3", "x=1x3:int64:9..5", "x=1x3:int64:5..5", "x=0..4x3", "x=0x3", "x=1..x3", "x=1...4x3:opt=2",
-     "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1", "x=-1:int64", "x=\u0661x3", "=1x3", "",
-     "x=" + "9" * 5000, "x=1:int64:0.." + "9" * 5000, "x=" + "1x" * 50_000],
-)  # fmt: skip
-def test_what_describes_no_input_is_one_short_message(text: str) -> None:
+@pytest.mark.parametrize("text", [
+    "x=1..4x3:opt=5", "x=2..4x3:opt=1", "x=1..4x3:opt=2x4", "x=1..4x3:opt=2x3x1", "x=4x3:opt=4", "x=scalar:opt=1",
+    "x=4..1x3", "x=1x3:int64:9..5", "x=1x3:int64:5..5", "x=0..4x3", "x=0x3", "x=1..x3", "x=1...4x3:opt=2",
+    "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1", "x=-1:int64", "x=\u0661x3", "=1x3", "", "x=" + "9" * 5000,
+    "x=1:int64:0.." + "9" * 5000, "x=" + "1x" * 50_000,
+])  # fmt: skip
+def test_what_describes_no_input_is_one_short_message(text):
     error = refusal("does not describe", TensorSpec.parse, text)
     assert error.expected
     assert len(str(error)) < 500
 
 
 @given(st.text(alphabet="xopt=.:0123456789-int64 ", max_size=40))
-def test_any_text_is_a_spec_or_one_message(text: str) -> None:
+def test_any_text_is_a_spec_or_one_message(text):
     try:
         spec = TensorSpec.parse(f"x={text}")
     except InferlensError:
@@ -127,27 +118,25 @@ NAMES = BACKENDS.names()
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("pytorch", {}),
-    ("onnxruntime:cpu fp16", {"precision": "fp16"}),
+    ("pytorch", {}), ("onnxruntime:cpu fp16", {"precision": "fp16"}),
     ("pytorch fp16, batch=8, cuda", {"precision": "fp16", "batch": "8", "device": "cuda"}),
     ("pytorch batch 8 4 threads depth 2", {"batch": "8", "threads": "4", "depth": "2"}),
     ("pytorch 1 thread", {"threads": "1"}),
     ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
     ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
     ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
-    ("fp16 fake", {"precision": "fp16"}),
-    ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
+    ("fp16 fake", {"precision": "fp16"}), ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
     ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
 ])  # fmt: skip
-def test_texts_and_what_they_mean(text: str, words: dict[str, Any]) -> None:
+def test_texts_and_what_they_mean(text, words):
     assert words_of(text, NAMES) == {"backend": text.removeprefix("fp16 ").split()[0], "option": {}, **words}
 
 
-def test_a_text_without_a_backend_has_options_by_their_own_names() -> None:
+def test_a_text_without_a_backend_has_options_by_their_own_names():
     assert words_of("batch=8 latency=2", NAMES) == {"batch": "8", "option": {"latency": "2"}}
 
 
-def test_a_label_is_understood() -> None:
+def test_a_label_is_understood():
     case = Case(
         model="fake:demo", backend="fake", variant="noisy", precision="fp16", batch=8, threads=4, io="host", cold=True,
         rotate=True, depth=2, checkout="../old", options={"latency": 2.5, "trouble": "none"},
@@ -160,15 +149,10 @@ def test_a_label_is_understood() -> None:
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ("fp16 torch", "'torch' is not a word"),
-    ("pytorch onnxruntime", "'onnxruntime' is not a word"),
-    ("pytorch fp61", "'fp61' is not a word"),
-    ("pytorch batch", "'batch' is not a word"),
-    ("pytorch 4", "'4' is not a word"),
-    ("pytorch batch=", "is not a word"),
-    ("pytorch fp16 fp32", "precision twice"),
-    ("fake latency=1 fake.latency=2", "latency twice"),
-    ("fake 'trouble=none", "describes no case"),
+    ("fp16 torch", "'torch' is not a word"), ("pytorch onnxruntime", "'onnxruntime' is not a word"),
+    ("pytorch fp61", "'fp61' is not a word"), ("pytorch batch", "'batch' is not a word"),
+    ("pytorch 4", "'4' is not a word"), ("pytorch batch=", "is not a word"), ("pytorch fp16 fp32", "precision twice"),
+    ("fake latency=1 fake.latency=2", "latency twice"), ("fake 'trouble=none", "describes no case"),
 ])  # fmt: skip
-def test_what_means_nothing_is_refused(text: str, said: str) -> None:
+def test_what_means_nothing_is_refused(text, said):
     refusal(said, words_of, text, NAMES)

@@ -1,11 +1,8 @@
 """Inputs of files whose sizes have names: what is missing is said at once, and one name has one size."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,7 +23,7 @@ NAMES = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bert(tmp_path_factory):
     """Inputs as Optimum exports BERT's: three of batch_size x sequence_length."""
     random = np.random.default_rng(0)
     weights = [numpy_helper.from_array(random.standard_normal((100, 8)).astype(np.float32), "words")]
@@ -43,14 +40,14 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def inputs_of(path: Path, *, batch: int | None = 1, asked: tuple[str, ...] = (), dims: object = ()) -> list[str]:
+def inputs_of(path, *, batch=1, asked=(), dims=()):
     plan = Plan.from_words({"model": str(path), "input": list(asked), "dim": dims})
     model_info = with_named_sizes(find(str(path)), plan, None)
     case = Case(model=model_info.spec, backend="onnxruntime", batch=batch, inputs=(model_info.inputs or plan.input)[0])
     return [spec.text.replace(":int64", "") for spec in load(case).inputs]
 
 
-def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert: Path) -> None:
+def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert):
     command = ("bench", "bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3")
     refused = inferlens(*command, cwd=bert.parent)
     assert refused.returncode == 2
@@ -62,38 +59,38 @@ def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert: Path
     assert "1x128:int64" in done.stdout
 
 
-def test_a_size_given_for_one_input_is_that_of_its_name(bert: Path) -> None:
+def test_a_size_given_for_one_input_is_that_of_its_name(bert):
     assert inputs_of(bert, asked=("attention_mask=1x64:int64",)) == [f"{name}=1x64" for name in NAMES]
 
 
-def test_two_sizes_for_one_name_are_an_error_that_names_both_inputs(bert: Path) -> None:
+def test_two_sizes_for_one_name_are_an_error_that_names_both_inputs(bert):
     words = "'sequence_length' is 128 in input_ids and 64 in attention_mask"
     refusal(words, inputs_of, bert, asked=("attention_mask=1x64:int64", "input_ids=1x128:int64"))
     with pytest.raises(InferlensError, match="is 128 in --dim sequence_length and 64 in attention_mask"):
         inputs_of(bert, asked=("attention_mask=1x64:int64",), dims="sequence_length=128")
 
 
-def test_sizes_and_ranges_by_name_are_those_of_all_inputs(bert: Path) -> None:
+def test_sizes_and_ranges_by_name_are_those_of_all_inputs(bert):
     assert inputs_of(bert, dims={"sequence_length": 32}) == [f"{name}=1x32" for name in NAMES]
     ranges = ["sequence_length=1..64:opt=16", "batch_size=1..4"]
     assert inputs_of(bert, batch=2, dims=ranges) == [f"{name}=1..4x1..64:opt=4x16" for name in NAMES]
 
 
-def test_a_batch_is_that_of_every_input_with_its_name(bert: Path) -> None:
+def test_a_batch_is_that_of_every_input_with_its_name(bert):
     assert inputs_of(bert, batch=8, asked=("attention_mask=2x64:int64",)) == [f"{name}=8x64" for name in NAMES]
 
 
-def test_an_unknown_name_is_one_message(bert: Path) -> None:
+def test_an_unknown_name_is_one_message(bert):
     error = refusal("There is no dimension of an input 'sequence'", inputs_of, bert, dims="sequence=128")
     assert "sequence_length" in error.hint
 
 
 @pytest.mark.parametrize("text", ["sequence_length", "sequence_length=0", "n=1x2", "n=3:int64", "=3"])
-def test_what_gives_no_size_is_refused(text: str) -> None:
+def test_what_gives_no_size_is_refused(text):
     refusal("gives no size of a dimension", Plan.from_words, {"model": "bert.onnx", "dim": text})
 
 
-def test_a_name_that_is_a_sum_follows_its_terms(tmp_path: Path) -> None:
+def test_a_name_that_is_a_sum_follows_its_terms(tmp_path):
     shapes = {"ids": ["batch", "new"], "past": ["batch", "old", 4], "mask": ["batch", "old + new"]}
     path = tmp_path / "decoder.onnx"
     onnx.save(graph([helper.make_node("Relu", ["ids"], ["y"])], shapes), path)
@@ -102,9 +99,9 @@ def test_a_name_that_is_a_sum_follows_its_terms(tmp_path: Path) -> None:
     assert refusal("", inputs_of, path).hint == "--dim new=128 --dim old=128"
 
 
-def test_an_exported_programs_symbol_has_one_size(tmp_path: Path) -> None:
+def test_an_exported_programs_symbol_has_one_size(tmp_path):
     class Sum(torch.nn.Module):
-        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        def forward(self, a, b):
             return a + b
 
     size = torch.export.Dim("length", min=2, max=64)
@@ -116,7 +113,7 @@ def test_an_exported_programs_symbol_has_one_size(tmp_path: Path) -> None:
     refusal("is 16 in a and 8 in b", check, model_info, plan)
 
 
-def test_other_commands_and_plan_files_take_names_too(bert: Path) -> None:
+def test_other_commands_and_plan_files_take_names_too(bert):
     (bert.parent / "plan.toml").write_text('model = "bert.onnx"\n[dim]\nsequence_length = 16\n')
     done = inferlens("bench", "plan.toml", "-b", "onnxruntime:cpu", "--dry-run", "--json", cwd=bert.parent)
     assert '"name": "input_ids"' in done.stdout
@@ -127,7 +124,7 @@ def test_other_commands_and_plan_files_take_names_too(bert: Path) -> None:
         assert (refused.returncode, "sequence_length" in refused.stderr) == (2, True), command
 
 
-def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert: Path) -> None:
+def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert):
     words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3", "--output", "sizes")
     for sizes in ("16", "32"):  # of two runs
         done = inferlens("bench", *words, "--dim", f"sequence_length={sizes}", cwd=bert.parent)
@@ -168,14 +165,11 @@ def pooled():
 @pytest.mark.parametrize(("factory", "words", "shapes"), [
     ("encoder", {"dim": "sequence_length=32,64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
     ("encoder", {"input": "input_ids=1x32,1x64:int64"}, [["1x32", "1x32", "1x1"], ["1x64", "1x64", "1x1"]]),
-    ("encoder", {"input": "scale=1x128"}, [["1x128", "1x128", "1x128"]]),
-    ("blended", {}, [["1x3x8x8", "1x1x1x1"]]),
+    ("encoder", {"input": "scale=1x128"}, [["1x128", "1x128", "1x128"]]), ("blended", {}, [["1x3x8x8", "1x1x1x1"]]),
     ("pooled", {"dim": {"image_size": [4, 16]}}, [["1x3x4x4"], ["1x3x16x16"]]),
     ("pooled", {"input": "input=1x3x4x6,2x3x8x8"}, [["1x3x4x6"], ["2x3x8x8"]]),
 ])  # fmt: skip
-def test_inputs_of_a_factory_have_usual_names(
-    factory: str, words: dict[str, object], shapes: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_of_a_factory_have_usual_names(factory, words, shapes, tmp_path, monkeypatch):
     (tmp_path / "sized.py").write_text(MODELS)
     monkeypatch.chdir(tmp_path)
     plan = Plan.from_words({"model": f"sized.py:{factory}", **words})
@@ -185,7 +179,7 @@ def test_inputs_of_a_factory_have_usual_names(
     assert [["x".join(map(str, spec.shape)) for spec in load(case).inputs] for case in cases] == shapes
 
 
-def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not() -> None:
+def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not():
     plain, named = (TensorSpec("ids", (1, 32), "int64", names=names) for names in ((), ("", "sequence_length")))
     one, case = (Case(model="bert.onnx", backend="pytorch", inputs=(spec,)) for spec in (plain, named))
     assert one.digest == case.digest
@@ -195,5 +189,5 @@ def test_a_case_has_the_same_digest_whether_dimensions_have_names_or_not() -> No
 @pytest.mark.parametrize(
     ("given", "message"), [(["a=1x2,1x3", "b=1x2,1x3,1x4"], "2 and 3 shapes"), (["a=1x2", "a=1x3"], "given twice")]
 )
-def test_shapes_that_do_not_belong_together_are_refused(given: list[str], message: str) -> None:
+def test_shapes_that_do_not_belong_together_are_refused(given, message):
     refusal(message, Plan.from_words, {"model": "bert.onnx", "input": given})

@@ -1,7 +1,5 @@
 """Layers that are kept, as a person writes them, and in every text that stands for a case."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -12,7 +10,7 @@ from inferlens.spec.plan import Plan, as_plan, bench_words, toml_words, words_of
 from tests.refusals import refusal
 
 
-def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same() -> None:
+def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same():
     text = keep_of(["fp32:head,features.0", "fp16:neck,fp32:a"])
     assert text == "fp32:a,features.0,head,fp16:neck"
     case = Case(model="m", backend="b", precision="int8", keep=text)
@@ -21,11 +19,11 @@ def test_precisions_hold_up_to_the_next_one_and_order_is_always_the_same() -> No
 
 
 @pytest.mark.parametrize("text", ["head", "int8:head", "fp32:", "fp32:a b", "fp32:a,fp16:a"])
-def test_what_says_no_layers_is_refused(text: str) -> None:
+def test_what_says_no_layers_is_refused(text):
     refusal("", keep_of, [text])
 
 
-def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path) -> None:
+def test_a_case_is_told_apart_by_it_and_said_with_it(tmp_path):
     case = Case(model="m", backend="onnxruntime", variant="cpu", precision="int8", keep="fp32:a,b")
     other = Case(model="m", backend="onnxruntime", variant="cpu", precision="int8")
     assert case.folder != other.folder

@@ -1,9 +1,7 @@
 """An option is declared once, for the command line, the Python function and the plan file."""
 
-from __future__ import annotations
-
 import inspect
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import pytest
@@ -17,13 +15,13 @@ from inferlens.spec.options import DURATION, SHARE, OptionSpec, option_fields
 from inferlens.spec.plan import FILE_ALONE, OPTIONS, WORDS, Plan
 from tests.refusals import refusal
 
-COMMANDS: Any = typer.main.get_command(app)
+COMMANDS = typer.main.get_command(app)
 IN_PYTHON = {"bench": inferlens.bench, "tune": inferlens.tune, "profile": inferlens.profile, "ab": inferlens.ab,
              "quantize": inferlens.quantize}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["bench", *OWN])
-def test_the_command_line_and_python_have_the_declared_names_helps_and_defaults(name: str) -> None:
+def test_the_command_line_and_python_have_the_declared_names_helps_and_defaults(name):
     parameters = {parameter.name: parameter for parameter in COMMANDS.get_command(None, name).params}
     keywords = inspect.signature(IN_PYTHON[name]).parameters if name in IN_PYTHON else {}
     docstring = " ".join((inspect.getdoc(IN_PYTHON[name]) or "").split()) if name in IN_PYTHON else ""
@@ -37,18 +35,18 @@ def test_the_command_line_and_python_have_the_declared_names_helps_and_defaults(
             assert f"{field.name}: {field.help}" in docstring
 
 
-def test_a_plan_file_has_the_options_of_bench_and_a_few_of_its_own() -> None:
+def test_a_plan_file_has_the_options_of_bench_and_a_few_of_its_own():
     alone = {name for name in WORDS if OPTIONS[name].option.commands == FILE_ALONE}
     assert set(options_of("bench")) | {"model"} | alone == WORDS
     assert Plan.from_words({"model": "m"}) == Plan(model=("m",))
 
 
-def test_the_help_names_every_aim() -> None:
+def test_the_help_names_every_aim():
     aims = {name for name, measure in MEASURES.items() if measure.aim}
     assert all(aim in option_fields(TuneOptions)["objective"].help for aim in aims)
 
 
-def test_one_declaration_is_a_name_a_type_a_unit_a_help_and_a_default() -> None:
+def test_one_declaration_is_a_name_a_type_a_unit_a_help_and_a_default():
     class Options(msgspec.Struct):
         half_width: Annotated[float, OptionSpec("How wide.", unit=SHARE)] = 0.01
         pause: Annotated[float, OptionSpec("How long.", unit=DURATION, positive=True)] = 5400.0
@@ -64,5 +62,5 @@ def test_one_declaration_is_a_name_a_type_a_unit_a_help_and_a_default() -> None:
         refusal("", fields[name].read, value)
 
 
-def test_a_keyword_that_there_is_not_suggests_one() -> None:
+def test_a_keyword_that_there_is_not_suggests_one():
     assert "threads" in refusal("", inferlens.bench, "fake:demo", thread=1).hint

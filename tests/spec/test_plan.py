@@ -1,10 +1,5 @@
 """Axes multiply into cases; what a person writes wrongly is said before anything runs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import typer
 from msgspec.structs import replace
@@ -13,7 +8,6 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.cli.commands import app
 from inferlens.execution.cases import expand
-from inferlens.execution.protocol import PlannedCase
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, bench_words, budget_words, command, toml_words
@@ -40,7 +34,7 @@ GPU_HOST = {
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module")
 
 
-def cases(machine: dict[str, Capabilities] = LAPTOP, model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
+def cases(machine=LAPTOP, model_info=RESNET, **words):
     return expand(Plan.from_words({"model": model_info.spec, **words}), [model_info], machine)
 
 
@@ -73,11 +67,11 @@ BOTH_FLAVOURS = {
 }
 
 
-def onnx_file(precision: str) -> ModelInfo:
+def onnx_file(precision):
     return ModelInfo(spec="onnx:net.onnx", name="net", format="onnx", precision=precision)
 
 
-def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
+def engine(spec="", format=None, **made):
     return ModelInfo(
         spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16",
         origin=Case(model=spec, backend="tensorrt", **made) if spec else None, origin_format=format,
@@ -99,13 +93,13 @@ def engine(spec: str = "", format: Any = None, **made: Any) -> ModelInfo:
     (BOTH_FLAVOURS, engine(spec=RESNET.spec, format="module", variant="rtx"), {}, ["tensorrt:rtx fp16 cuda"]),
     (BOTH_FLAVOURS, engine(), {}, ["tensorrt:trt fp16 cuda"]),
 ])  # fmt: skip
-def test_what_a_plan_means(machine: Any, model_info: ModelInfo, words: dict[str, Any], labels: list[str]) -> None:
+def test_what_a_plan_means(machine, model_info, words, labels):
     planned = cases(machine, model_info, **words)
     assert [item.case.label.replace(f" batch {model_info.batch}", "") for item in planned] == labels
     assert len({item.case.folder for item in planned}) == len(planned)
 
 
-def test_axes_multiply_and_options_for_their_backend_alone() -> None:
+def test_axes_multiply_and_options_for_their_backend_alone():
     planned = cases(backend="pytorch,torchscript:trace", precision="fp32,bf16", batch="1,8,16", threads="1,2")
     assert len(planned) == 2 * 2 * 3 * 2
     assert len({item.case.digest for item in planned}) == len({item.case.folder for item in planned}) == len(planned)
@@ -113,7 +107,7 @@ def test_axes_multiply_and_options_for_their_backend_alone() -> None:
     assert [item.case.options for item in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
 
 
-def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
+def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models():
     batches = {"x=8x3x64x64": 8, "x=1..16x3x64x64": 16, "x=1..16x3x64x64:opt=2": 2, "x=scalar": 1, "": 1}
     for text, batch in batches.items():
         words = {"input": text} if text else {}
@@ -135,9 +129,7 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
     (TENSORRT, RESNET, {"backend": "tensorrt:trt"}, "TensorRT is not installed.", "pip install"),
     (ON_GPU, engine(spec="fake:a", format="fake"), {"precision": "fp32"}, "fp16", "--precision fp16"),
 ])  # fmt: skip
-def test_what_cannot_run_here_is_a_case_with_a_reason(
-    machine: Any, model_info: ModelInfo, words: dict[str, str], reason: str, hint: str
-) -> None:
+def test_what_cannot_run_here_is_a_case_with_a_reason(machine, model_info, words, reason, hint):
     (planned,) = cases(machine, model_info, **words)
     assert reason in planned.refusal.what
     assert hint in planned.refusal.hint
@@ -148,9 +140,7 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
     (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
     (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
 ])  # fmt: skip
-def test_where_nothing_runs_it_is_said_what_is_lacking(
-    machine: Any, model_info: ModelInfo, words: dict[str, str], what: str, hint: str
-) -> None:
+def test_where_nothing_runs_it_is_said_what_is_lacking(machine, model_info, words, what, hint):
     error = refusal("No backend here", cases, machine, model_info, **words)
     assert what in error.what
     assert hint in error.hint
@@ -172,9 +162,7 @@ SOURCE = {"spec": "torchvision:resnet18", "format": "module", "weights": "a.pth"
     ),
     (ON_GPU, engine(), {}, None),
 ])  # fmt: skip
-def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(
-    machine: Any, model_info: ModelInfo, words: dict[str, Any], label: str | None
-) -> None:
+def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(machine, model_info, words, label):
     (planned,) = cases(machine, model_info, backend=next(iter(machine)), **words)
     assert planned.refusal is None
     assert (planned.reference and planned.reference.label) == label
@@ -184,7 +172,7 @@ def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(
         )
 
 
-def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
+def test_a_compiled_model_and_its_source_are_fed_alike():
     """A factory's own example is not in the file that was compiled from its model."""
     compiled_for = (TensorSpec("x", (2, 8)),)
     for words, inputs in (({}, compiled_for), ({"input": "x=2x8:float16"}, (TensorSpec("x", (2, 8), "float16"),))):
@@ -196,7 +184,7 @@ def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
 # A plan file
 
 
-def test_a_plan_file_has_the_same_words(tmp_path: Path) -> None:
+def test_a_plan_file_has_the_same_words(tmp_path):
     file = tmp_path / "plan.toml"
     file.write_text(
         'model = ["fake:demo"]\nbackend = ["fake:steady", "fake:fast"]\nbatch = [1, 8]\niterations = 100\n'
@@ -224,9 +212,7 @@ ODD = 'a "quoted" \\ pa\x7fth é.onnx'
     (LAPTOP, FAKE, {"backend": "fake:fast", "depth": "1,4", "option": ["fake.latency=0.00001,4", "fake.when=exit"]}),
     (LAPTOP, FAKE, {"input": ["x=1..16x3x8x8:opt=2", "x:0=1..16x8:int64:-5..10"], "batch": "1,3", "seed": 7}),
 ])  # fmt: skip
-def test_a_case_as_a_plan_file_means_that_case_alone(
-    tmp_path: Path, machine: Any, model_info: ModelInfo, words: dict[str, Any]
-) -> None:
+def test_a_case_as_a_plan_file_means_that_case_alone(tmp_path, machine, model_info, words):
     planned = cases(machine, model_info, **words)
     for case in (item.case for item in planned):
         file = tmp_path / "best.toml"
@@ -235,7 +221,7 @@ def test_a_case_as_a_plan_file_means_that_case_alone(
         assert again.case == case
 
 
-def test_a_plan_file_of_a_case_is_short() -> None:
+def test_a_plan_file_of_a_case_is_short():
     case = Case(model="fake:demo", backend="fake", variant="fast", options={"when": "exit", "latency": 2.0})
     assert as_plan(case) == (
         'model = "fake:demo"\nbackend = "fake:fast"\nprecision = "fp32"\nbatch = 1\ndevice = "cpu"\n\n'
@@ -249,33 +235,29 @@ def test_a_plan_file_of_a_case_is_short() -> None:
 @pytest.mark.parametrize(("words", "message"), [
     ({"max_time": "0"}, "max_time of 0"),
     ({"half_width": "1%", "iterations": 5}, "iterations and half_width both say when"),
-    ({"half_width": "0"}, "not a percentage"),
-    ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
+    ({"half_width": "0"}, "not a percentage"), ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
     ({"mode": "throughput", "iterations": 5}, "iterations needs timed single calls"),
     ({"mode": "latency", "depth": 4}, "depth needs throughput"),
-    ({"cold": True, "depth": 4}, "not measured with --cold"),
-    ({"mode": "speed"}, "no mode 'speed'"),
-    ({"repeats": 0}, "'0' is not valid for repeats"),
-    ({"trust": "yes"}, "true or false"),
+    ({"cold": True, "depth": 4}, "not measured with --cold"), ({"mode": "speed"}, "no mode 'speed'"),
+    ({"repeats": 0}, "'0' is not valid for repeats"), ({"trust": "yes"}, "true or false"),
     ({"sead": 1}, "did you mean seed"),
 ])  # fmt: skip
-def test_words_that_contradict_each_other_are_refused(words: dict[str, Any], message: str) -> None:
+def test_words_that_contradict_each_other_are_refused(words, message):
     refusal(message, Plan.from_words, {"model": "fake:demo", **words})
 
 
-def test_words_of_measuring_are_kept() -> None:
+def test_words_of_measuring_are_kept():
     plan = Plan.from_words({"model": "m", "half_width": "2%", "max_time": "3s", "repeats": 5, "depth": [1, 4]})
     assert (plan.budget.half_width, plan.budget.max_time, plan.repeats, plan.depth) == (0.02, 3.0, 5, (1, 4))
     assert Plan.from_words({"model": "m", "seconds": "0"}).budget.seconds == 0.0
 
 
 @pytest.mark.parametrize("given", [
-    {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3},
-    {"thorough": True},
+    {"within": "5m", "threshold": "1%", "iterations": 60, "warmup": 3}, {"thorough": True},
     {"quick": True, "half_width": "2%", "mode": "latency", "max_time": "3s"},
     {"repeats": 5, "seconds": "2s", "timeout": "90s"},
 ])  # fmt: skip
-def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given: dict[str, Any]) -> None:
+def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given):
     plan = Plan.from_words({"model": "fake:demo", **given})
     said = budget_words(plan.budget, plan.repeats)
     command = typer.main.get_command(app).get_command(None, "bench")
@@ -295,18 +277,16 @@ COMPILER = Capabilities(
 BOTH = {"pytorch": GPU, "torch_compile": COMPILER}
 
 
-def recommended(model_info: ModelInfo = RESNET, **words: Any) -> list[PlannedCase]:
+def recommended(model_info=RESNET, **words):
     return expand(replace(RECOMMENDED, **words), [model_info], BOTH)
 
 
-def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
+def test_a_race_has_the_recommended_ways_of_each_backend():
     names = [planned.case.way for planned in recommended(replace(RESNET, convolutional=True), precision=("fp16",))]
     assert names == [
-        "pytorch fp16",
-        "pytorch fp16 channels_last=true cuda_graph=true cudnn_benchmark=true",
-        "torch_compile:reduce-overhead fp16",
-        "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
-    ]
+        "pytorch fp16", "pytorch fp16 channels_last=true cuda_graph=true cudnn_benchmark=true",
+        "torch_compile:reduce-overhead fp16", "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
+    ]  # fmt: skip
     assert [planned.case.way for planned in recommended(precision=("fp16",))][1::2] == [
         "pytorch fp16 cuda_graph=true",
         "torch_compile:reduce-overhead fp16 freezing=true",
@@ -323,35 +303,35 @@ def test_a_race_has_the_recommended_ways_of_each_backend() -> None:
         "torch_compile:default dynamic=true",
     ),
 ])  # fmt: skip
-def test_a_variant_or_an_option_means_exactly_that(words: dict[str, Any], way: str) -> None:
+def test_a_variant_or_an_option_means_exactly_that(words, way):
     (planned,) = recommended(device=("cpu",), **words)
     assert (planned.case.way, planned.fallback) == (way, None)
 
 
-def test_other_commands_have_one_case_of_each_backend() -> None:
+def test_other_commands_have_one_case_of_each_backend():
     found = expand(replace(RECOMMENDED, recommended=False, device=("cuda",)), [RESNET], BOTH)
     assert [planned.case.way for planned in found] == ["pytorch", "torch_compile:default"]
 
 
-def test_with_dynamic_shapes_the_plain_way_runs_and_says_why() -> None:
+def test_with_dynamic_shapes_the_plain_way_runs_and_says_why():
     able = {"onnxruntime": Capabilities(formats=("module",), supports=(Support("cuda", "cuda", FLOATS),))}
     shapes = (TensorSpec.parse("x=1..8x3x224x224"),)
     (planned,) = expand(replace(RECOMMENDED, input=(shapes,)), [RESNET], able)
     assert (planned.case.options, planned.note) == ({}, "In place of cuda_graph=true, which needs fixed shapes.")
 
 
-def test_what_no_recommendation_fits_has_the_default_variant() -> None:
+def test_what_no_recommendation_fits_has_the_default_variant():
     model_info = replace(RESNET, format="torchscript")
     able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
     assert [planned.case.way for planned in expand(RECOMMENDED, [model_info], able)] == ["torchscript:script"]
 
 
-def test_a_case_of_named_sizes_is_a_command_without_its_inputs() -> None:
+def test_a_case_of_named_sizes_is_a_command_without_its_inputs():
     ids = TensorSpec("ids", (1, 128), "int64", 84, 30375, names=("", "length"))
     assert bench_words(Case(model="factory:m.py:f", backend="b", inputs=(ids,)), "cpu")[-2:] == ["--dim", "length=128"]
 
 
-def test_of_a_live_module_a_command_is_a_call_from_python() -> None:
+def test_of_a_live_module_a_command_is_a_call_from_python():
     words = ["pytorch fp16", "-b", "pytorch", "--batch", "2,4", "--cold", "--option", "a.b=c", "--option", "a.d=e"]
     assert command("bench", ["resnet18", *words]).startswith("inferlens bench resnet18 'pytorch fp16' -b pytorch")
     assert command("ab", ["live:Net", *words]) == (

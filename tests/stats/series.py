@@ -47,15 +47,9 @@ def shaped(name: str, count: int) -> Array:
     """A course of latencies around 1, without noise."""
     at = np.arange(count) / count
     courses = {
-        "flat": np.ones(count),
-        "step down": 1 + 0.2 * (at < 0.2),
-        "step up": 1 + 0.1 * (at >= 0.3),
-        "late step up": 1 + 0.1 * (at >= 0.8),
-        "short decay": 1 + 0.5 * np.exp(-at / 0.1),
-        "long decay": 1 + 0.3 * np.exp(-at / 0.3),
-        "drift up": 1 + 0.2 * at,
-        "drift down": 1.2 - 0.2 * at,
-        "cycles": 1 + 0.05 * np.sin(2 * np.pi * 2.5 * at),
-        "slow first calls": 1 + 2 * (np.arange(count) < 5),
-    }
+        "flat": np.ones(count), "step down": 1 + 0.2 * (at < 0.2), "step up": 1 + 0.1 * (at >= 0.3),
+        "late step up": 1 + 0.1 * (at >= 0.8), "short decay": 1 + 0.5 * np.exp(-at / 0.1),
+        "long decay": 1 + 0.3 * np.exp(-at / 0.3), "drift up": 1 + 0.2 * at, "drift down": 1.2 - 0.2 * at,
+        "cycles": 1 + 0.05 * np.sin(2 * np.pi * 2.5 * at), "slow first calls": 1 + 2 * (np.arange(count) < 5),
+    }  # fmt: skip
     return np.asarray(courses[name])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -25,12 +23,12 @@ SIDE = st.lists(SERIES, min_size=1, max_size=4)
 MIRROR = {"FASTER": "SLOWER", "SLOWER": "FASTER", "SAME": "SAME", "UNDECIDED": "UNDECIDED"}
 
 
-def difference(ratio: float, half: float) -> LogRatio:
+def difference(ratio, half):
     """Return a difference whose 95 % interval reaches ``half`` to either side, as a logarithm."""
     return LogRatio(log=math.log(ratio), error=half / 1.96, freedom=math.inf, rounds=10)
 
 
-def rounds(*ratios: float) -> tuple[dict[int, float], dict[int, float]]:
+def rounds(*ratios):
     """Return two cases whose ratio in each round is given, on a machine whose speed changes from round to round."""
     base = {number: 0.3 * (-1) ** number for number in range(len(ratios))}
     return base, {number: base[number] + math.log(ratio) for number, ratio in enumerate(ratios)}

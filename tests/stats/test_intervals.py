@@ -1,7 +1,5 @@
 """Intervals of shares and of differences on the same samples: published examples, and how often they hold the truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -55,10 +53,9 @@ def test_coverage_of_quantiles_and_the_mean_is_near_the_level(share, truth):
     assert 0.92 <= sum(truth in interval for interval in known) / len(known) <= 0.98
 
 
-@pytest.mark.parametrize(
-    ("share", "count", "known"),
-    [(0.99, 50, False), (0.99, 360, False), (0.99, 400, True), (0.95, 70, False), (0.95, 80, True), (0.05, 80, True)],
-)
+@pytest.mark.parametrize(("share", "count", "known"), [
+    (0.99, 50, False), (0.99, 360, False), (0.99, 400, True), (0.95, 70, False), (0.95, 80, True), (0.05, 80, True),
+])  # fmt: skip
 def test_far_quantiles_need_many_samples(share, count, known):
     samples = list(np.random.default_rng(1).permutation(np.arange(count)) + 1.0)
     assert (quantile_interval(samples, share) is not None) is known
@@ -97,10 +94,9 @@ def test_intervals_hold_their_numbers_scale_with_their_samples_and_invert(base, 
         assert float(np.median(base)) / float(np.median(candidate)) in there
 
 
-@pytest.mark.parametrize(
-    ("probability", "freedom", "value"),  # from printed tables of Student's t
-    [(0.975, 1, 12.7062), (0.995, 5, 4.0321), (0.9995, 10, 4.5869), (0.975, 1000, 1.9623), (0.975, 1e7, 1.9600)],
-)
+@pytest.mark.parametrize(("probability", "freedom", "value"), [
+    (0.975, 1, 12.7062), (0.995, 5, 4.0321), (0.9995, 10, 4.5869), (0.975, 1000, 1.9623), (0.975, 1e7, 1.9600),
+])  # fmt: skip
 def test_student_quantiles_of_the_tables(probability, freedom, value):
     assert student_quantile(probability, freedom) == pytest.approx(value, abs=6e-5)
     assert student_quantile(1 - probability, freedom) == pytest.approx(-value, abs=6e-5)
@@ -167,23 +163,22 @@ def test_ties():
     assert list(ranks(np.array([5.0, 1.0, 5.0]))) == [2.5, 1, 2.5]
 
 
-@pytest.mark.parametrize(
-    ("hits", "count", "low", "high"),
-    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
-)
-def test_a_share_as_published(hits: int, count: int, low: float, high: float) -> None:
+@pytest.mark.parametrize(("hits", "count", "low", "high"), [
+    (81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718),
+])  # fmt: skip
+def test_a_share_as_published(hits, count, low, high):
     """R. Newcombe, "Two-sided confidence intervals for the single proportion", Statistics in Medicine 17 (1998)."""
     interval = share_interval(hits, count)
     assert (round(interval.low, 4), round(interval.high, 4)) == (low, high)
 
 
-def pairs(both: int, first: int, second: int, none: int) -> tuple[list[float], list[float]]:
+def pairs(both, first, second, none):
     return [1.0] * (both + first) + [0.0] * (second + none), [1.0] * both + [0.0] * first + [1.0] * second + [
         0.0
     ] * none
 
 
-def test_a_difference_of_shares_as_published() -> None:
+def test_a_difference_of_shares_as_published():
     """Approval of a prime minister in two surveys, Agresti, "Categorical Data Analysis", 10.1.1: 0.04, 0.02 to 0.06."""
     interval = difference_of_shares(*pairs(794, 150, 86, 570))
     assert (round(interval.low, 2), round(interval.high, 2)) == (0.02, 0.06)
@@ -194,9 +189,7 @@ def test_a_difference_of_shares_as_published() -> None:
 @pytest.mark.parametrize(
     ("count", "only_first", "only_second"), [(100, 0.06, 0.01), (400, 0.03, 0.02), (1000, 0.01, 0.0)]
 )
-def test_the_interval_of_a_difference_holds_it_19_times_of_20(
-    count: int, only_first: float, only_second: float
-) -> None:
+def test_the_interval_of_a_difference_holds_it_19_times_of_20(count, only_first, only_second):
     random, held = np.random.default_rng(0), 0
     for _ in range(1500):
         first, second, _ = random.multinomial(count, [only_first, only_second, 1 - only_first - only_second])
@@ -205,7 +198,7 @@ def test_the_interval_of_a_difference_holds_it_19_times_of_20(
     assert 0.925 <= held / 1500 <= 0.995
 
 
-def test_a_difference_of_means_is_students() -> None:
+def test_a_difference_of_means_is_students():
     """Student's own, "The probable error of a mean" (1908): the sleep of ten patients with two drugs."""
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -11,7 +9,7 @@ from inferlens.stats.race_rule import Entry, RaceData
 NAMES = "abcdefghijklmnopqrst"
 
 
-def raced(*times: list[float], **more: Entry) -> RaceData:
+def raced(*times, **more):
     """Return cases with one time per round."""
     entries = {
         name: Entry(rounds={number: math.log(value) for number, value in enumerate(values)}, usual=GPU_NOISE)
@@ -20,11 +18,11 @@ def raced(*times: list[float], **more: Entry) -> RaceData:
     return RaceData({**entries, **more})
 
 
-def state(data: RaceData, threshold: float = 0.02):
+def state(data, threshold=0.02):
     return data.state(list(data.entries), threshold=threshold)
 
 
-def alone(*times: float) -> Entry:
+def alone(*times):
     return Entry(separate=[math.log(value) for value in times])
 
 

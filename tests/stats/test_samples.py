@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -23,10 +21,9 @@ def test_known_quantiles_and_summary():
         median([])
 
 
-@pytest.mark.parametrize(
-    ("count", "p95", "p99"),
-    [(1, False, False), (19, False, False), (20, True, False), (99, True, False), (100, True, True)],
-)
+@pytest.mark.parametrize(("count", "p95", "p99"), [
+    (1, False, False), (19, False, False), (20, True, False), (99, True, False), (100, True, True),
+])  # fmt: skip
 def test_percentiles_need_enough_samples(count, p95, p99):
     summary = summarise(list(np.linspace(1, 2, count)))
     assert (summary.p95 is not None, summary.p99 is not None) == (p95, p99)

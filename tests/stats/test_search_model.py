@@ -1,7 +1,5 @@
 """What measured candidates tell about others."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -13,18 +11,18 @@ from inferlens.stats.search_model import Observation, Point, predict, setting_ef
 A, B = Point("a"), Point("b")
 
 
-def of(family: str, *settings: str) -> Point:
+def of(family, *settings):
     return Point(family, frozenset(settings))
 
 
-def test_rounds_are_no_difference_between_candidates() -> None:
+def test_rounds_are_no_difference_between_candidates():
     seen = [Observation(A, 0.0, 1), Observation(B, 0.2, 1), Observation(A, 0.5, 2), Observation(B, 0.7, 2)]
     belief = predict(seen, [A, B])
     assert belief.mean[1] - belief.mean[0] == pytest.approx(0.2, abs=0.01)
     assert math.sqrt(belief.difference_variance(0, 1)) < 0.04
 
 
-def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely() -> None:
+def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely():
     seen = [Observation(A, 0.0, 1), Observation(of("a", "x"), -0.1, 1), Observation(B, 0.3, 1)]
     belief = predict(seen, [A, of("a", "x"), B, of("b", "x"), of("b", "y")])
     mine, other, unknown = (belief.mean[place] - belief.mean[base] for place, base in ((1, 0), (3, 2), (4, 2)))
@@ -33,7 +31,7 @@ def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely() -> None:
     assert belief.difference_variance(2, 3) > belief.difference_variance(0, 1)
 
 
-def test_most_is_gained_by_what_is_faster_or_not_known() -> None:
+def test_most_is_gained_by_what_is_faster_or_not_known():
     logs = ((A, 0.0, 1), (B, 0.5, 1), (of("a", "x"), 0.1, 1), (A, 0.01, 2), (B, 0.51, 2))
     seen = [Observation(*log) for log in logs]
     belief = predict(seen, [A, B, of("a", "x"), of("a", "y"), of("a", "x", "y")])
@@ -45,7 +43,7 @@ def test_most_is_gained_by_what_is_faster_or_not_known() -> None:
     assert chance[1] < 0.01
 
 
-def test_what_will_be_measured_is_known_better_afterwards() -> None:
+def test_what_will_be_measured_is_known_better_afterwards():
     seen = [Observation(A, 0.0, 1), Observation(B, 0.5, 1)]
     belief = predict(seen, [A, of("a", "x"), of("a", "x", "y")])
     after = belief.after_measuring(1)
@@ -58,7 +56,7 @@ def test_what_will_be_measured_is_known_better_afterwards() -> None:
 EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
-def rounds(draw: random.Random, count: int, noise: float) -> list[Observation]:
+def rounds(draw, count, noise):
     """The default and three candidates in each round; another family beside them."""
     seen = []
     for number in range(count):
@@ -71,7 +69,7 @@ def rounds(draw: random.Random, count: int, noise: float) -> list[Observation]:
 
 
 @pytest.mark.parametrize("count", [2, 4, 12])
-def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count: int) -> None:
+def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count):
     draw, called, known = random.Random(count), 0, 0
     for _ in range(400):
         seen = rounds(draw, count, noise=0.05)
@@ -85,7 +83,7 @@ def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_lo
     assert called <= 0.05 * known
 
 
-def test_more_rounds_tell_more() -> None:
+def test_more_rounds_tell_more():
     draw, widths = random.Random(1), []
     for count in (3, 12, 48):
         told = setting_effects(rounds(draw, count, noise=0.05), Point("f", frozenset(["a"])))["a"]
@@ -96,7 +94,7 @@ def test_more_rounds_tell_more() -> None:
     assert widths == sorted(widths, reverse=True)
 
 
-def test_what_rounds_do_not_tell_is_not_said() -> None:
+def test_what_rounds_do_not_tell_is_not_said():
     both, point = Point("f", frozenset("ab")), Point("f", frozenset("c"))
     few = [Observation(Point("f"), 0.0, 1), Observation(both, -0.2, 1)]
     assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np
@@ -8,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlens.stats.steady import CODES, LEAST_SAMPLES, SIGNIFICANT_DIP, Steady, diagnostics, dip, steady
-from tests.stats.series import Array, autoregressive, lognormal, normal, shaped
+from tests.stats.series import autoregressive, lognormal, normal, shaped
 
 RUNS = 40
 
 
-def found(name: str, count: int, correlation: float, outliers: float = 0.0) -> list[Steady]:
+def found(name, count, correlation, outliers=0.0):
     noise = 0.02 * autoregressive(11, RUNS, count, correlation)
     generator = np.random.default_rng(12)
     noise += (generator.random(noise.shape) < outliers) * generator.exponential(1.0, noise.shape)
@@ -23,12 +21,8 @@ def found(name: str, count: int, correlation: float, outliers: float = 0.0) -> l
 @pytest.mark.parametrize("count", [50, 1000])
 @pytest.mark.parametrize(("correlation", "outliers"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.02)])
 @pytest.mark.parametrize(("name", "reason", "start"), [
-    ("flat", "steady", 0.0),
-    ("step down", "warm-up", 0.2),
-    ("step up", "warm-up", 0.3),
-    ("short decay", "warm-up", 0.55),
-    ("late step up", "never-steady", 0.0),
-    ("long decay", "drifting", 0.0),
+    ("flat", "steady", 0.0), ("step down", "warm-up", 0.2), ("step up", "warm-up", 0.3),
+    ("short decay", "warm-up", 0.55), ("late step up", "never-steady", 0.0), ("long decay", "drifting", 0.0),
     ("cycles", "cycling", 0.0),
 ])  # fmt: skip
 def test_shapes_are_told_apart(name, reason, start, count, correlation, outliers):
@@ -88,12 +82,12 @@ def test_start_is_within_the_series_and_does_not_depend_on_the_unit(samples, fac
 AT = np.arange(300) / 300
 
 
-def noise(seed: int, count: int = 300) -> Array:
+def noise(seed, count=300):
     return 0.02 * np.random.default_rng(seed).standard_normal(count)
 
 
-def codes(samples: object) -> set[str]:
-    return {diagnostic.code for diagnostic in diagnostics(list(samples))}  # type: ignore[call-overload]
+def codes(samples):
+    return {diagnostic.code for diagnostic in diagnostics(list(samples))}
 
 
 @pytest.mark.parametrize("count", [50, 200])
@@ -109,12 +103,9 @@ def test_ordinary_samples_raise_no_doubt(spread):
 
 @pytest.mark.parametrize(("code", "samples"), [
     ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
-    ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
-    ("drifting", 1 + 0.2 * AT + noise(2)),
-    ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
-    ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
-    ("quantised", np.round(100 * (1 + noise(7))) / 100),
-    ("quantised", [1.0] * 100),
+    ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)), ("drifting", 1 + 0.2 * AT + noise(2)),
+    ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)), ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
+    ("quantised", np.round(100 * (1 + noise(7))) / 100), ("quantised", [1.0] * 100),
 ])  # fmt: skip
 def test_each_doubt_is_raised(code, samples):
     assert code in codes(samples)
@@ -149,14 +140,9 @@ def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
     assert [diagnostic.code for diagnostic in diagnostics([factor * value for value in samples])] == found
 
 
-@pytest.mark.parametrize(
-    ("samples", "low", "high"),  # by hand
-    [
-        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.05, 0.05),
-        ([1, 1.01, 1.02, 9, 9.01, 9.02], 0.15, 0.25),
-        ([0.0] * 5, 0.1, 0.1),
-    ],
-)
+@pytest.mark.parametrize(("samples", "low", "high"), [
+    ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.05, 0.05), ([1, 1.01, 1.02, 9, 9.01, 9.02], 0.15, 0.25), ([0.0] * 5, 0.1, 0.1),
+])  # fmt: skip
 def test_known_dips(samples, low, high):
     assert low - 1e-9 <= dip(samples) <= high + 1e-9
 

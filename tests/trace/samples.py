@@ -106,14 +106,10 @@ def training() -> bytes:
 def faster() -> bytes:
     """One step of what training() does: the gemm twice as fast, the addition gone, something new at the end."""
     return text(
-        step(7, 0, 400),
-        event("aten::linear", 100, 200, Input__Dims=[[8, 4], [4, 4]]),
-        event("aten::mm", 150, 100, Input__Dims=[[8, 4], [4, 4]]),
-        launch(1, 160, 10),
-        launch(2, 260, 10),
-        kernel(1, 200, 50, "s16816gemm"),
-        kernel(2, 300, 80, "relu"),
-    )
+        step(7, 0, 400), event("aten::linear", 100, 200, Input__Dims=[[8, 4], [4, 4]]),
+        event("aten::mm", 150, 100, Input__Dims=[[8, 4], [4, 4]]), launch(1, 160, 10), launch(2, 260, 10),
+        kernel(1, 200, 50, "s16816gemm"), kernel(2, 300, 80, "relu"),
+    )  # fmt: skip
 
 
 @cache

@@ -1,21 +1,17 @@
 """Traces of every kind of device: their kernels, copies, waits and calls, and what is said of unknown categories."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from inferlens import load_trace
 from inferlens.trace.analysis import HOST, Analysis, synchronising
-from inferlens.trace.model import Category, LaunchLinks, Trace
+from inferlens.trace.model import Category, LaunchLinks
 from inferlens.trace.read import read_trace
 from tests.trace.samples import event, kernel, launch, step, text, training
 
 
-def steps_of_a_device(runtime: str, work: str) -> bytes:
+def steps_of_a_device(runtime, work):
     """Return three steps, each with four operators that launch one event of the device."""
     events = []
     for number in range(3):
@@ -31,21 +27,18 @@ def steps_of_a_device(runtime: str, work: str) -> bytes:
     return text(*events)
 
 
-def kinds(trace: Trace) -> dict[str, str]:
+def kinds(trace):
     """Return the kind of each name."""
     return {trace.name_of(row): Category(int(trace.category[row])).name for row in range(len(trace))}
 
 
-@pytest.mark.parametrize(
-    ("runtime", "work"),
-    [
-        ("cuda_runtime", "kernel"), ("cuda_driver", "kernel"), ("xpu_runtime", "kernel"), ("xpu_driver", "kernel"),
-        ("privateuse1_runtime", "kernel"), ("privateuse1_driver", "kernel"), ("mtia_runtime", "mtia_ccp_events"),
-        ("hpu_op", "kernel"), ("hpu_runtime", "hpu_op"), ("glow_runtime", "kernel"), ("mlu_runtime", "mlu_kernel"),
-        ("gcu_driver", "Kernel"), ("Runtime", "Kernel"),
-    ],
-)  # fmt: skip
-def test_kernels_and_calls_of_all_devices_are_the_same(runtime: str, work: str) -> None:
+@pytest.mark.parametrize(("runtime", "work"), [
+    ("cuda_runtime", "kernel"), ("cuda_driver", "kernel"), ("xpu_runtime", "kernel"), ("xpu_driver", "kernel"),
+    ("privateuse1_runtime", "kernel"), ("privateuse1_driver", "kernel"), ("mtia_runtime", "mtia_ccp_events"),
+    ("hpu_op", "kernel"), ("hpu_runtime", "hpu_op"), ("glow_runtime", "kernel"), ("mlu_runtime", "mlu_kernel"),
+    ("gcu_driver", "Kernel"), ("Runtime", "Kernel"),
+])  # fmt: skip
+def test_kernels_and_calls_of_all_devices_are_the_same(runtime, work):
     cuda, device = (
         Analysis(read_trace(steps_of_a_device(*pair))) for pair in (("cuda_runtime", "kernel"), (runtime, work))
     )
@@ -55,7 +48,7 @@ def test_kernels_and_calls_of_all_devices_are_the_same(runtime: str, work: str) 
     assert device.costs.device_total.sum() == cuda.costs.device_total.sum() == 1440 * 1000
 
 
-def test_copies_waits_and_markers_of_all_devices_are_told_apart() -> None:
+def test_copies_waits_and_markers_of_all_devices_are_told_apart():
     names = {
         "gpu_memcpy": "MEMCPY", "mlu_memcpy": "MEMCPY", "gpu_memset": "MEMSET", "xpu_sync": "SYNCHRONISATION",
         "cuda_sync": "SYNCHRONISATION", "cuda_event": "MARKER", "mtia_insight": "MARKER", "mtia_counters": "MARKER",
@@ -68,10 +61,10 @@ def test_copies_waits_and_markers_of_all_devices_are_told_apart() -> None:
     assert trace.notes == ()
 
 
-def test_work_of_mtia_is_told_apart_by_its_name() -> None:
+def test_work_of_mtia_is_told_apart_by_its_name():
     """The process is the device; streams are in the arguments."""
 
-    def work(name: str, at: float, takes: float, **args: Any) -> dict[str, Any]:
+    def work(name, at, takes, **args):
         return {**event(name, at, takes, "mtia_ccp_events", 408, stream=102, **args), "pid": 9}
 
     trace = read_trace(
@@ -91,7 +84,7 @@ def test_work_of_mtia_is_told_apart_by_its_name() -> None:
     assert trace.names_of(synchronising(trace, LaunchLinks(trace))) == ["synchronizeStream"]
 
 
-def test_events_of_hpu_without_a_device_are_calls_of_the_host() -> None:
+def test_events_of_hpu_without_a_device_are_calls_of_the_host():
     on_device = kernel(1, 5, 2, "spatial_convolution", "hpu_op")
     assert kinds(read_trace(text(event("graph_launch", 1, 2, "hpu_op"), on_device))) == {
         "graph_launch": "RUNTIME",
@@ -99,13 +92,13 @@ def test_events_of_hpu_without_a_device_are_calls_of_the_host() -> None:
     }
 
 
-def test_a_trace_of_ascend_has_kernels_copies_and_waits() -> None:
+def test_a_trace_of_ascend_has_kernels_copies_and_waits():
     """torch_npu writes times as text and no categories; processes and task types say what events are."""
 
-    def process(pid: int, name: str) -> dict[str, Any]:
+    def process(pid, name):
         return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
 
-    def plain(name: str, pid: int, at: str, takes: float, **args: Any) -> dict[str, Any]:
+    def plain(name, pid, at, takes, **args):
         named = {key.replace("__", " "): value for key, value in args.items()}
         return {"ph": "X", "name": name, "pid": pid, "tid": 3, "ts": at, "dur": takes, "args": named}
 
@@ -134,21 +127,21 @@ def test_a_trace_of_ascend_has_kernels_copies_and_waits() -> None:
     assert analysis.overview.parts["kernel"] == pytest.approx(50e-6)
 
 
-def test_unknown_categories_are_said_with_their_shares() -> None:
+def test_unknown_categories_are_said_with_their_shares():
     unknown = kernel(3, 100, 40, "conv", "ipu_work")
     trace = read_trace(text(event("op", 1, 5), launch(1, 2), kernel(1, 10, 60), unknown))
     assert trace.notes == ("25 % of the events, 40 % of the device time are of unknown categories: ipu_work.",)
     assert Analysis(trace).overview.notes == trace.notes
 
 
-def test_unknown_categories_of_the_host_and_events_without_one_are_said() -> None:
+def test_unknown_categories_of_the_host_and_events_without_one_are_said():
     without = {key: value for key, value in event("a", 1, 1).items() if key != "cat"}
     many = [event("x", 1, 1, f"other{number}") for number in range(7)]
     (note,) = read_trace(text(event("op", 1, 5), *many, without, without)).notes
     assert note == "90 % of the events are of unknown categories: none, other0, other1, other2, other3 and 3 more."
 
 
-def test_data_frames_of_all_ranks_have_one_schema(tmp_path: Path) -> None:
+def test_data_frames_of_all_ranks_have_one_schema(tmp_path):
     polars = pytest.importorskip("polars")
     ranks = {
         "all": training(),
@@ -176,7 +169,7 @@ def test_data_frames_of_all_ranks_have_one_schema(tmp_path: Path) -> None:
         assert len(polars.concat(frames)) == sum(map(len, frames))
 
 
-def test_a_profile_of_onnx_runtime_has_a_step_for_each_run() -> None:
+def test_a_profile_of_onnx_runtime_has_a_step_for_each_run():
     events = [event("session_initialization", 0, 900, "Session")]
     for number in range(3):
         events += [event("model_run", 1000 + 100 * number, 50, "Session")]
@@ -186,7 +179,7 @@ def test_a_profile_of_onnx_runtime_has_a_step_for_each_run() -> None:
     assert Analysis(trace).steps.names.tolist() == ["0", "1", "2"]
 
 
-def test_launches_whose_kernels_the_profiler_lost_are_counted() -> None:
+def test_launches_whose_kernels_the_profiler_lost_are_counted():
     events = [launch(number, 10 * number) for number in range(1, 11)]
     events += [kernel(number, 10 * number + 5, 2) for number in range(1, 8)]
     (note,) = read_trace(text(*events)).notes
@@ -194,13 +187,13 @@ def test_launches_whose_kernels_the_profiler_lost_are_counted() -> None:
     assert read_trace(text(*events[:17], *events[10:], *(kernel(n, 10 * n + 5, 2) for n in (8, 9, 10)))).notes == ()
 
 
-def test_launches_into_a_graph_run_nothing() -> None:
+def test_launches_into_a_graph_run_nothing():
     events = [launch(1, 0, name="cudaStreamBeginCapture")] + [launch(number, 10 * number) for number in range(2, 9)]
     events += [launch(9, 95, name="cudaStreamEndCapture"), launch(10, 100), kernel(10, 105, 2)]
     assert read_trace(text(*events)).notes == ()
 
 
-def test_a_step_that_the_profiler_left_open_does_not_count() -> None:
+def test_a_step_that_the_profiler_left_open_does_not_count():
     events = [step(number, 1000 * number, 900) for number in range(3)] + [step(3, 3000, -1)]
     events += [event("aten::mm", 1000 * number + 10, 100) for number in range(4)]
     assert Analysis(read_trace(text(*events))).steps.counted().names.tolist() == ["0", "1", "2"]

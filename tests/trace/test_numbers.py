@@ -1,11 +1,7 @@
 """What is derived: against brute force on small traces, and against torch-tb-profiler's numbers on real ones."""
 
-from __future__ import annotations
-
 import gzip
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,15 +31,15 @@ from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
 
-def rows(table: Any) -> dict[str, dict[str, Any]]:
+def rows(table):
     return {row["name"]: row for row in table.rows()}
 
 
-def micros(row: dict[str, Any], *names: str) -> list[int]:
+def micros(row, *names):
     return [round(row[name] * 1e6) for name in names]
 
 
-def test_operators_by_hand() -> None:
+def test_operators_by_hand():
     found = rows(operators(Analysis(read_trace(training()))))
     linear, mm = found["aten::linear"], found["aten::mm"]
     assert micros(linear, "host_total", "host_self", "device_total", "device_self") == [600, 380, 600, 400]
@@ -55,7 +51,7 @@ def test_operators_by_hand() -> None:
     assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= apart
 
 
-def test_stacks_are_of_python_calls_where_operators_have_none() -> None:
+def test_stacks_are_of_python_calls_where_operators_have_none():
     calls = [("<built-in method mm>", 40, 20), ("model.py(7): forward", 20, 100), ("nn.Module: Net_0", 10, 150)]
     events = [event(*call, "python_function") for call in calls]
     trace = read_trace(text(*events, event("aten::mm", 45, 10), event("aten::add", 130, 5), event("aten::mul", 300, 5)))
@@ -65,7 +61,7 @@ def test_stacks_are_of_python_calls_where_operators_have_none() -> None:
     }  # fmt: skip
 
 
-def test_kernels_by_hand() -> None:
+def test_kernels_by_hand():
     analysis = Analysis(read_trace(training()))
     found = rows(kernels(analysis))
     gemm = found["s16816gemm"]
@@ -77,7 +73,7 @@ def test_kernels_by_hand() -> None:
     assert launchers == {"aten::mm", "aten::linear", "aten::copy_"}
 
 
-def test_one_step_alone() -> None:
+def test_one_step_alone():
     trace = read_trace(training())
     one = Analysis(trace, 1)
     assert rows(operators(one))["aten::mm"]["calls"] == rows(kernels(one))["add"]["calls"] == one.overview.steps == 1
@@ -85,7 +81,7 @@ def test_one_step_alone() -> None:
         Analysis(trace, 7)
 
 
-def test_the_overview_by_hand() -> None:
+def test_the_overview_by_hand():
     analysis = Analysis(read_trace(training()))
     overview = analysis.overview
     assert overview.step_time == pytest.approx(600e-6)
@@ -105,7 +101,7 @@ def test_the_overview_by_hand() -> None:
     assert at_stake == sorted(at_stake, reverse=True)
 
 
-def test_kernels_that_wait_for_the_host_could_save_less() -> None:
+def test_kernels_that_wait_for_the_host_could_save_less():
     """Those without tensor cores take more of a step than the GPU waits for the host."""
     analysis = Analysis(read_trace(next(path for path in REAL if path.parent.name == "pytorch_bs32")))
     assert analysis.overview.bound == "host"
@@ -116,7 +112,7 @@ def test_kernels_that_wait_for_the_host_could_save_less() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from("kckr"), st.integers(0, 3)), max_size=20)
 )
-def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, int]]) -> None:
+def test_parts_add_up_however_events_overlap(spans):
     """Against a count of every microsecond."""
     events = [step(0, 5, 30)]
     for begin, length, kind, stream in spans:
@@ -126,7 +122,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
             events.append(kernel(0, begin, length, "k", "kernel" if kind == "k" else "gpu_memcpy", stream))
     overview = Analysis(read_trace(text(*events))).overview
 
-    def moments(kind: str) -> set[int]:
+    def moments(kind):
         found = {at for begin, length, item, _ in spans if item == kind for at in range(begin, begin + length)}
         return found & set(range(5, 35))
 
@@ -142,7 +138,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 20), st.integers(1, 2)), max_size=15)
 )
-def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> None:
+def test_host_times_are_never_lost(spans):
     trace = read_trace(text(*[event(name, begin, length, tid=tid) for name, begin, length, tid in spans]))
     table = operators(Analysis(trace))
     own, total = (float(np.sum(table.columns[name])) for name in ("host_self", "host_total"))
@@ -150,7 +146,7 @@ def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> No
     assert sum(table.columns["calls"]) <= len(spans)
 
 
-def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
+def test_steps_their_outliers_and_what_the_profiler_cut_off():
     lengths = [100, 101, 99, 100, 250, 100, 101]
     steps = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
     table = stepping(Analysis(read_trace(text(*steps))))
@@ -167,7 +163,7 @@ def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
     assert analysis.overview.left_out == 1
 
 
-def test_slices_add_up_to_the_whole() -> None:
+def test_slices_add_up_to_the_whole():
     analysis = Analysis(read_trace(training()))
     table = timeline(analysis)
     assert len(table) == 60
@@ -175,7 +171,7 @@ def test_slices_add_up_to_the_whole() -> None:
         assert sum(row[column] * row["length"] for row in table.rows()) == pytest.approx(seconds)
 
 
-def test_occupancy_that_the_profiler_lacks_is_computed() -> None:
+def test_occupancy_that_the_profiler_lacks_is_computed():
     """100 KiB a block let two of 128 threads on each of Hopper's multiprocessors."""
     large = {"grid": [300, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 100 * 1024}
     holds = {"regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 228 * 1024}
@@ -190,7 +186,7 @@ def test_occupancy_that_the_profiler_lacks_is_computed() -> None:
     assert rows(kernels(Analysis(read_trace(text(*events)))))["large"]["occupancy"] is None
 
 
-def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
+def test_what_names_do_not_say_of_tensor_cores_is_open():
     names = {"s16816gemm": True, "cudnn_generated_fort_native_sm90_convFwd": None, "ampere_sgemm_128x64_tn": False}
     events = [step(0, 0, 300)]
     for number, name in enumerate(names):
@@ -204,7 +200,7 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
     assert advice.seconds == pytest.approx(80e-6)  # of the one that by its name does not use them
 
 
-def test_modules_and_memory_of_torch() -> None:
+def test_modules_and_memory_of_torch():
     analysis = Analysis(read_trace(of_torch()))
     tree = list(module_tree(analysis).rows())
     assert [(row["name"].split("_")[0], row["depth"], row["calls"]) for row in tree] == [
@@ -224,11 +220,11 @@ def test_modules_and_memory_of_torch() -> None:
 # Two traces compared
 
 
-def analyses() -> tuple[Analysis, Analysis]:
+def analyses():
     return Analysis(read_trace(training())), Analysis(read_trace(faster()))
 
 
-def test_kernels_and_operators_of_one_step_are_compared() -> None:
+def test_kernels_and_operators_of_one_step_are_compared():
     table = list(rows_compared("kernels", *analyses()).rows())
     assert [(row["name"], round(row["change"] * 1e6), row["state"]) for row in table] == [
         ("add", -200, "gone"), ("relu", 80, "new"), ("s16816gemm", -50, ""),
@@ -242,13 +238,13 @@ def test_kernels_and_operators_of_one_step_are_compared() -> None:
     assert rows["aten::copy_", ""]["state"] == "gone"
 
 
-def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
+def test_execution_side_by_side_keeps_what_is_new_and_gone():
     rows = [(row["name"], row["state"]) for row in execution(*analyses()).rows()]
     assert rows == [("s16816gemm", ""), ("add", "gone"), ("Memcpy DtoH (Device -> Pageable)", "gone"), ("relu", "new")]
 
 
 @pytest.mark.parametrize("data", [training(), None], ids=["GPU", "torch"])
-def test_a_trace_is_no_different_from_itself(data: bytes | None) -> None:
+def test_a_trace_is_no_different_from_itself(data):
     one = Analysis(read_trace(data or of_torch()))
     tables = [rows_compared(view, one, one) for view in ("kernels", "operators", "modules")]
     for table in (*tables, execution(one, one)):
@@ -260,7 +256,7 @@ def test_a_trace_is_no_different_from_itself(data: bytes | None) -> None:
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 12)), max_size=25)
 
 
-def test_launches_say_which_operator_a_kernel_is_of() -> None:
+def test_launches_say_which_operator_a_kernel_is_of():
     """Also of a graph, which launches many, and of numbers that come again."""
     events = [
         event("first", 0, 20), launch(5, 2, name="cudaGraphLaunch"), kernel(5, 9, 1, "a"),
@@ -274,9 +270,7 @@ def test_launches_say_which_operator_a_kernel_is_of() -> None:
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 45)), max_size=12))
-def test_the_innermost_scope_is_the_last_that_has_begun(
-    spans: list[tuple[int, int, int]], moments: list[tuple[int, int]]
-) -> None:
+def test_the_innermost_scope_is_the_last_that_has_begun(spans, moments):
     trace = read_trace(text(*[event(f"o{n}", begin, length, tid=tid) for n, (tid, begin, length) in enumerate(spans)]))
     launch_links = LaunchLinks(trace)
     numbers = {int(thread): number for number, (_, thread) in enumerate(trace.threads)}
@@ -291,7 +285,7 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
         assert launch_links.scopes_around(place, int(at)) == tuple(around)
 
 
-def test_every_event_of_a_public_trace_is_joined() -> None:
+def test_every_event_of_a_public_trace_is_joined():
     trace = read_trace(shared(H100))
     links = LaunchLinks(trace)
     assert (links.launch >= 0).all()
@@ -307,7 +301,7 @@ OLDER = {
 PLUGINS_PARTS = ("kernel", "copy", "fill", "communication", "runtime", "data loader", "CPU", "other")
 
 
-def plugin(path: Path, folder: Path) -> Any:
+def plugin(path, folder):
     """What the plugin makes of a trace."""
     from torch_tb_profiler.profiler.data import RunProfileData
 
@@ -318,14 +312,14 @@ def plugin(path: Path, folder: Path) -> Any:
     return RunProfileData.parse("worker", "1", str(folder / "trace.json"), str(folder))
 
 
-def near(value: Any) -> Any:
+def near(value):
     """But for the rounding of times to microseconds, which the plugin does on the way."""
     return pytest.approx(value, rel=1e-4, abs=1e-6 if isinstance(value, float) and value < 100 else 0.5)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.parent.name)
-def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
+def test_numbers_are_the_plugins(path, tmp_path):
     theirs, analysis = plugin(shared(path), tmp_path), Analysis(read_trace(path))
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # zeros for large kernels too, as it was written
     overview = analysis.overview
@@ -366,7 +360,7 @@ NVIDIAS = {
 
 
 @pytest.mark.parametrize(("capability", "threads", "memory"), NVIDIAS)
-def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory: int) -> None:
+def test_as_many_blocks_fit_as_nvidia_says(capability, threads, memory):
     gpu = GpuLimits(
         threads_per_multiprocessor=threads, registers_per_multiprocessor=65536, shared_memory_per_multiprocessor=memory,
         compute_capability=capability,
@@ -377,7 +371,7 @@ def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
+def test_the_estimate_is_the_profilers_where_that_has_one(name):
     """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
     for traced in runs(name)[0].events:
         if (launch := traced.gpu_launch).kind == "kernel":
@@ -386,10 +380,10 @@ def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
             assert lost or traced.occupancy == pytest.approx(own, abs=0.00501)
 
 
-def test_few_blocks_leave_most_of_the_gpu_empty_and_what_is_not_known_has_no_occupancy() -> None:
+def test_few_blocks_leave_most_of_the_gpu_empty_and_what_is_not_known_has_no_occupancy():
     assert achieved(H200, (66, 1, 1), (1024, 1, 1), 32, 0) == pytest.approx(0.5 * 1024 / 2048)
     assert achieved(H200, (10_000, 1, 1), (1024, 1, 1), 32, 0) == theoretical(H200, (1024, 1, 1), 32, 0) == 1
     unknown = [(H200, (), 32, 0), (H200, (128,), None, 0), (H200, (128,), 32, None), (GpuLimits(), (128,), 32, 0)]
     unknown += [(H200, (128, 128, 128), 32, 0), (GpuLimits(compute_capability="gfx90a"), (128,), 32, 0)]
-    assert [theoretical(*launch) for launch in unknown] == [None] * 6  # type: ignore[arg-type]
+    assert [theoretical(*launch) for launch in unknown] == [None] * 6
     assert achieved(H200, (), (128,), 32, 0) is None

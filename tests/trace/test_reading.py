@@ -1,11 +1,8 @@
 """Reading traces: what torch.profiler writes, what older and other writers write, to the nanosecond; what is kept."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from decimal import Decimal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,16 +11,16 @@ from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
 from inferlens.trace import read as texts
-from inferlens.trace.model import Category, Trace
+from inferlens.trace.model import Category
 from inferlens.trace.read import read_trace
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
-def times(trace: Trace) -> list[tuple[str, int, int]]:
+def times(trace):
     return [(trace.name_of(row), int(trace.begin[row]), int(trace.duration[row])) for row in range(len(trace))]
 
 
-def test_a_trace_of_torch_is_read_as_json_reads_it() -> None:
+def test_a_trace_of_torch_is_read_as_json_reads_it():
     trace, written = read_trace(of_torch()), json.loads(of_torch())["traceEvents"]
     assert times(trace) == [
         (item["name"], round(Decimal(str(item["ts"])) * 1000), round(Decimal(str(item["dur"])) * 1000))
@@ -39,14 +36,14 @@ def test_a_trace_of_torch_is_read_as_json_reads_it() -> None:
 @pytest.mark.parametrize(
     ("path", "events", "gpu", "calls"), [(V100, 44666, 9096, 11923), (H100, 104159, 5165, 9292)], ids=["2021", "2025"]
 )
-def test_public_traces_of_old_and_new_writers(path: Path, events: int, gpu: int, calls: int) -> None:
+def test_public_traces_of_old_and_new_writers(path, events, gpu, calls):
     trace = read_trace(shared(path))
     assert (len(trace), len(trace.gpu), len(trace.calls), trace.notes) == (events, gpu, calls, ())
     assert (trace.gpu.correlation > 0).all()
     assert (trace.gpu.grid[trace.category[trace.gpu.row] == Category.KERNEL] > 0).all()
 
 
-def test_gpu_events_have_what_the_profiler_writes_of_them() -> None:
+def test_gpu_events_have_what_the_profiler_writes_of_them():
     known = {
         "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
         "est. achieved occupancy %": 31, "grid": [7, 2, 1], "block": [128, 1, 1],
@@ -59,17 +56,17 @@ def test_gpu_events_have_what_the_profiler_writes_of_them() -> None:
 
 
 @given(st.integers(-(2**60), 2**60), st.integers(0, 2**50))
-def test_no_nanosecond_is_lost(begin: int, duration: int) -> None:
+def test_no_nanosecond_is_lost(begin, duration):
     """Also of microseconds since 1970 with three decimals, which no float holds."""
 
-    def decimal(value: int) -> bytes:
+    def decimal(value):
         return b"%s%d.%03d" % (b"-" if value < 0 else b"", abs(value) // 1000, abs(value) % 1000)
 
     made = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": %s, "dur": %s}]}'
     assert times(read_trace(made % (decimal(begin), decimal(duration)))) == [("a", begin, duration)]
 
 
-def test_threads_are_the_same_written_as_numbers_and_as_texts() -> None:
+def test_threads_are_the_same_written_as_numbers_and_as_texts():
     trace = read_trace(
         text(event("a", 1, 5, tid=25738), event("b", 2, 1, tid="25738"), event("c", 3, 1, tid="stream 7"))
     )
@@ -77,7 +74,7 @@ def test_threads_are_the_same_written_as_numbers_and_as_texts() -> None:
     assert trace.threads == (("9", "25738"), ("9", "stream 7"))
 
 
-def test_odd_durations_times_and_halves_are_counted() -> None:
+def test_odd_durations_times_and_halves_are_counted():
     without = {key: value for key, value in event("a", 1, 1).items() if key != "dur"}
     timeless = {key: value for key, value in event("b", 1, 1).items() if key != "ts"}
     half = {"ph": "B", "name": "a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1}
@@ -88,7 +85,7 @@ def test_odd_durations_times_and_halves_are_counted() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_text_in_blocks_is_the_same_text(packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_in_blocks_is_the_same_text(packed, monkeypatch):
     """Wherever a block ends: in a name, a number, an escape, an object within arguments."""
     tricky = event('},{ "ph": "X" \\ "', 1, 1, nested=[{"a": [{"b": "]"}]}, {"c": "},\n{"}])
     data = text(
@@ -101,7 +98,7 @@ def test_text_in_blocks_is_the_same_text(packed: bool, monkeypatch: pytest.Monke
         assert times(read_trace(gzip.compress(data) if packed else data)) == whole
 
 
-def test_devices_and_rank_may_stand_before_or_behind_the_events() -> None:
+def test_devices_and_rank_may_stand_before_or_behind_the_events():
     gpu, ranks = {"id": 0, "name": "G", "numSms": 9}, {"rank": 3, "world_size": 8, "backend": "nccl"}
     plain = json.dumps({"traceEvents": [event("a", 1, 1)], "deviceProperties": [gpu], "distributedInfo": ranks})
     for data in (plain.encode(), text(event("a", 1, 1), deviceProperties=[gpu], distributedInfo=ranks)):
@@ -109,7 +106,7 @@ def test_devices_and_rank_may_stand_before_or_behind_the_events() -> None:
         assert (about.devices[0].name, about.devices[0].multiprocessors, about.distributed.rank) == ("G", 9, 3)
 
 
-def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch):
     monkeypatch.setattr(texts, "_UNASKED", 0)
     monkeypatch.setattr(texts, "memory_left", lambda: 1000)
     with pytest.raises(InferlensError, match="larger than memory"):
