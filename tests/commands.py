@@ -4,8 +4,6 @@ What a fresh process is for (a crash, a deadline, a clean import, two results th
 the subject, and at least one test of bench and export starts it. What a command says and writes is the same.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import os

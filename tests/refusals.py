@@ -1,7 +1,5 @@
 """What is refused is refused by one message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -78,7 +78,7 @@ def room_of(name: str) -> str:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_imports_go_one_way(path: Path) -> None:
+def test_imports_go_one_way(path):
     room = room_of(name_of(path))
     if room == "__init__":
         return  # the public names, imported when first used
@@ -89,14 +89,14 @@ def test_imports_go_one_way(path: Path) -> None:
                 assert ROOMS.index(other) <= ROOMS.index(room), f"{path.name} imports {name}, which is above it"
 
 
-def test_the_house_has_these_rooms() -> None:
+def test_the_house_has_these_rooms():
     entries = {path.stem for path in ROOT.iterdir() if path.name != "__pycache__"}
     assert entries - {"__init__", "py"} == set(ROOMS)
     assert len(entries) <= MOST_AT_THE_TOP
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_frameworks_are_imported_late(path: Path) -> None:
+def test_frameworks_are_imported_late(path):
     if name_of(path).startswith("models.zoo"):
         return  # a network is a class of PyTorch's; its module is imported when it is built
     names = imports(ast.parse(path.read_text()), top_level_only=True)
@@ -104,7 +104,7 @@ def test_frameworks_are_imported_late(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_functions_and_files_fit_the_eye(path: Path) -> None:
+def test_functions_and_files_fit_the_eye(path):
     text = path.read_text()
     assert len(text.splitlines()) <= LONG_FILE
     for node in ast.walk(ast.parse(text)):
@@ -114,7 +114,7 @@ def test_functions_and_files_fit_the_eye(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_text_is_read_and_written_in_utf8_whatever_the_locale(path: Path) -> None:
+def test_text_is_read_and_written_in_utf8_whatever_the_locale(path):
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -124,7 +124,7 @@ def test_text_is_read_and_written_in_utf8_whatever_the_locale(path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_module_says_what_it_is_for(path: Path) -> None:
+def test_every_module_says_what_it_is_for(path):
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
@@ -137,7 +137,7 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def test_nothing_outside_a_backend_holds_its_name() -> None:
+def test_nothing_outside_a_backend_holds_its_name():
     """In no text, be it a tuple, a constant or a message, but for examples in the command line's help.
 
     Two formats of model files are called like the backends that write them.
@@ -152,12 +152,12 @@ def test_nothing_outside_a_backend_holds_its_name() -> None:
         assert not found - (set(get_args(Format)) if room == "models" else set()), path
 
 
-def test_folders_have_twenty_entries_at_most() -> None:
+def test_folders_have_twenty_entries_at_most():
     for folder in (ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")):
         assert len([path for path in folder.iterdir() if path.name != "__pycache__"]) <= MOST_IN_A_FOLDER, folder
 
 
-def test_views_see_no_runner_and_backends_see_no_record() -> None:
+def test_views_see_no_runner_and_backends_see_no_record():
     for path in modules():
         room = room_of(name_of(path))
         names = set(imports(ast.parse(path.read_text()), top_level_only=False))
@@ -182,7 +182,7 @@ def module_graph() -> dict[str, set[str]]:
     return graph
 
 
-def test_there_are_no_import_circles() -> None:
+def test_there_are_no_import_circles():
     graph, done = module_graph(), set[str]()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
@@ -209,7 +209,7 @@ def identifiers(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
-def test_names_are_plain_english() -> None:
+def test_names_are_plain_english():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
@@ -219,7 +219,7 @@ def test_names_are_plain_english() -> None:
     assert {room: count for room, count in counts.items() if count > BANNED_NAMES.get(room, 0)} == {}
 
 
-def test_docstrings_begin_with_a_verb() -> None:
+def test_docstrings_begin_with_a_verb():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
@@ -230,7 +230,7 @@ def test_docstrings_begin_with_a_verb() -> None:
     assert {room: count for room, count in counts.items() if count > BANNED_OPENINGS.get(room, 0)} == {}
 
 
-def test_no_two_public_classes_have_one_name() -> None:
+def test_no_two_public_classes_have_one_name():
     seen: dict[str, list[str]] = {}
     for path in modules():
         for node in ast.parse(path.read_text()).body:
@@ -239,7 +239,7 @@ def test_no_two_public_classes_have_one_name() -> None:
     assert not {name: places for name, places in seen.items() if len(places) > 1}
 
 
-def test_public_names_are_what_they_say() -> None:
+def test_public_names_are_what_they_say():
     for name in inferlens.__all__:
         assert getattr(inferlens, name) is not None
     with pytest.raises(AttributeError):
@@ -247,7 +247,7 @@ def test_public_names_are_what_they_say() -> None:
     assert set(inferlens.__all__) <= set(dir(inferlens))
 
 
-def test_importing_the_package_imports_nothing_heavy() -> None:
+def test_importing_the_package_imports_nothing_heavy():
     script = "import inferlens, inferlens.cli, sys; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = set(ast.literal_eval(done.stdout))

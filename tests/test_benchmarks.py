@@ -1,7 +1,5 @@
 """The pure parts of the benchmarks that figures in the documents come from."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -53,7 +51,7 @@ def quiet_pool(own: float = 0.001, wave: float = 0.2) -> race.Source:
     return race.Source.of(race.Case(alone, pairs))
 
 
-def test_a_round_shares_what_the_machine_does_and_processes_alone_do_not() -> None:
+def test_a_round_shares_what_the_machine_does_and_processes_alone_do_not():
     field = race.Field([quiet_pool()], [1.0, 1.0, 2.0], random.Random(1))
     rounds = [field.together(field.names) for _ in range(40)]
     assert all(abs(one["way 0"] - one["way 1"]) < 0.005 for one in rounds)
@@ -64,13 +62,13 @@ def test_a_round_shares_what_the_machine_does_and_processes_alone_do_not() -> No
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.03, 0.1])
-def test_quiet_races_are_decided_rightly_and_the_same_again(gap: float) -> None:
+def test_quiet_races_are_decided_rightly_and_the_same_again(gap):
     outcomes = [race.simulate_race([quiet_pool()], CPU_NOISE, gap, 5, 1.0, seed) for seed in range(5)]
     assert all(outcome.decided and not outcome.wrong for outcome in outcomes)
     assert outcomes == [race.simulate_race([quiet_pool()], CPU_NOISE, gap, 5, 1.0, seed) for seed in range(5)]
 
 
-def test_answers_are_judged_by_the_reference() -> None:
+def test_answers_are_judged_by_the_reference():
     assert race.compared(["a"], ["a"]) == "as the reference"
     assert race.compared(["a"], ["a", "b"]) == "one of the reference's"
     assert race.compared(["a", "b"], ["a"]) == "undecided"

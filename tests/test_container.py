@@ -1,7 +1,5 @@
 """The Containerfile as far as it can be read without a registry: its instructions, and that what it names is there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path
@@ -17,7 +15,7 @@ def instructions() -> list[tuple[str, str]]:
     return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
-def test_it_starts_from_the_cuda_runtime_and_ends_as_backends_of_a_plain_user() -> None:
+def test_it_starts_from_the_cuda_runtime_and_ends_as_backends_of_a_plain_user():
     made = instructions()
     names = [name for name, _ in made]
     assert set(names) <= KNOWN
@@ -29,7 +27,7 @@ def test_it_starts_from_the_cuda_runtime_and_ends_as_backends_of_a_plain_user() 
     assert not any("driver" in rest for name, rest in made if name == "RUN")  # it is the host's
 
 
-def test_commands_are_shell_and_what_is_copied_and_installed_exists() -> None:
+def test_commands_are_shell_and_what_is_copied_and_installed_exists():
     made = instructions()
     ignored = (ROOT / ".containerignore").read_text().splitlines()
     for name, rest in made:

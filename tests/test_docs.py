@@ -1,7 +1,5 @@
 """Documents, help texts and code, checked against each other; what the documents say to do is done."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -51,7 +49,7 @@ EXAMPLES = ROOT / "examples" / "h200"
 # What a block of commands needs. The second is also for what reads files of the reader's.
 ANYWHERE, MARKS = "runs anywhere", ("runs anywhere", "takes minutes", "needs a GPU")
 GROUP = typer.main.get_command(app)
-COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}  # type: ignore[attr-defined, arg-type]
+COMMANDS = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 OTHERS_OPTIONS = {
     "--editable", "--logdir",  # of pip, of TensorBoard
     "--rm", "--gpus", "--user",  # of podman and Docker
@@ -121,7 +119,7 @@ def commands() -> Iterator[str]:
 # What is written exists, and what exists is written
 
 
-def test_every_option_of_every_command_is_documented() -> None:
+def test_every_option_of_every_command_is_documented():
     written = "\n".join(map(text, PAGES))
     for name, command in {**COMMANDS, "inferlens": GROUP}.items():
         assert name == "inferlens" or f"inferlens {name}" in written
@@ -132,7 +130,7 @@ def test_every_option_of_every_command_is_documented() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=called)
-def test_every_option_written_exists(path: Path) -> None:
+def test_every_option_written_exists(path):
     known = {option for command in (GROUP, *COMMANDS.values()) for each in command.params for option in each.opts}
     written = OPTION.findall(BENCHMARK.sub("", text(path)))
     assert set(written) <= known | {"--help"} | OTHERS_OPTIONS
@@ -142,7 +140,7 @@ def test_every_option_written_exists(path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", commands())
-def test_every_command_written_parses(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_written_parses(line, monkeypatch):
     monkeypatch.setenv(NVTX_VARIABLE, "")  # which --nvtx sets when it is parsed
     name, *arguments = shlex.split(line, comments=True)[1:]
     if name.startswith("-"):
@@ -157,7 +155,7 @@ def test_every_command_written_parses(line: str, monkeypatch: pytest.MonkeyPatch
         read_plan(words.pop("model"), words)
 
 
-def test_every_command_and_parameter_has_a_help_that_says_what_the_code_does() -> None:
+def test_every_command_and_parameter_has_a_help_that_says_what_the_code_does():
     assert f"{Budget().warmup_seconds:g} s at least" in OPTIONS["warmup"].help
     for command in COMMANDS.values():
         assert command.help
@@ -165,7 +163,7 @@ def test_every_command_and_parameter_has_a_help_that_says_what_the_code_does() -
             assert getattr(parameter, "help", "") or parameter.name == "name"
 
 
-def test_the_budget_is_documented_as_it_is() -> None:
+def test_the_budget_is_documented_as_it_is():
     said = section(DOCS / "bench.md", "How much measuring")
     rows = {row[0].strip("`"): row[2] for row in table_rows(said)}
     budget = Budget()
@@ -178,7 +176,7 @@ def test_the_budget_is_documented_as_it_is() -> None:
     assert parse_share(rows["--half-width"].strip("`")) == budget.half_width
 
 
-def test_backends_are_documented_with_their_variants() -> None:
+def test_backends_are_documented_with_their_variants():
     rows = table_rows(text(DOCS / "backends.md").partition("\n## ")[0])
     written = {re.findall(r"`(\w+)`", row[0])[0]: tuple(re.findall(r"`([\w-]+)`", row[1])) or ("",) for row in rows}
     assert written == {name: BACKENDS.get(name).variants for name in written}
@@ -186,7 +184,7 @@ def test_backends_are_documented_with_their_variants() -> None:
     assert set(written) == ours
 
 
-def test_every_option_of_a_backend_is_documented_with_its_default() -> None:
+def test_every_option_of_a_backend_is_documented_with_its_default():
     written = {}
     for name in re.findall(r"^## (\w+)$", text(DOCS / "backends.md"), re.M):
         for option, values, default, description in table_rows(section(DOCS / "backends.md", name)):
@@ -200,7 +198,7 @@ def test_every_option_of_a_backend_is_documented_with_its_default() -> None:
     assert written == known
 
 
-def test_recommended_ways_are_documented() -> None:
+def test_recommended_ways_are_documented():
     rows = {row[0].strip("`"): row[1:] for row in table_rows(section(DOCS / "backends.md", "Recommended ways"))}
     for name in set(BACKENDS.names()) - {"fake"}:
         for place, device in enumerate(("cpu", "cuda")):
@@ -214,18 +212,18 @@ def test_recommended_ways_are_documented() -> None:
     ("Phases", set(typing.get_args(PhaseName))),
     ("Measurements", set(typing.get_args(Metric))),
 ])  # fmt: skip
-def test_the_words_of_the_record_are_documented(title: str, names: set[str]) -> None:
+def test_the_words_of_the_record_are_documented(title, names):
     assert names_in(section(DOCS / "record.md", title)) == names
 
 
-def test_the_fields_of_the_record_and_tolerances_are_documented() -> None:
+def test_the_fields_of_the_record_and_tolerances_are_documented():
     fields = {field.encode_name for field in msgspec.structs.fields(Record)}
     assert names_in(section(DOCS / "record.md", "The record")) == fields
     rows = [row for row in table_rows(section(DOCS / "record.md", "Agreement")) if len(row) == 3]
     assert {row[0].lower(): float(row[1]) for row in rows} == TOLERANCES
 
 
-def test_public_names_and_words_of_a_plan_are_documented() -> None:
+def test_public_names_and_words_of_a_plan_are_documented():
     written = text(DOCS / "bench.md")
     for name in inferlens.__all__:
         assert f"`inferlens.{name}" in written, name
@@ -235,7 +233,7 @@ def test_public_names_and_words_of_a_plan_are_documented() -> None:
         assert f"`{prefix}:" in section(DOCS / "bench.md", "Models")
 
 
-def test_plan_files_written_are_plans() -> None:
+def test_plan_files_written_are_plans():
     assert blocks(DOCS / "bench.md", "toml")
     for block in blocks(DOCS / "bench.md", "toml"):
         plan = Plan.from_words(tomllib.loads(block))
@@ -245,7 +243,7 @@ def test_plan_files_written_are_plans() -> None:
             assert set(values) <= set(known[option])
 
 
-def test_what_a_tuning_tries_and_aims_at_is_documented(tmp_path: Path) -> None:
+def test_what_a_tuning_tries_and_aims_at_is_documented(tmp_path):
     page = DOCS / "tune.md"
     words = names_in(section(page, "What it aims at"))
     limits = {Constraint.parse(word).name for word in words if "=" in word}
@@ -257,7 +255,7 @@ def test_what_a_tuning_tries_and_aims_at_is_documented(tmp_path: Path) -> None:
     assert search_selection(tmp_path / "space.toml").precisions == {"fp16"}
 
 
-def test_extras_exit_codes_and_make_targets_are_documented() -> None:
+def test_extras_exit_codes_and_make_targets_are_documented():
     extras = set(tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]) - {"dev"}
     assert set(re.findall(r"pip install -e '\.\[([\w-]+)\]'", text(DOCS / "start.md"))) == extras
     codes = {row[0] for row in table_rows(section(DOCS / "bench.md", "Exit codes"))}
@@ -271,7 +269,7 @@ def test_extras_exit_codes_and_make_targets_are_documented() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=called)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_lead_somewhere(path):
     targets = re.findall(r"\]\(([^)]+)\)", text(path)) + re.findall(r"\bsrc(?:set)?=\"([^\"]+)\"", text(path))
     for target in targets:
         if "://" in target:
@@ -288,7 +286,7 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_the_site_builds_with_every_page_in_it(tmp_path: Path) -> None:
+def test_the_site_builds_with_every_page_in_it(tmp_path):
     pytest.importorskip("zensical", reason="zensical is not there")
     shutil.copytree(DOCS, tmp_path / "docs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
@@ -303,13 +301,13 @@ def test_the_site_builds_with_every_page_in_it(tmp_path: Path) -> None:
     assert (tmp_path / "site" / "index.html").exists()
 
 
-def test_pictures_of_the_readme_are_small() -> None:
+def test_pictures_of_the_readme_are_small():
     assert "<svg" in text(DOCS / "pictures" / "table.svg")
     assert (DOCS / "pictures" / "page.png").stat().st_size < 300_000
 
 
 @pytest.mark.usefixtures("examples_read_once")
-def test_tables_are_made_from_the_records() -> None:
+def test_tables_are_made_from_the_records():
     tables = runpy.run_path(str(DOCS / "tables.py"))
     for path in tables["PAGES"]:
         page = text(path)
@@ -318,7 +316,7 @@ def test_tables_are_made_from_the_records() -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=called)
-def test_files_written_exist_and_pages_use_our_words(path: Path) -> None:
+def test_files_written_exist_and_pages_use_our_words(path):
     for name in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", text(path)):
         assert (ROOT / name).exists(), name
     for name in re.findall(r"`((?:backends|views|models)/\w+\.py)`", text(path)):
@@ -330,7 +328,7 @@ def test_files_written_exist_and_pages_use_our_words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [DOCS / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=called)
-def test_files_and_names_of_the_code_exist(path: Path) -> None:
+def test_files_and_names_of_the_code_exist(path):
     prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
     for name in re.findall(r"`(?:\w+ )*([\w./-]+(?:\.py|/))`", prose):
         assert (ROOT / name).exists() or sources(name), name
@@ -351,7 +349,7 @@ def defines(source: Path, name: str) -> bool:
     return bool(re.search(rf"^\s*(?:(?:def|class) {name}\b|{name}(?:: | = ))", text(source), re.M))
 
 
-def test_the_repository_speaks_of_the_project_alone() -> None:
+def test_the_repository_speaks_of_the_project_alone():
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip("this is no checkout")
@@ -373,7 +371,7 @@ def run(arguments: list[str], folder: Path, more_path: Path | str = "") -> subpr
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *WRITTEN], ids=called)
-def test_every_command_is_run_or_marked(path: Path) -> None:
+def test_every_command_is_run_or_marked(path):
     assert re.findall(r"^```bash(.*)$", text(path), re.M) == [f' title="{mark}"' for mark in marks(path)]
     prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
     assert not re.findall(r"^(?: {4}|\t)inferlens ", prose, re.M), "a block of commands begins with ```bash"
@@ -385,7 +383,7 @@ def marks(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", [DOCS / "bench.md", DOCS / "start.md"], ids=called)
-def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_process: None) -> None:
+def test_python_blocks_run(path, tmp_path, monkeypatch, one_process):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     assert blocks(path, "python")
@@ -396,7 +394,7 @@ def test_python_blocks_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "path", [page for page in (ROOT / "README.md", *WRITTEN) if ANYWHERE in marks(page)], ids=called
 )
-def test_commands_that_run_anywhere_run(path: Path, tmp_path: Path) -> None:
+def test_commands_that_run_anywhere_run(path, tmp_path):
     """In one folder, as in a checkout, with the files that the page shows. What the page prints was run for that."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, body in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text(path), re.M | re.S):
@@ -432,9 +430,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_backend_of_the_guide_runs_and_is_right(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_backend_of_the_guide_runs_and_is_right(package, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     (tmp_path / "tiny.py").write_text(
         "import torch\n\ndef build():\n"
@@ -453,7 +449,7 @@ def test_the_backend_of_the_guide_runs_and_is_right(
     assert len(text(package / "inferlens_torch_export.py").splitlines()) < 60
 
 
-def test_the_backend_of_the_guide_keeps_the_contract(package: Path, tmp_path: Path) -> None:
+def test_the_backend_of_the_guide_keeps_the_contract(package, tmp_path):
     """The line that the guide adds, and the tests of the contract that take no time."""
     pytest.importorskip("torch")
     suite = text(ROOT / "tests" / "backends" / "test_contract.py")
@@ -470,11 +466,11 @@ def test_the_backend_of_the_guide_keeps_the_contract(package: Path, tmp_path: Pa
     assert "skipped" not in done.stdout
 
 
-def test_the_view_of_the_guide_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_view_of_the_guide_draws(tmp_path, monkeypatch):
     source, *_ = blocks(DOCS / "add-a-view.md", "python")
     (tmp_path / "inferlens_slowest.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    from inferlens_slowest import Slowest  # type: ignore[import-not-found]
+    from inferlens_slowest import Slowest
 
     drawn = Slowest().render(sample_records())
     assert len(drawn.splitlines()) > 1

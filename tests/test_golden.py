@@ -6,8 +6,6 @@ those whose names have one of them. Of pictures the words and values are compare
 measures, the keys of its JSON. What goes to standard error is not compared.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import lzma
@@ -108,7 +106,7 @@ def read(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_output_is_as_stored(name: str) -> None:
+def test_output_is_as_stored(name):
     before, after = read(OUTPUTS / name).splitlines(), make(name).splitlines()
     if before != after:
         lines = list(difflib.unified_diff(before, after, "stored", "now", n=2, lineterm=""))
@@ -116,7 +114,7 @@ def test_output_is_as_stored(name: str) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "struct"), [*RECORDS, ("quantized-*.json", "Quantization")])
-def test_stored_records_are_encoded_as_they_were(pattern: str, struct: str) -> None:
+def test_stored_records_are_encoded_as_they_were(pattern, struct):
     for path in [file for folder in (EXAMPLES, GOLDEN) for file in folder.rglob(f"{pattern}*")]:
         text = read(path.with_name(path.name.removesuffix(".xz")))
         rounds = map(json.loads, filter(None, text.split("\n")[1:] if "trials" in pattern else ()))

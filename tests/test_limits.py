@@ -1,10 +1,7 @@
 """How much memory a process may still take: the least of what the system has and of what limits the process."""
 
-from __future__ import annotations
-
 import math
 import resource
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -23,9 +20,7 @@ GIB = 1 << 30
     ("sys/fs/cgroup", str(3 * GIB), "", 2 * GIB),  # a container's group is mounted at the top
     ("sys/fs/cgroup", str(3 * GIB), "/docker/abc", 2 * GIB),
 ])  # fmt: skip
-def test_in_a_control_group_it_is_what_the_group_has_left(
-    group: str, most: str, member: str, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_control_group_it_is_what_the_group_has_left(group, most, member, left, tmp_path, monkeypatch):
     """A system with 64 GiB available; the group has taken 3 GiB, two of them pages of files."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -42,7 +37,7 @@ def test_in_a_control_group_it_is_what_the_group_has_left(
     assert memory_left(tmp_path) == min(left, GIB)
 
 
-def test_control_groups_of_version_1_have_a_limit_too(tmp_path: Path) -> None:
+def test_control_groups_of_version_1_have_a_limit_too(tmp_path):
     folder = tmp_path / "sys/fs/cgroup/memory"
     folder.mkdir(parents=True)
     (folder / "memory.limit_in_bytes").write_text("4096\n")
@@ -58,9 +53,7 @@ def test_control_groups_of_version_1_have_a_limit_too(tmp_path: Path) -> None:
     ("3:cpuset:/box", {"cpu/box/cpu.cfs_quota_us": "50000", "cpu/box/cpu.cfs_period_us": "100000"}, math.inf),
     ("0::/box", {"box/cpu.max": "max 100000"}, math.inf),
 ])  # fmt: skip
-def test_the_cpu_quota_is_the_least_of_the_groups_of_both_versions(
-    member: str, files: dict[str, str], quota: float, tmp_path: Path
-) -> None:
+def test_the_cpu_quota_is_the_least_of_the_groups_of_both_versions(member, files, quota, tmp_path):
     for name, text in {"proc/self/cgroup": member, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")

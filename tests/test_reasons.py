@@ -1,7 +1,5 @@
 """The reason in a library's message: real messages of seven libraries, and the files that runtimes refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -21,12 +19,12 @@ PLACES = r"\.(cpp|cc|cu|h|py):\d|onnxruntime_src|/_src/|File \"|frame #|0x[0-9a-
 
 
 @pytest.mark.parametrize(("library", "expected", "text"), MESSAGES)
-def test_the_reason_in_a_message(library: str, expected: str, text: str) -> None:
+def test_the_reason_in_a_message(library, expected, text):
     assert reason(text) == expected
     assert not re.search(PLACES, expected)
 
 
-def test_there_are_three_messages_of_each_library() -> None:
+def test_there_are_three_messages_of_each_library():
     counts = Counter(library for library, *_ in MESSAGES)
     assert set(counts) == set(LIBRARIES)
     assert min(counts.values()) >= 3
@@ -52,17 +50,17 @@ class Wrapper(Exception):
     (raised(Wrapper("This is step 1 of 3"), RuntimeError("a and b differ")), "a and b differ"),
     (raised(Unsupported("It cannot run: a b."), RuntimeError("/src/x.cc:1 a b")), "It cannot run: a b"),
 ])  # fmt: skip
-def test_the_reason_of_an_error_with_causes(error: Exception, expected: str) -> None:
+def test_the_reason_of_an_error_with_causes(error, expected):
     assert reason(error) == expected
 
 
-def test_a_cause_that_comes_round_ends() -> None:
+def test_a_cause_that_comes_round_ends():
     first, second = RuntimeError("one of two"), RuntimeError("two of two")
     first.__cause__, second.__cause__ = second, first
     assert reason(first) == "one of two: two of two"
 
 
-def test_a_very_long_reason_ends_at_a_sentence_or_a_comma() -> None:
+def test_a_very_long_reason_ends_at_a_sentence_or_a_comma():
     sentences = reason("This is why it failed. " + "Here is more of it. " * 100)
     assert len(sentences) <= LONGEST
     assert sentences.startswith("This is why it failed. ")
@@ -92,10 +90,9 @@ def refused_files(folder: Path) -> None:
         for name, value in zip("sed", (0, 16, 1), strict=True)
     ]
     ranged = [
-        node("Range", ["s", "e", "d"], "r", "/m/Range"),
-        node("Cast", ["r"], "f", to=TensorProto.FLOAT),
+        node("Range", ["s", "e", "d"], "r", "/m/Range"), node("Cast", ["r"], "f", to=TensorProto.FLOAT),
         node("Add", ["x", "f"], "y"),
-    ]
+    ]  # fmt: skip
     shape = numpy_helper.from_array(np.array([1, 16]), "shape")
     save("ir_new", [node("MatMul", ["x", "W"], "y")], [weights], 99)
     save("dupnode", [node("MatMul", ["x", "W"], "a", "mm"), node("MatMul", ["a", "W"], "y", "mm")], [weights])
@@ -112,7 +109,7 @@ def refused_files(folder: Path) -> None:
     ("unknown_op", "openvino:cpu", "1", r"my\.domain\.MyOp"),
     ("fakebatch", "onnxruntime:cpu", "4", r"Input shape:\{4,16\}, requested shape:\{1,16\}"),
 ])  # fmt: skip
-def test_the_reason_is_in_the_row_and_the_notes(name: str, backend: str, batch: str, why: str, tmp_path: Path) -> None:
+def test_the_reason_is_in_the_row_and_the_notes(name, backend, batch, why, tmp_path):
     pytest.importorskip("onnxruntime" if backend.startswith("onnx") else "openvino")
     refused_files(tmp_path)
     words = ("-b", backend, "--batch", batch, "--quick", "--iterations", "2", "--output", "out")

@@ -3,8 +3,6 @@
 A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyond it are for those who ask for them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -81,7 +79,7 @@ def lines() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("line", lines())
-def test_default_output_is_one_screen(line: str, tmp_path: Path) -> None:
+def test_default_output_is_one_screen(line, tmp_path):
     (tmp_path / "examples").symlink_to(EXAMPLES)  # so that what is printed has no longer paths than a user's
     done = inferlens(*line.split(), cwd=tmp_path)
     assert done.returncode in (0, 1, 2, 3, 4)

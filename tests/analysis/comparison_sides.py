@@ -1,7 +1,5 @@
 """The records of one side of a comparison: cases measured in several processes, exactly as fast as they are told."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Profiles and records made by hand, of which rules speak: layers and kernels with exact times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -78,7 +76,7 @@ def unprofiled(
     made = record(of.case, samples=(ms * MS,) * 60, id=of.record, **fields)
     clock = {"unit": "s", "clock": "a clock"}
     more = [("enqueue time", enqueue), ("GPU time", gpu)]
-    measured = [Measurement(metric=name, samples=(item * MS,) * 60, **clock) for name, item in more if item]  # type: ignore[arg-type]
+    measured = [Measurement(metric=name, samples=(item * MS,) * 60, **clock) for name, item in more if item]
     return msgspec.structs.replace(made, measurements=(*made.measurements, *measured))
 
 

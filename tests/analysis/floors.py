@@ -1,7 +1,5 @@
 """The work of a small network and the ceilings of a device on which its floors come out even."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from inferlens.record.profile import Ceilings, Layer, ModuleWork, OperatorWork, Profile, Work

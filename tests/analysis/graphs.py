@@ -1,7 +1,5 @@
 """Graphs made by hand: layers that read and write tensors by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from inferlens.analysis.graph import GraphSource

@@ -1,7 +1,5 @@
 """Profiles of kernels: from real traces of an H200, and what a hostile file may hold."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,10 +10,9 @@ from tests.backends.profiling import samples as kernel_samples
 from tests.views.samples import case
 
 OF = {
-    kernel_samples.EAGER: "pytorch",
-    kernel_samples.GRAPH: "torch_compile:reduce-overhead",
+    kernel_samples.EAGER: "pytorch", kernel_samples.GRAPH: "torch_compile:reduce-overhead",
     kernel_samples.ENGINE: "torch_tensorrt:dynamo",
-}
+}  # fmt: skip
 
 
 def of_kernels(label: str, kernels: Kernels | None, **fields: Any) -> Profile:

@@ -1,7 +1,5 @@
 """Machine logs written by hand: ten samples a second of the GPU, two of processes and CPUs, from 0 s on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from inferlens.record.machine import NOT_USED, CpuSamples, GpuProcesses, GpuSamples, MachineLog
@@ -16,9 +14,9 @@ def gpu_log(*, processes: dict[str, Any] | None = None, absent: dict[str, str] |
     return MachineLog(
         interval=0.1,
         cpus=4,
-        gpu=GpuSamples(times=fast, **{name: column(value, fast) for name, value in columns.items()}),  # type: ignore[arg-type]
+        gpu=GpuSamples(times=fast, **{name: column(value, fast) for name, value in columns.items()}),
         processes=GpuProcesses(
-            times=slow, **{name: column(value, slow) for name, value in {"foreign": 0, **(processes or {})}.items()}  # type: ignore[arg-type]
+            times=slow, **{name: column(value, slow) for name, value in {"foreign": 0, **(processes or {})}.items()}
         ),
         cpu=cpu_samples(),
         absent=absent or {},
@@ -32,7 +30,7 @@ def cpu_log(cpus: int = 4, **cpu: Any) -> MachineLog:
 def cpu_samples(**cpu: Any) -> CpuSamples:
     slow = times(0.5)
     columns = {"busy": 1.0, "case": 1.0, "others": 0.0, "steal": 0.0, **cpu}
-    return CpuSamples(times=slow, **{name: column(value, slow) for name, value in columns.items()})  # type: ignore[arg-type]
+    return CpuSamples(times=slow, **{name: column(value, slow) for name, value in columns.items()})
 
 
 def times(interval: float) -> tuple[float, ...]:

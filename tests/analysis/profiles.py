@@ -1,7 +1,5 @@
 """Profiles made by hand: a small network on three backends, and what a hostile file may hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +40,7 @@ def profile(of: Case, layers: list[Layer], *, outside: float = 0.2e-3, timed: st
         "id": f"profile {of.digest}", "record": f"{of.digest}-1", "created": "2026-05-04T10:00:01Z", "level": "layer",
         "runs": runs, "status": "ok", "model": facts(of),
         "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
-        "layers": Layers(layers=tuple(layers), whole=whole, begun=begun, timed=timed, clock=clock),  # type: ignore[arg-type]
+        "layers": Layers(layers=tuple(layers), whole=whole, begun=begun, timed=timed, clock=clock),
     }  # fmt: skip
     return Profile(case=of, **{**defaults, **fields})
 

@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import math
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -114,10 +111,9 @@ def test_cases_share_the_error():
     assert compared.cases[0].interval.high > alone.interval.high
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [(), (0.0,) * 50, (math.nan,) * 50, (math.inf,) * 50, (None,) * 50, (-1.0,) * 50, (5e-324,) * 50, (1e308,) * 50],
-)
+@pytest.mark.parametrize("samples", [
+    (), (0.0,) * 50, (math.nan,) * 50, (math.inf,) * 50, (None,) * 50, (-1.0,) * 50, (5e-324,) * 50, (1e308,) * 50,
+])  # fmt: skip
 def test_samples_that_are_no_times_cannot_be_compared(samples):
     measured = (Measurement(metric="latency", unit="s", clock="a clock", samples=samples),)
     compared = compare(ran(measurements=measured), ran(run="new"))
@@ -125,7 +121,7 @@ def test_samples_that_are_no_times_cannot_be_compared(samples):
     assert compared.exit_code == compare(ran(), ran(run="new", measurements=measured)).exit_code == 4
 
 
-def test_from_folders_and_files_and_python(tmp_path: Path):
+def test_from_folders_and_files_and_python(tmp_path):
     base, candidate = saved(tmp_path / "base", ran()), saved(tmp_path / "new", ran(seconds=11e-3, run="new"))
     compared = inferlens.compare(base, str(candidate), threshold=0.05)
     assert compared == inferlens.compare(ran(), ran(seconds=11e-3, run="new"), threshold=0.05)
@@ -247,16 +243,13 @@ def test_every_field_of_the_environment_is_looked_at():
         assert found(of, **{field.name: values[kind]}), field.name
 
 
-@pytest.mark.parametrize(
-    ("base", "candidate", "watched", "expected"),
-    [
-        ((700.0,), (450.5,), ("", ""), [("700 W", "450.5 W", True)]),
-        ((700.0,), (701.0,), ("", ""), []),  # as drivers round it
-        ((700.0, 450.0), (700.0, 450.0), ("GPU-1", "GPU-2"), [("700 W", "450 W", True)]),
-        ((700.0, 450.0), (700.0, 300.0), ("GPU-1", "GPU-1"), []),
-        ((700.0, 450.0), (300.0,), ("", ""), []),  # which of the two it was is not known
-    ],
-)
+@pytest.mark.parametrize(("base", "candidate", "watched", "expected"), [
+    ((700.0,), (450.5,), ("", ""), [("700 W", "450.5 W", True)]),
+    ((700.0,), (701.0,), ("", ""), []),  # as drivers round it
+    ((700.0, 450.0), (700.0, 450.0), ("GPU-1", "GPU-2"), [("700 W", "450 W", True)]),
+    ((700.0, 450.0), (700.0, 300.0), ("GPU-1", "GPU-1"), []),
+    ((700.0, 450.0), (300.0,), ("", ""), []),  # which of the two it was is not known
+])  # fmt: skip
 def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, watched, expected):
     def limited(limits, uuid):
         gpus = tuple(Gpu(name="a GPU", uuid=f"GPU-{n}", power_limit=limit) for n, limit in enumerate(limits, 1))
@@ -268,14 +261,10 @@ def test_the_power_limit_is_that_of_the_gpu_that_was_watched(base, candidate, wa
     assert [(item.base, item.candidate, item.unlike) for item in limits] == expected
 
 
-@pytest.mark.parametrize(
-    ("facts", "field", "unlike"),
-    [
-        ({"inputs": (TensorSpec("x", (1, 3, 299, 299)),)}, "inputs", True),
-        ({"weights_sha256": "b" * 64}, "weights", False),
-        ({"parameters": 7}, "parameters", False),
-    ],
-)
+@pytest.mark.parametrize(("facts", "field", "unlike"), [
+    ({"inputs": (TensorSpec("x", (1, 3, 299, 299)),)}, "inputs", True),
+    ({"weights_sha256": "b" * 64}, "weights", False), ({"parameters": 7}, "parameters", False),
+])  # fmt: skip
 def test_the_model_as_it_was_run(facts, field, unlike):
     model = ModelFacts(name="m", inputs=(TensorSpec("x", (1, 3, 224, 224)),), weights_sha256="a" * 64, parameters=5)
     model_facts = msgspec.structs.replace(model, **facts)
@@ -308,9 +297,8 @@ def test_unlike_machines_are_refused_with_all_that_differs():
     with pytest.raises(InferlensError) as error:
         compare(base, candidate)
     assert error.value.what.splitlines()[1:] == [
-        "  CPU: a CPU / another (1 of 2 cases)",
-        "  CPU threads: 16 / 8 (1 of 2 cases)",
-    ]
+        "  CPU: a CPU / another (1 of 2 cases)", "  CPU threads: 16 / 8 (1 of 2 cases)",
+    ]  # fmt: skip
     assert "--unlike" in error.value.hint
     compared = compare(base, candidate, unlike=True)
     assert [difference.field for difference in compared.differences if difference.unlike] == ["CPU", "CPU threads"]

@@ -1,7 +1,5 @@
 """Models made so that the right answer is known, on every backend that tells its layers."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from pathlib import Path
@@ -84,7 +82,7 @@ def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
     return {row["path"]: dict(zip(labels, row["cells"], strict=True)) for row in rows}
 
 
-def test_times_are_of_all_calls_and_of_as_much_work_as_there_is() -> None:
+def test_times_are_of_all_calls_and_of_as_much_work_as_there_is():
     found = tree(Exact)
     for label, layers in of(Exact):
         convolutions = [layer for layer in layers.layers if "conv" in layer.kind.lower()]
@@ -108,7 +106,7 @@ def test_times_are_of_all_calls_and_of_as_much_work_as_there_is() -> None:
     assert "never" not in found
 
 
-def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path: Path) -> None:
+def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path):
     """ONNX Runtime tells the nodes of the body, OpenVINO the loop as one."""
     layers = _loop_of_a_file("onnxruntime:cpu", tmp_path)
     loop, convolution = (next(layer for layer in layers.layers if layer.kind == kind) for kind in ("Loop", "Conv"))
@@ -139,7 +137,7 @@ def _loop_of_a_file(label: str, folder: Path) -> Layers:
     return profiled(label, own, prepared(folder), RUNS)
 
 
-def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts() -> None:
+def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts():
     (chain,) = [path for path in tree(Fused) if path not in ("last", "") and not path.endswith((".0", ".1", ".2"))]
     whole, split = tree(Fused), tree(Fused, fused="split")
     for label, layers in of(Fused):

@@ -1,7 +1,5 @@
 """Each rule of profiles: evidence of which it speaks, and of which it must not; the list of findings, and its page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -224,7 +222,7 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
 
 
 @pytest.mark.parametrize(("code", "of", "record", "numbers"), SPEAKS, ids=[item[0] for item in SPEAKS])
-def test_a_rule_speaks(code: str, of: Any, record: Makes, numbers: dict[str, Any]) -> None:
+def test_a_rule_speaks(code, of, record, numbers):
     finding = the(code, of, record=record(of) if record else None)
     said = {name: getattr(finding, name) if hasattr(finding, name) else finding.numbers[name] for name in numbers}
     assert said == {name: value if isinstance(value, str | bool | None) else pytest.approx(value)
@@ -235,23 +233,22 @@ def test_a_rule_speaks(code: str, of: Any, record: Makes, numbers: dict[str, Any
 
 
 @pytest.mark.parametrize(("code", "why", "of", "record"), SILENT, ids=[f"{item[0]}: {item[1]}" for item in SILENT])
-def test_a_rule_is_silent(code: str, why: str, of: Profile, record: Makes) -> None:
+def test_a_rule_is_silent(code, why, of, record):
     assert not of_rule(code, of, record=record(of) if record else None), why
 
 
-def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
+def test_kernels_of_inductor_are_no_products_for_their_names():
     """It names a kernel after all that was fused into it: what follows a convolution is of that name, too."""
     families = {
         "triton_poi_fused__native_batch_norm_legit_no_training_convolution_relu_9": "normalisation",
-        "triton_per_fused_addmm_mean_21": "",
-        "triton_red_fused_add_cat_convolution_permute_view_0": "",
+        "triton_per_fused_addmm_mean_21": "", "triton_red_fused_add_cat_convolution_permute_view_0": "",
         "triton_tem_fused_convolution_4": "convolution",
         "cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0": "",
-    }
+    }  # fmt: skip
     assert {name: kernel_family(name) for name in families} == families
 
 
-def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:
+def test_what_wins_most_comes_first_and_doubts_of_the_profile_last():
     of = layered(
         layer("conv", 6.0, "Conv2d"), layer("bn", 1.0, "BatchNorm2d"), layer("relu", 2.0, "ReLU"),
         layer("permute", 0.5, "Transpose"),
@@ -261,7 +258,7 @@ def test_what_wins_most_comes_first_and_doubts_of_the_profile_last() -> None:
     assert named[:-1] == [finding.code for finding in inferlens.findings(of)]
 
 
-def test_what_wins_little_is_not_the_first() -> None:
+def test_what_wins_little_is_not_the_first():
     little = launched(kernel(TENSOR, 300.0, grid=(131, 1, 1)), kernel("add", 700.0))
     first, second = findings(little)
     assert (first.code, second.code) == ("near-ceiling", "few-blocks")
@@ -269,7 +266,7 @@ def test_what_wins_little_is_not_the_first() -> None:
     assert first.hint.endswith("-b pytorch --batch 1 --precision int8 --calibration random")
 
 
-def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
+def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it():
     """A profiled call that takes much longer is another one; while a call waits for the host, kernels do not matter."""
     of = layered(*PAIR)
     for ms, wins in ((4.0, False), (9.5, True)):
@@ -281,7 +278,7 @@ def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it() -> None:
         assert [finding.code for finding in found if gain(finding, found)] == winning
 
 
-def test_what_could_not_be_looked_at_is_said() -> None:
+def test_what_could_not_be_looked_at_is_said():
     of, on_cpu = layered(layer("conv", 1.0), of=ON_GPU), layered(layer("conv", 1.0))
     words = [item.partition(" (")[0] for item in missing_evidence(evidence_of(of))]
     assert words == ["kernels", "floors", "unprofiled calls"]
@@ -293,7 +290,7 @@ def test_what_could_not_be_looked_at_is_said() -> None:
             findings(several)
 
 
-def test_profiles_without_anything_have_no_findings() -> None:
+def test_profiles_without_anything_have_no_findings():
     broken = samples.eager()
     assert broken.layers
     less = with_(broken.layers, whole=broken.layers.whole[:-1])
@@ -301,7 +298,7 @@ def test_profiles_without_anything_have_no_findings() -> None:
         assert findings(of) == []
 
 
-def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
+def test_a_template_is_filled_from_numbers_and_names_are_only_text():
     finding = make_finding(
         "{layers:#layer} {layers:is|are} {times:two} as long: {seconds:duration}, {bytes:bytes} {name}.",
         {"layers": 2, "seconds": 2e-3, "bytes": 2**20}, times=1.234, name="{0} {seconds}",
@@ -310,7 +307,7 @@ def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
     assert finding.numbers == {"layers": 2, "seconds": 2e-3, "bytes": 2**20}
 
 
-def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> None:
+def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests():
     added = rule("mine", hint="This.")(lambda _: [make_finding("There is one.")])
     assert [(finding.code, finding.hint) for finding in added(None)] == [("mine", "This.")]
     page = PAGE.read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """``inferlens show --view findings`` on good and bad folders, and on models that were really profiled."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -35,14 +33,14 @@ def results(tmp_path: Path) -> Path:
     return saved(tmp_path / "results", eager(), fused(), median=3e-3)
 
 
-def test_the_first_of_each_case_for_programs(results: Path) -> None:
+def test_the_first_of_each_case_for_programs(results):
     done = inferlens("show", "results", "--view", "findings", "--format", "csv", "--top", "1", cwd=results.parent)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["place"] for row in rows] == ["1", "1"]
     assert json.loads(rows[0]["evidence"])
 
 
-def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) -> None:
+def test_nothing_to_say_and_nothing_to_look_at(results, tmp_path):
     broken = replace(failed(case("openvino"), "It has no fp16."), hint="--precision fp32")
     said = shown(saved(tmp_path / "others", layered(layer("conv", 5.0)), broken, median=5e-3))
     for words in (
@@ -58,7 +56,7 @@ def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) ->
         assert "--view notes" not in done.stderr
 
 
-def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path: Path) -> None:
+def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path):
     loaded = load_profiles([saved(tmp_path / "results", layered(layer("conv", 5.0)), median=5e-3)])
     (found,) = findings_document(judge_cases(loaded), brief=True).blocks()
     said, _ = modules.modules_document(group_profiles(loaded), brief=True).blocks()
@@ -66,14 +64,14 @@ def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most
     assert said == "conv has the largest share: 100 %. Host time of layers, scaled to a call without profiling."
 
 
-def test_where_there_are_records_alone_their_notes_are_named(tmp_path: Path) -> None:
+def test_where_there_are_records_alone_their_notes_are_named(tmp_path):
     stored(tmp_path / "results", [record(case())])
     done = inferlens("show", "results", "--view", "findings", cwd=tmp_path)
     assert "There is no profile in results." in done.stderr
     assert "Try: inferlens profile MODEL, or of records: inferlens show results --view notes" in done.stderr
 
 
-def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_path: Path) -> None:
+def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_path):
     names = ("pytorch", "openvino", "torchscript:trace")
     parts = [layer("conv", 5.0, "Conv2d"), layer("bn", 2.0, "BatchNorm2d"), layer("relu", 1.0, "ReLU"),
              layer("permute", 0.5, "Transpose")]  # fmt: skip
@@ -98,7 +96,7 @@ def test_what_matters_most_of_all_cases_is_said_once_and_fits_on_a_screen(tmp_pa
     assert every.count("batch-norm-not-folded") == 3
 
 
-def test_findings_of_the_fastest_way_come_first(tmp_path: Path) -> None:
+def test_findings_of_the_fastest_way_come_first(tmp_path):
     """Whatever could be won of those that lose; of the fastest that has none, what the others have is told."""
     norm, moved = layer("bn", 2.0, "BatchNorm2d"), layer("permute", 0.4, "Transpose")
     slow = layered(layer("conv", 5.0), norm, of=case("pytorch"), environment=CPU_MACHINE)
@@ -122,7 +120,7 @@ NOT_FASTER = (
 
 
 @pytest.mark.parametrize(("fastest", "hint"), [(6e-3, NOT_FASTER), (2e-3, "Take openvino fp32, which was")])
-def test_what_was_raced_is_not_advised_again(tmp_path: Path, fastest: float, hint: str) -> None:
+def test_what_was_raced_is_not_advised_again(tmp_path, fastest, hint):
     def said() -> str:
         shown = inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout
         return " ".join(shown.replace("\\\n", "").split())
@@ -138,7 +136,7 @@ def test_what_was_raced_is_not_advised_again(tmp_path: Path, fastest: float, hin
     assert "A backend that fuses" not in said()
 
 
-def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path: Path) -> None:
+def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path):
     """Levels that were profiled one after the other each have a record; the later one is of the kernels here."""
     layers, kernels = layered(layer("conv", 3.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
     for profile, median in ((layers, 1.0), (kernels, 2.0)):
@@ -155,7 +153,7 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
-def test_names_that_break_out_of_whatever_they_stand_in(tmp_path: Path, format: str) -> None:
+def test_names_that_break_out_of_whatever_they_stand_in(tmp_path, format):
     bad = layer(NASTY, 9.0, NASTY, NASTY)
     norm = layer(NASTY + "2", 5.0, "BatchNorm2d", NASTY)
     folder = saved(tmp_path / "results", nasty(), layered(layer("conv", 5.0), norm, bad, of=case("openvino")))
@@ -177,7 +175,7 @@ def net():
 """
 
 
-def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_were_really_profiled(tmp_path, monkeypatch):
     """Eager PyTorch runs its batch norms; ONNX Runtime has folded them, and is not said to have not."""
     pytest.importorskip("onnxruntime")
     commands.stay(monkeypatch)

@@ -1,7 +1,5 @@
 """Layers as a graph: which tensor leads where, what is folded, and what is said of what is not known."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

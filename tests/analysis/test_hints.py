@@ -1,7 +1,5 @@
 """What cases are hinted to ask for: it is there, does what they lack, fits them, and is not asked for already."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,7 +34,7 @@ def as_advised(of: Case, ask: str) -> Case:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("label", LABELS)
-def test_what_is_advised_can_be_done_and_is_not_advised_again(label: str, device: str) -> None:
+def test_what_is_advised_can_be_done_and_is_not_advised_again(label, device):
     of = case(label, device=device)
     for option, value in WANTED:
         found = hint(of, option, value)
@@ -49,41 +47,34 @@ def test_what_is_advised_can_be_done_and_is_not_advised_again(label: str, device
             assert (again.ask, again.asked) == ("", True), (found.ask, option)
 
 
-def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
+def test_every_option_that_is_wanted_is_one_of_some_backend():
     for option, value in WANTED:
         assert any(hint(case(label, device="cuda"), option, value) != Hint() for label in LABELS), option
 
 
-@pytest.mark.parametrize(
-    ("label", "option", "facts", "expected"),
-    [
-        ("pytorch", "cuda_graph", {}, Hint("pytorch.cuda_graph=true")),
-        ("torch_compile:default", "cuda_graph", {}, Hint("torch_compile:reduce-overhead")),
-        ("torch_compile:max-autotune", "cuda_graph", {}, Hint(asked=True)),
-        ("torch_compile:max-autotune-no-cudagraphs", "cuda_graph", {}, Hint("torch_compile:max-autotune")),
-        ("torch_compile:max-autotune-no-cudagraphs", "max_autotune", {}, Hint(asked=True)),
-        ("torch_compile:default", "freeze", {}, Hint("torch_compile.freezing=true")),
-        ("pytorch", "freeze", {}, Hint("pytorch.fuse=true")),
-        ("torch_tensorrt:loaded", "cuda_graph", {}, Hint("torch_tensorrt.cuda_graph=true")),
-        ("onnxruntime:cuda", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPU": 1}}, Hint()),
-        ("torchscript:trace", "cuda_graph", {}, Hint()),
-        ("somebody-elses", "cuda_graph", {}, Hint()),
-        ("tensorrt:rtx", "tf32", {}, Hint(asked=True)),
-        ("torch_tensorrt:dynamo", "tf32", {"flavour": "TensorRT for RTX"}, Hint(asked=True)),
-        ("torch_tensorrt:loaded", "tf32", {}, Hint()),
-        ("onnxruntime:tensorrt", "tf32", {}, Hint()),
-        ("onnxruntime:tensorrt", "channels_last", {}, Hint()),
-        ("onnxruntime:cuda", "channels_last", {}, Hint("onnxruntime.prefer_nhwc=true")),
-        ("tensorrt:rtx", "optimization_level", {}, Hint()),
-    ],
-)
-def test_what_is_there_and_does_something_is_advised(
-    label: str, option: str, facts: dict[str, Any], expected: Hint
-) -> None:
+@pytest.mark.parametrize(("label", "option", "facts", "expected"), [
+    ("pytorch", "cuda_graph", {}, Hint("pytorch.cuda_graph=true")),
+    ("torch_compile:default", "cuda_graph", {}, Hint("torch_compile:reduce-overhead")),
+    ("torch_compile:max-autotune", "cuda_graph", {}, Hint(asked=True)),
+    ("torch_compile:max-autotune-no-cudagraphs", "cuda_graph", {}, Hint("torch_compile:max-autotune")),
+    ("torch_compile:max-autotune-no-cudagraphs", "max_autotune", {}, Hint(asked=True)),
+    ("torch_compile:default", "freeze", {}, Hint("torch_compile.freezing=true")),
+    ("pytorch", "freeze", {}, Hint("pytorch.fuse=true")),
+    ("torch_tensorrt:loaded", "cuda_graph", {}, Hint("torch_tensorrt.cuda_graph=true")),
+    ("onnxruntime:cuda", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPU": 1}}, Hint()),
+    ("torchscript:trace", "cuda_graph", {}, Hint()), ("somebody-elses", "cuda_graph", {}, Hint()),
+    ("tensorrt:rtx", "tf32", {}, Hint(asked=True)),
+    ("torch_tensorrt:dynamo", "tf32", {"flavour": "TensorRT for RTX"}, Hint(asked=True)),
+    ("torch_tensorrt:loaded", "tf32", {}, Hint()), ("onnxruntime:tensorrt", "tf32", {}, Hint()),
+    ("onnxruntime:tensorrt", "channels_last", {}, Hint()),
+    ("onnxruntime:cuda", "channels_last", {}, Hint("onnxruntime.prefer_nhwc=true")),
+    ("tensorrt:rtx", "optimization_level", {}, Hint()),
+])  # fmt: skip
+def test_what_is_there_and_does_something_is_advised(label, option, facts, expected):
     assert hint(case(label, device="cuda"), option, dict(WANTED)[option], facts) == expected
 
 
-def test_options_that_were_given_and_those_of_another_version() -> None:
+def test_options_that_were_given_and_those_of_another_version():
     for options, expected in (
         ({"cuda_graph": "true"}, Hint(asked=True)),
         ({"cuda_graph": False}, Hint("pytorch.cuda_graph=true")),
@@ -92,7 +83,7 @@ def test_options_that_were_given_and_those_of_another_version() -> None:
         assert hint(case("pytorch", device="cuda", options=options), "cuda_graph") == expected
 
 
-def test_several_things_to_try_are_one_sentence() -> None:
+def test_several_things_to_try_are_one_sentence():
     said = for_the_host(case("pytorch", device="cuda"), {})
     assert said == "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."
     assert sentence(["do this"]) == "Do this."
@@ -152,7 +143,7 @@ ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option
          "-b torchscript:trace --batch 1 --option torchscript.freeze=true", "?"),
     ],
 )  # fmt: skip
-def test_findings_hint_at_what_the_case_has_and_lacks(code: str, of: Profile, said: str, unsaid: str) -> None:
+def test_findings_hint_at_what_the_case_has_and_lacks(code, of, said, unsaid):
     advice = the(code, of).hint
     assert said in advice
     assert unsaid not in advice.lower()

@@ -1,7 +1,5 @@
 """The values of records for what a tuning aims at: those that tables show, and how far they miss limits."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 from inferlens.analysis.measures import build_seconds, measure_value, violation_factors, violations
 from inferlens.analysis.samples import CaseRuns
 from inferlens.record.machine import Energy
-from inferlens.record.record import Memory, Phase, Record
+from inferlens.record.record import Memory, Phase
 from inferlens.spec.objective import MEASURES, Constraint
 from inferlens.views.rows import rows
 from tests.views.samples import RIGHT, UNCHECKED, WRONG, case, failure, record
@@ -38,13 +36,13 @@ def processes(**fields: Any) -> CaseRuns:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_values_are_those_of_the_tables(name: str) -> None:
+def test_values_are_those_of_the_tables(name):
     for run in (processes(), CaseRuns((record(ON_GPU, rate=80.0),))):
         (row,) = rows(run.records)
         assert measure_value(run, name) == getattr(row, FIELDS[name])
 
 
-def test_values_by_hand() -> None:
+def test_values_by_hand():
     run = processes(agreement=RIGHT)
     assert measure_value(run, "throughput") == pytest.approx(8 * 50.0)
     assert measure_value(run, "energy") == pytest.approx(0.07 / 3)
@@ -53,7 +51,7 @@ def test_values_by_hand() -> None:
     assert (measure_value(run, "build"), measure_value(run, "error")) == (pytest.approx(4.3), 3e-7)
 
 
-def test_the_worst_process_counts_for_build_and_error() -> None:
+def test_the_worst_process_counts_for_build_and_error():
     slow = record(ON_GPU, id="slow", phases=(Phase("load", 99.0), Phase("export", 2.0), Phase("build", 30.0)))
     run = CaseRuns((record(ON_GPU, phases=(Phase("build", 0.1, "cached"),)), slow))
     assert measure_value(run, "build") == 32.0
@@ -61,7 +59,7 @@ def test_the_worst_process_counts_for_build_and_error() -> None:
     assert measure_value(CaseRuns((record(), record(agreement=WRONG))), "error") == 0.52
 
 
-def test_memory_is_that_of_processes_that_did_not_export() -> None:
+def test_memory_is_that_of_processes_that_did_not_export():
     exports, finds = (
         record(memory=Memory(host_peak=size), phases=(Phase("export", 2.0, note),))
         for size, note in ((2**31, ""), (2**28, "cached"))
@@ -70,22 +68,14 @@ def test_memory_is_that_of_processes_that_did_not_export() -> None:
     assert measure_value(exports, "memory") is None
 
 
-@pytest.mark.parametrize(
-    ("of", "name"),
-    [
-        (failure(case()), "latency"),
-        (failure(case(), memory=GPU_MEMORY), "memory"),
-        (record(), "energy"),
-        (record(), "throughput"),
-        (record(samples=(1e-3,) * 50), "latency.p99"),
-        (record(agreement=UNCHECKED), "error"),
-        (record(agreement=None), "error"),
-        (record(ON_GPU), "memory"),  # the library's own account does not compare
-        (record(phases=()), "build"),
-        (record(), "accuracy-drop"),
-    ],
-)
-def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str) -> None:
+@pytest.mark.parametrize(("of", "name"), [
+    (failure(case()), "latency"), (failure(case(), memory=GPU_MEMORY), "memory"), (record(), "energy"),
+    (record(), "throughput"), (record(samples=(1e-3,) * 50), "latency.p99"), (record(agreement=UNCHECKED), "error"),
+    (record(agreement=None), "error"),
+    (record(ON_GPU), "memory"),  # the library's own account does not compare
+    (record(phases=()), "build"), (record(), "accuracy-drop"),
+])  # fmt: skip
+def test_what_is_not_known_has_no_value_and_keeps_no_limit(of, name):
     assert measure_value(of, name) is None
     (violation,) = violations(of, [Constraint(name, 1e12)])
     assert violation.factor == math.inf
@@ -93,7 +83,7 @@ def test_what_is_not_known_has_no_value_and_keeps_no_limit(of: Record, name: str
     assert MEASURES[name].title in violation.sentence
 
 
-def test_violations_are_sorted_and_the_nearest_miss_is_the_least() -> None:
+def test_violations_are_sorted_and_the_nearest_miss_is_the_least():
     limits = [Constraint("latency", 8e-3), Constraint("memory", 406 * 2**20), Constraint("error", 1e-2)]
     ten = record(samples=(10e-3,) * 200, phases=())
     found = violations(ten, limits)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest
@@ -67,16 +65,12 @@ def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, 
     assert not row(module_table, "conv1").cells[0].shared
 
 
-@pytest.mark.parametrize(
-    ("flops", "conv", "norm", "itself"),
-    [
-        ({"a.conv": 1e9, "a.norm": 0.0}, 1, None, None),  # the module that does the work
-        ({"a.conv": 1e9, "a.norm": 0.1e9}, 1, None, None),
-        ({"a.conv": 1e9, "a.norm": 1e9}, None, None, 1),  # two that do: what contains them
-        ({"a.norm": 1e9, "b": 0.0}, None, 1, None),
-        ({}, None, None, 1),
-    ],
-)
+@pytest.mark.parametrize(("flops", "conv", "norm", "itself"), [
+    ({"a.conv": 1e9, "a.norm": 0.0}, 1, None, None),  # the module that does the work
+    ({"a.conv": 1e9, "a.norm": 0.1e9}, 1, None, None),
+    ({"a.conv": 1e9, "a.norm": 1e9}, None, None, 1),  # two that do: what contains them
+    ({"a.norm": 1e9, "b": 0.0}, None, 1, None), ({}, None, None, 1),
+])  # fmt: skip
 def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself):
     of = profile(case(), [layer("fused", 1.0, "a.conv", "a.norm"), layer("b", 1.0, "b")])
     counted = Work(modules=tuple(ModuleWork(module=name, flops=item) for name, item in flops.items()))

@@ -1,7 +1,5 @@
 """Each note that follows from a record: where it is said, and where it must not be; and the page of all codes."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -90,88 +88,71 @@ def quantized(calibrated: bool) -> Record:
     return replace(FIT, case=replace(FIT.case, precision="int8", calibration="random"), facts=facts)
 
 
-@pytest.mark.parametrize(
-    ("code", "record"),
-    [
-        ("few-samples", of(1 + noise(1)[:19])),
-        ("unsteady", of(1 + 0.2 * AT + noise(2))),
-        ("unsteady", of(1 + 0.1 * np.sin(15 * AT) + noise(3))),
-        ("unsteady", of(1 + 0.2 * (AT > 0.8) + noise(4))),
-        ("two-modes", of(1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5))),
-        ("not-finite", of(np.where(AT == 0.01, np.nan, np.where(AT == 0.5, -1.0, 1 + noise(6))))),
-        ("uneven-throughput", measured(FIT, "throughput", [300.0, 100] * 5)),
-        ("uneven-throughput", measured(FIT, "throughput", [100.0, 200, 150])),
-        ("slow-throughput", measured(FIT, "throughput", [79.0] * 10)),
-        ("not-reached", of(1 + noise(6, 0.2), Budget(half_width=0.03))),
-        ("host-bound", timed(enqueue=9.2, GPU=9.0)),
-        ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
-        ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
-        ("busy", replace(FIT, marks=marks("steal", disturbed=250))),
-        ("busy", replace(FIT, window_marks=marks("steal", disturbed=250))),
-        ("disturbed", replace(FIT, marks=marks("throttled", disturbed=250))),
-        ("power-cap", replace(FIT, marks=marks("power cap"))),
-        ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
-        ("at-chance", answered(0, 200, 1 / 200)),  # of a thousand classes, in another order
-        ("at-chance", answered(387, 3925, 0.104)),  # of ten of the thousand, of which the first has its number
-        ("at-chance", answered(10, 100, 0.1)),  # random weights, of ten classes
-        ("at-chance", answered(2, 100, 0.5)),  # two classes the other way round
-        ("random-calibration", quantized(True)),
-    ],
-)
-def test_what_is_warned_of(code: str, record: Record) -> None:
+@pytest.mark.parametrize(("code", "record"), [
+    ("few-samples", of(1 + noise(1)[:19])), ("unsteady", of(1 + 0.2 * AT + noise(2))),
+    ("unsteady", of(1 + 0.1 * np.sin(15 * AT) + noise(3))), ("unsteady", of(1 + 0.2 * (AT > 0.8) + noise(4))),
+    ("two-modes", of(1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5))),
+    ("not-finite", of(np.where(AT == 0.01, np.nan, np.where(AT == 0.5, -1.0, 1 + noise(6))))),
+    ("uneven-throughput", measured(FIT, "throughput", [300.0, 100] * 5)),
+    ("uneven-throughput", measured(FIT, "throughput", [100.0, 200, 150])),
+    ("slow-throughput", measured(FIT, "throughput", [79.0] * 10)),
+    ("not-reached", of(1 + noise(6, 0.2), Budget(half_width=0.03))), ("host-bound", timed(enqueue=9.2, GPU=9.0)),
+    ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
+    ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
+    ("busy", replace(FIT, marks=marks("steal", disturbed=250))),
+    ("busy", replace(FIT, window_marks=marks("steal", disturbed=250))),
+    ("disturbed", replace(FIT, marks=marks("throttled", disturbed=250))),
+    ("power-cap", replace(FIT, marks=marks("power cap"))), ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
+    ("at-chance", answered(0, 200, 1 / 200)),  # of a thousand classes, in another order
+    ("at-chance", answered(387, 3925, 0.104)),  # of ten of the thousand, of which the first has its number
+    ("at-chance", answered(10, 100, 0.1)),  # random weights, of ten classes
+    ("at-chance", answered(2, 100, 0.5)),  # two classes the other way round
+    ("random-calibration", quantized(True)),
+])  # fmt: skip
+def test_what_is_warned_of(code, record):
     (note,) = [item for item in case_notes(CaseRuns((record,))) if item.code == code]
     assert note.level == LEVEL_BY_CODE[code]
     assert len(note.message.split()) <= 20, "one sentence, short enough for a screen"
     assert note.hint
 
 
-@pytest.mark.parametrize(
-    "record",
-    [
-        FIT,
-        of(1 + 0.3 * (AT < 0.2) + noise(7)),  # its beginning is left out
-        of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6))),  # p95 and p99 show outliers
-        measured(FIT, "throughput", [100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100]),
-        measured(FIT, "throughput", [-5.0, 100, 100]),
-        measured(FIT, "throughput", [81.0] * 10),
-        measured(FIT, "throughput", [400.0] * 10),
-        of([1.0] * 100),  # a clock that is told what to say, as the fake backend's
-        of(1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
-        of(1 + 0.3 * (AT < 0.4) + noise(7)),
-        of(1 + noise(6, 0.2), Budget()),  # nobody asked for how narrow it is to be
-        replace(FIT, marks=marks("throttled", disturbed=50, left_out=True)),
-        of(1 + noise(6, 0.2), Budget(half_width=0.031)),
-        of(1 + noise(6, 0.2), Budget(iterations=300)),
-        of(1 + noise(6, 0.2), Budget(seconds=3.0)),
-        measured(FIT, "warm-up", RISING),
-        timed(enqueue=8.8, GPU=9.0),
-        timed(enqueue=1.0, GPU=9.0, H2D=3.0, D2H=1.4),
-        timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
-        timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
-        replace(FIT, marks=Marks(count=300)),
-        answered(1, 4, 0.25),
-        answered(0, 15, 1 / 15),  # too few to tell
-        answered(60, 2000, 0.001),  # poor, and no chance
-        answered(94, 100, 0.95),  # one class is nearly all of the data
-        answered(40, 100, 0.5),  # two hard classes among a thousand
-        quantized(False),  # ranges are found in every call, or were there already
-        with_turns(1, 1, 1, 1.01, 1.6, 2, 1.7, 1.8, 1.6),  # of which the median is of the first three
-        measured(with_turns(1, 1, 1, 1, 1, 1), "throughput", [101.0, 40.0, 60.0, 100.0, 50.0, 70.0]),
-    ],
-)
-def test_what_is_not_warned_of(record: Record) -> None:
+@pytest.mark.parametrize("record", [
+    FIT,
+    of(1 + 0.3 * (AT < 0.2) + noise(7)),  # its beginning is left out
+    of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6))),  # p95 and p99 show outliers
+    measured(FIT, "throughput", [100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100]),
+    measured(FIT, "throughput", [-5.0, 100, 100]), measured(FIT, "throughput", [81.0] * 10),
+    measured(FIT, "throughput", [400.0] * 10),
+    of([1.0] * 100),  # a clock that is told what to say, as the fake backend's
+    of(1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]), of(1 + 0.3 * (AT < 0.4) + noise(7)),
+    of(1 + noise(6, 0.2), Budget()),  # nobody asked for how narrow it is to be
+    replace(FIT, marks=marks("throttled", disturbed=50, left_out=True)),
+    of(1 + noise(6, 0.2), Budget(half_width=0.031)), of(1 + noise(6, 0.2), Budget(iterations=300)),
+    of(1 + noise(6, 0.2), Budget(seconds=3.0)), measured(FIT, "warm-up", RISING), timed(enqueue=8.8, GPU=9.0),
+    timed(enqueue=1.0, GPU=9.0, H2D=3.0, D2H=1.4),
+    timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
+    timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
+    replace(FIT, marks=Marks(count=300)), answered(1, 4, 0.25),
+    answered(0, 15, 1 / 15),  # too few to tell
+    answered(60, 2000, 0.001),  # poor, and no chance
+    answered(94, 100, 0.95),  # one class is nearly all of the data
+    answered(40, 100, 0.5),  # two hard classes among a thousand
+    quantized(False),  # ranges are found in every call, or were there already
+    with_turns(1, 1, 1, 1.01, 1.6, 2, 1.7, 1.8, 1.6),  # of which the median is of the first three
+    measured(with_turns(1, 1, 1, 1, 1, 1), "throughput", [101.0, 40.0, 60.0, 100.0, 50.0, 70.0]),
+])  # fmt: skip
+def test_what_is_not_warned_of(record):
     assert codes(record) == []
 
 
-@pytest.mark.parametrize(
-    ("metrics", "bound"),
-    [({"enqueue": 9.2, "GPU": 9.0}, "host"), ({"enqueue": 8.8, "GPU": 9.0}, "GPU"), ({"GPU": 9.0}, "")],
-)
-def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
+@pytest.mark.parametrize(("metrics", "bound"), [
+    ({"enqueue": 9.2, "GPU": 9.0}, "host"), ({"enqueue": 8.8, "GPU": 9.0}, "GPU"), ({"GPU": 9.0}, ""),
+])  # fmt: skip
+def test_what_a_call_waits_for(metrics, bound):
     assert bound_by(timed(**metrics)) == bound
 
 
-def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
+def test_processes_that_failed_and_runs_that_were_cut_short():
     fell = failure(case(), "crashed", "killed by SIGSEGV")
     assert said(FIT, fell, fell) == [("repeat-failed", "2 of 3 processes failed: killed by SIGSEGV.")]
     planned = replace(FIT, repeats=5)
@@ -180,7 +161,7 @@ def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
     assert codes(*[planned] * 5) == []
 
 
-def test_how_a_case_ended() -> None:
+def test_how_a_case_ended():
     (crashed,) = case_notes(CaseRuns((failure(case(), "crashed", "killed by SIGSEGV", hint=""),)))
     assert (crashed.code, crashed.level, crashed.message) == ("did-not-run", "changes", "Killed by SIGSEGV.")
     assert crashed.hint == "inferlens show --log 'pytorch fp32 batch 1 cpu' RESULTS"
@@ -193,18 +174,18 @@ def test_how_a_case_ended() -> None:
         assert (unchecked.code, unchecked.level) == ("unchecked", "weakens")
 
 
-def test_what_has_the_same_cause_is_said_once() -> None:
+def test_what_has_the_same_cause_is_said_once():
     uneven = measured(FIT, "throughput", [70.0, 90, 40])
     assert codes(uneven) == ["slow-throughput"]
     assert codes(replace(uneven, marks=marks("steal", disturbed=250))) == ["busy"]
 
 
-def test_one_odd_process_does_not_speak_for_the_case() -> None:
+def test_one_odd_process_does_not_speak_for_the_case():
     odd = of(1 + 0.2 * AT + noise(2))
     assert [codes(*records) for records in ((odd, FIT), (odd, FIT, FIT))] == [["unsteady"], []]
 
 
-def test_equal_warnings_of_several_processes_are_said_once() -> None:
+def test_equal_warnings_of_several_processes_are_said_once():
     one, two = (Warning("its-own", f"The option {name} does nothing.", "Leave it out.") for name in "ab")
     few = []
     for seed, count in ((1, 12), (2, 15)):
@@ -218,7 +199,7 @@ def test_equal_warnings_of_several_processes_are_said_once() -> None:
     assert kept[0] in case_notes(CaseRuns((failure(case(), warnings=(one,)),))), "also if the process failed"
 
 
-def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
+def test_the_page_has_every_code_with_its_level_and_no_other():
     rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| .+ \| .+ \| .+ \|$", PAGE, re.M)
     assert dict(rows) == LEVEL_BY_CODE
     assert len(rows) == len(LEVEL_BY_CODE)
@@ -234,18 +215,13 @@ def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
     assert set(diagnostics.CODES) - set(DIAGNOSTIC_NOTES) == quiet
 
 
-def test_the_page_has_the_numbers_of_the_code() -> None:
+def test_the_page_has_the_numbers_of_the_code():
     rows = dict(re.findall(r"^\| `([\w-]+)` \| \w+ \| .+? \| (.+?) \|", PAGE, re.M))
     numbers = {
-        "few-samples": f"fewer than {diagnostics.LEAST_FOR_DIAGNOSTICS} samples",
-        "unsteady": f"{steady.TOLERANCE:.1%}",
-        "two-modes": f"{diagnostics.LEAST_DISTANCE:.0%}",
-        "slow-throughput": f"{notes.SLOW_RATE:.0%}",
-        "host-bound": f"{host_bound.ENQUEUEING:.0%}",
-        "gpu-floor": f"{notes.GPU_FLOOR:.0%}",
-        "copy-bound": f"{measures.COPY_BOUND:.0%}",
-        "at-chance": f"{notes.AT_CHANCE:.0%}",
-        "disturbed": f"{machine.DISCARD_HOT:.0%}",
-        "busy": f"{machine.DISCARD_AT_MOST:.0%}",
-    }
+        "few-samples": f"fewer than {diagnostics.LEAST_FOR_DIAGNOSTICS} samples", "unsteady": f"{steady.TOLERANCE:.1%}",
+        "two-modes": f"{diagnostics.LEAST_DISTANCE:.0%}", "slow-throughput": f"{notes.SLOW_RATE:.0%}",
+        "host-bound": f"{host_bound.ENQUEUEING:.0%}", "gpu-floor": f"{notes.GPU_FLOOR:.0%}",
+        "copy-bound": f"{measures.COPY_BOUND:.0%}", "at-chance": f"{notes.AT_CHANCE:.0%}",
+        "disturbed": f"{machine.DISCARD_HOT:.0%}", "busy": f"{machine.DISCARD_AT_MOST:.0%}",
+    }  # fmt: skip
     assert [code for code, number in numbers.items() if number.replace("%", " %") not in rows[code]] == []

@@ -1,7 +1,5 @@
 """Kernels as rows, and the account of the GPU's time, from real traces and from kernels whose times are known."""
 
-from __future__ import annotations
-
 import time
 
 import msgspec
@@ -102,17 +100,12 @@ def test_rows_without_a_time_and_the_sum_of_some_rows():
     assert not found.reconciliation.overlaps
 
 
-@pytest.mark.parametrize(
-    ("made", "why"),
-    [
-        (failed(case(), "No memory."), "No memory."),
-        (of_times((1.0,) * 3, whole=(2.0,) * 4), "not as many times"),
-        (of_times((1.0,) * 3, whole=()), "no runs"),
-        (of_times((-1.0,) * 3, whole=(2.0,) * 3), "negative"),
-        (of_times((1.0,) * 3, whole=(float("nan"),) * 3), "not finite"),
-        (of_times((1e308,) * 3, whole=(1.0,) * 3), "more than a day"),
-    ],
-)
+@pytest.mark.parametrize(("made", "why"), [
+    (failed(case(), "No memory."), "No memory."), (of_times((1.0,) * 3, whole=(2.0,) * 4), "not as many times"),
+    (of_times((1.0,) * 3, whole=()), "no runs"), (of_times((-1.0,) * 3, whole=(2.0,) * 3), "negative"),
+    (of_times((1.0,) * 3, whole=(float("nan"),) * 3), "not finite"),
+    (of_times((1e308,) * 3, whole=(1.0,) * 3), "more than a day"),
+])  # fmt: skip
 def test_what_cannot_be_right_is_refused(made, why):
     found = layer_table(made)
     assert isinstance(found, str)
@@ -166,14 +159,10 @@ def test_of_several_shapes_the_one_that_takes_most_is_shown():
     assert (row.calls, row.shapes, row.grid, row.block, row.occupancy) == (3, 2, (9, 1, 1), (64,), 0.5)
 
 
-@pytest.mark.parametrize(
-    ("broken", "reason"),
-    [
-        ({"busy": (1.0,)}, "busy"),
-        ({"kernels": (Kernel(name="k", times=(1.0, 2.0)),)}, "not as many times"),
-        ({"kernels": (Kernel(name="k", times=(-1.0,) * 40),)}, "negative"),
-    ],
-)
+@pytest.mark.parametrize(("broken", "reason"), [
+    ({"busy": (1.0,)}, "busy"), ({"kernels": (Kernel(name="k", times=(1.0, 2.0)),)}, "not as many times"),
+    ({"kernels": (Kernel(name="k", times=(-1.0,) * 40),)}, "negative"),
+])  # fmt: skip
 def test_times_that_cannot_be_right_are_refused(broken, reason):
     assert reason in kernel_table(of_kernels("pytorch", replace(made(kernel("k", 1e-3)), **broken)))
 
@@ -203,28 +192,21 @@ RELU = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "uses"),
-    [
-        (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", True),
-        (XMMA, True),
-        ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16_f16f32_f32_g1_tensor16x8x16_aligna2", True),
-        ("nvjet_sm90_hsh_8x64_64x16_2x1_v_bz_bias_TNN", True),
-        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", True),
-        ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True),
-        (RELU, False),
-        ("void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int)", False),
-        ("ampere_sgemm_32x32_sliced1x4_nn", False),
-        ("cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0", False),
-        ("triton_poi_fused_add_relu_10", False),
-        ("cudnn_generated_fort_native_sm90_convFwd_pointwise_knob_39_128x16x32_12_1_0", None),
-        ("__myl_MulAddAddReluMean_0x91de73a98167c9009d7272de15e75ec0", None),
-        ("triton_per_fused_mean_21", None),
-        ("my_own_kernel", None),
-        ("", None),
-    ],
-)
-def test_tensor_cores(name: str, uses: bool | None) -> None:
+@pytest.mark.parametrize(("name", "uses"), [
+    (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", True), (XMMA, True),
+    ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16_f16f32_f32_g1_tensor16x8x16_aligna2", True),
+    ("nvjet_sm90_hsh_8x64_64x16_2x1_v_bz_bias_TNN", True),
+    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", True),
+    ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True), (RELU, False),
+    ("void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int)", False),
+    ("ampere_sgemm_32x32_sliced1x4_nn", False),
+    ("cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0", False),
+    ("triton_poi_fused_add_relu_10", False),
+    ("cudnn_generated_fort_native_sm90_convFwd_pointwise_knob_39_128x16x32_12_1_0", None),
+    ("__myl_MulAddAddReluMean_0x91de73a98167c9009d7272de15e75ec0", None), ("triton_per_fused_mean_21", None),
+    ("my_own_kernel", None), ("", None),
+])  # fmt: skip
+def test_tensor_cores(name, uses):
     assert kernels.uses_tensor_cores(name) is uses
 
 
@@ -245,23 +227,19 @@ def test_tensor_cores(name: str, uses: bool | None) -> None:
         ("<<<", "<<<"),
     ],
 )
-def test_short_names(name: str, short: str) -> None:
+def test_short_names(name, short):
     assert short_name(name) == short
 
 
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["void lib::f<int, 64>(int)", "void lib::f<int, 128>(int)"], ["f<…> #1", "f<…> #2"]),
-        (["void a::f(int)", "void b::f(int)"], ["f #1", "f #2"]),
-        (["gemm", "relu"], ["gemm", "relu"]),
-    ],
-)
-def test_different_kernels_have_different_names(names: list[str], expected: list[str]) -> None:
+@pytest.mark.parametrize(("names", "expected"), [
+    (["void lib::f<int, 64>(int)", "void lib::f<int, 128>(int)"], ["f<…> #1", "f<…> #2"]),
+    (["void a::f(int)", "void b::f(int)"], ["f #1", "f #2"]), (["gemm", "relu"], ["gemm", "relu"]),
+])  # fmt: skip
+def test_different_kernels_have_different_names(names, expected):
     assert [short_names(names)[name] for name in names] == expected
 
 
-def test_hostile_names_are_shortened_at_once_and_stay_apart() -> None:
+def test_hostile_names_are_shortened_at_once_and_stay_apart():
     names = [
         "<" * 50_000, "a<" * 20_000, "::" * 20_000, "(anonymous namespace)::" * 5_000, "x" * 100_000, "_a" * 50_000,
         f"a<{'b,' * 50_000}>", f"a<{'b,' * 50_000}c>",

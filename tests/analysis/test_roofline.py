@@ -1,7 +1,5 @@
 """Floors: what each layer has to do, what of it is shared, and what remains to be won."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 
@@ -19,7 +17,7 @@ from tests.views.samples import case
 
 
 def found(profile: Profile, **options: object) -> Roofline:
-    made = roofline(profile, **options)  # type: ignore[arg-type]
+    made = roofline(profile, **options)
     assert isinstance(made, Roofline), made
     return made
 
@@ -33,7 +31,7 @@ TIMES = {"conv": 25e-3, "norm": 5e-3, "relu": 5e-3, "head": 8e-3}
 EACH = [timed(name, time, name, kind="Module") for name, time in TIMES.items()]
 
 
-def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
+def test_the_floor_is_the_longer_of_computing_and_moving():
     of = found(worked(EACH))
     conv, norm, head = row(of, "conv"), row(of, "norm"), row(of, "head")
     assert (conv.floor, conv.bound, conv.flops, conv.bytes) == (pytest.approx(20e-3), "compute", 20 * MEGA, 5 * MEGA)
@@ -47,7 +45,7 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert of.outside == pytest.approx(0.2e-3)
 
 
-def test_no_layer_is_below_its_floor() -> None:
+def test_no_layer_is_below_its_floor():
     """What a layer of some weight reached, the device can reach; what moves its bytes faster is at its floor."""
     of = found(worked([timed("conv", 10e-3, "conv"), timed("norm", 1e-3, "norm"), timed("head", 14e-3, "head")]))
     conv, norm, head = of.rows
@@ -59,7 +57,7 @@ def test_no_layer_is_below_its_floor() -> None:
     assert found(worked(light)).rate == 1e9
 
 
-def test_what_fits_into_the_cache_may_come_from_there() -> None:
+def test_what_fits_into_the_cache_may_come_from_there():
     """Weights do if those of the whole model fit, here 5.5 MB; activations if those of the layer do."""
     for cache, floors in ((10, (20e-3, 0.45e-3)), (4.5, (20e-3, 0.5e-3)), (3.9, (20e-3, 4.5e-3)), (0, (20e-3, 4.5e-3))):
         near = msgspec.structs.replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
@@ -68,14 +66,14 @@ def test_what_fits_into_the_cache_may_come_from_there() -> None:
 
 
 @pytest.mark.parametrize("modules", [("conv", "norm", "relu"), ("conv", "relu")])
-def test_what_stays_within_a_fused_layer_is_not_moved_also_if_it_was_folded_away(modules: tuple[str, ...]) -> None:
+def test_what_stays_within_a_fused_layer_is_not_moved_also_if_it_was_folded_away(modules):
     of = found(worked([timed("fused", 30e-3, *modules), timed("fc", 8e-3, "head")]))
     first = row(of, "fused")
     assert (first.bytes, first.flops) == ((1 + 0.5 + 2 + 2) * MEGA, 20 * MEGA)  # weights, what goes in, what comes out
     assert (first.won, first.bound) == (pytest.approx(10e-3), "compute")
 
 
-def test_a_shortcut_is_read_once_more() -> None:
+def test_a_shortcut_is_read_once_more():
     """A block whose addition reads what the block before it made, as ``layer1.0`` of a ResNet does."""
     block = work_of(
         module("stem", flops=1, outputs=2, given=2),
@@ -90,7 +88,7 @@ def test_a_shortcut_is_read_once_more() -> None:
     assert row(of, "all").bytes == (1 + 2 + 2) * MEGA
 
 
-def test_of_a_module_called_twice_each_layer_has_its_call() -> None:
+def test_of_a_module_called_twice_each_layer_has_its_call():
     """``relu``, as in torchvision's blocks, on 2 and on 6 MB; a head on a large and a small image."""
     twice = work_of(
         module("one", flops=10, outputs=2, given=2),
@@ -134,7 +132,7 @@ def attended(*kinds: str, work: Work = ATTENTION) -> list[float | None]:
     return [row.flops and row.flops / MEGA for row in of.rows]
 
 
-def test_several_products_of_a_module_go_to_as_many_layers_or_to_none() -> None:
+def test_several_products_of_a_module_go_to_as_many_layers_or_to_none():
     assert attended("MatMul", "Attention", "MatMul") == [6, 8, 2]
     assert attended("MatMul", "Transpose", "Attention", "Cast", "Gemm") == [6, None, 8, None, 2]
     # Of the two that are the attention nobody knows which does how much.
@@ -149,7 +147,7 @@ def test_several_products_of_a_module_go_to_as_many_layers_or_to_none() -> None:
     assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm", work=parts) == [6, 4, None, 4, 2]
 
 
-def test_a_layer_that_only_moves_data_computes_nothing() -> None:
+def test_a_layer_that_only_moves_data_computes_nothing():
     """ONNX Runtime's GRU with the transpositions around it; OpenVINO's tells no module, and only those are known."""
     recurrent = work_of(module("gru", flops=10, weights=2, outputs=1, given=1, returned=1))
     moving = timed("in", 5e-3, "gru", kind="Transpose")
@@ -161,7 +159,7 @@ def test_a_layer_that_only_moves_data_computes_nothing() -> None:
     assert ([row.floor for row in of.rows], of.unplaced) == ([None, None], ("gru",))
 
 
-def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
+def test_what_only_prepares_data_for_a_convolution_computes_nothing():
     """As in TensorRT and Inductor: what changes the memory order came from the same operator as the convolution."""
     conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
     packed = timed("move", 10e-3, "conv", kind="kgen", operators=("Conv", "Relu"))
@@ -176,7 +174,7 @@ def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
     assert [row.flops for row in of.rows] == [None, 12 * MEGA, None]
 
 
-def test_kernels_that_one_operator_launched_are_one_row() -> None:
+def test_kernels_that_one_operator_launched_are_one_row():
     conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
     names = ("void cudnn::nchwToNhwcKernel<__half>(int)", "{}", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
     for computing in ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "a_kernel_that_says_nothing"):
@@ -192,7 +190,7 @@ def test_kernels_that_one_operator_launched_are_one_row() -> None:
         assert (first.flops, first.bytes, second.flops) == (12 * MEGA, 10 * MEGA, None)
 
 
-def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it() -> None:
+def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it():
     inner = work_of(
         module("", outputs=0),
         module("layer", outputs=1, layer_linear=1, given=1, returned=1),
@@ -207,7 +205,7 @@ def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it() -> Non
     assert of.unplaced == ()
 
 
-def test_work_of_which_no_layer_is_known_is_said() -> None:
+def test_work_of_which_no_layer_is_known_is_said():
     of = found(worked([timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("Reorder", 1e-3)]))
     reorder = row(of, "Reorder")
     assert (reorder.flops, reorder.floor, reorder.won, reorder.distance) == (None, None, None, None)
@@ -216,7 +214,7 @@ def test_work_of_which_no_layer_is_known_is_said() -> None:
     assert of.floored_time == pytest.approx(30e-3)
 
 
-def test_by_module_fused_layers_are_divided_by_flops() -> None:
+def test_by_module_fused_layers_are_divided_by_flops():
     layers = [timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head"), timed("Reorder", 1e-3)]
     of, by = found(worked(layers)), found(worked(layers), by="module")
     assert [row.name for row in by.rows] == ["conv", "head", ""]
@@ -233,7 +231,7 @@ def test_by_module_fused_layers_are_divided_by_flops() -> None:
     assert (top.name, top.flops, top.time) == ("a", pytest.approx(4 * MEGA), pytest.approx(8e-3))
 
 
-def test_the_rate_is_that_of_the_precision_that_ran() -> None:
+def test_the_rate_is_that_of_the_precision_that_ran():
     gpu = case("pytorch", device="cuda", options={"tf32": True})
     rates = ceilings(fp32=1e9, tf32=4e9)
     of = found(worked(EACH, of=gpu, ceilings=rates, timed="GPU"))
@@ -251,7 +249,7 @@ def test_the_rate_is_that_of_the_precision_that_ran() -> None:
     assert row(half, "conv").floor == pytest.approx(5e-3)
 
 
-def test_why_there_are_no_floors() -> None:
+def test_why_there_are_no_floors():
     assert roofline(failed(case(), "It broke.")) == "It broke."
     assert roofline(worked(EACH, None)) == "Its work was not counted."
     assert roofline(worked(EACH, work_of().__class__(note="an engine"))) == "Its work was not counted: an engine."
@@ -259,20 +257,20 @@ def test_why_there_are_no_floors() -> None:
     none = msgspec.structs.replace(ceilings(), bandwidth=0.0)
     assert roofline(worked(EACH, ceilings=none)) == "The ceilings of its device were not measured."
     with pytest.raises(InferlensError, match="no kind of row 'modul'"):
-        roofline(worked(EACH), by="modul")  # type: ignore[arg-type]
+        roofline(worked(EACH), by="modul")
 
 
-def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
+def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them():
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share in (((plain, knowing), 3e-3), ((plain,), 1.5e-3)):
         runs = [(profile, profile_runs(profile)) for profile in profiles]
-        table = module_table(runs, rule="split")  # type: ignore[arg-type]
+        table = module_table(runs, rule="split")
         (conv,) = [row for row in table.rows if row.path == ("conv",)]
-        assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]
+        assert conv.cells[0].times.typical == pytest.approx(share)
 
 
-def test_products_of_one_module_are_told_apart_by_their_shapes() -> None:
+def test_products_of_one_module_are_told_apart_by_their_shapes():
     """Attention of one query: the backend computes the keys and values first."""
 
     def of(name: str, inner: int, rows: int, columns: int, time: float) -> Layer:
@@ -292,7 +290,7 @@ def test_products_of_one_module_are_told_apart_by_their_shapes() -> None:
     assert (unit.work and unit.work.flops, unknown.work) == (keys.flops, None)
 
 
-def test_a_layer_faster_than_the_device_has_other_work() -> None:
+def test_a_layer_faster_than_the_device_has_other_work():
     of = found(worked([timed("conv", 30e-3, "conv"), timed("head", 0.5e-3, "head", kind="MatMul")]))
     assert of.rate == 1e9
     assert [row.flops for row in of.rows] == [20e6, None]

@@ -1,7 +1,5 @@
 """What traces are advised: by whom time is lost, how much could be saved, in the order of that; nothing for little."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,7 @@ PRODUCT = (BMM, 200, "aten::bmm")
 ATTENTION = [PRODUCT, (SCALE, 50, "aten::div"), (SOFTMAX, 300, "aten::_softmax"), PRODUCT]
 
 
-def test_attention_of_single_kernels_is_named_and_its_products_are_not_advised_twice() -> None:
+def test_attention_of_single_kernels_is_named_and_its_products_are_not_advised_twice():
     found = advised(queued(*ATTENTION))
     assert list(found) == ["attention-not-fused"]
     of = found["attention-not-fused"]
@@ -55,19 +53,15 @@ def test_attention_of_single_kernels_is_named_and_its_products_are_not_advised_t
     assert "scaled_dot_product_attention" in of.hint
 
 
-@pytest.mark.parametrize(
-    "work",
-    [
-        [(ALIGNED, 300, "aten::addmm"), (SOFTMAX, 300, "aten::_softmax"), (ALIGNED, 300, "aten::addmm")],
-        [(BMM, 300, "aten::bmm"), (SOFTMAX, 300, "aten::_softmax"), ("topk", 5, "aten::topk"), (BMM, 300, "aten::bmm")],
-    ],
-    ids=["experts", "sampling"],
-)
-def test_a_softmax_elsewhere_is_no_attention(work: list[Work]) -> None:
+@pytest.mark.parametrize("work", [
+    [(ALIGNED, 300, "aten::addmm"), (SOFTMAX, 300, "aten::_softmax"), (ALIGNED, 300, "aten::addmm")],
+    [(BMM, 300, "aten::bmm"), (SOFTMAX, 300, "aten::_softmax"), ("topk", 5, "aten::topk"), (BMM, 300, "aten::bmm")],
+], ids=["experts", "sampling"])  # fmt: skip
+def test_a_softmax_elsewhere_is_no_attention(work):
     assert "attention-not-fused" not in advised(queued(*work))
 
 
-def test_products_of_odd_sizes_say_what_they_are_built_for() -> None:
+def test_products_of_odd_sizes_say_what_they_are_built_for():
     found = advised(queued((BMM, 400, "aten::bmm"), (ALIGNED, 600, "aten::mm")))
     of = found["misaligned"]
     assert of.seconds == pytest.approx(350e-6, rel=1e-3)
@@ -77,7 +71,7 @@ def test_products_of_odd_sizes_say_what_they_are_built_for() -> None:
     assert "misaligned" not in advised(queued((BMM, 1, "aten::bmm"), (ALIGNED, 999, "aten::mm"))), "too little"
 
 
-def test_a_kernel_that_waits_for_the_host_is_no_time_to_save() -> None:
+def test_a_kernel_that_waits_for_the_host_is_no_time_to_save():
     """One launched every millisecond leaves the GPU idle in between, whatever the kernels take."""
     moves = [(COPY, 200.0, "aten::copy_")] * 30
     assert advised(queued(*moves))["moves"].saving == pytest.approx(1.0, abs=0.05)
@@ -86,7 +80,7 @@ def test_a_kernel_that_waits_for_the_host_is_no_time_to_save() -> None:
     assert "moves" not in found
 
 
-def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little() -> None:
+def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little():
     small = [(SCALE, 2.0, "aten::add")] * 30
     found = advised(queued(*small, (COPY, 300, "aten::copy_"), (SCALE, 300, "aten::mul"), (ALIGNED, 600, "aten::mm")))
     won = [finding.saving or 0.0 for finding in found.values()]
@@ -97,7 +91,7 @@ def test_what_could_save_most_comes_first_and_nothing_is_advised_for_little() ->
     assert found["elementwise"].seconds == pytest.approx(60e-6)
 
 
-def test_the_calls_of_a_first_step_are_no_reason_to_launch_less() -> None:
+def test_the_calls_of_a_first_step_are_no_reason_to_launch_less():
     events = [event("cudaMalloc", 10, 8000, "cuda_runtime"), launch(1, 8020), kernel(1, 8100, 500, BMM)]
     found = advised(text(step(0, 0, 9000), *events, deviceProperties=[GPU]))
     assert found["set-up"].seconds == pytest.approx(8e-3, rel=0.01)
@@ -105,7 +99,7 @@ def test_the_calls_of_a_first_step_are_no_reason_to_launch_less() -> None:
     assert "host-bound" not in found
 
 
-def test_a_gap_after_a_wait_of_the_host_is_that_waits() -> None:
+def test_a_gap_after_a_wait_of_the_host_is_that_waits():
     events: list[dict[str, Any]] = [step(0, 0, 1600)]
     for number in range(3):
         at, key = 500.0 * number, number + 1
@@ -116,7 +110,7 @@ def test_a_gap_after_a_wait_of_the_host_is_that_waits() -> None:
     assert "2 waits of the host a step, most by aten::item" in of.sentence
 
 
-def test_a_trace_of_a_cpu_is_advised_too() -> None:
+def test_a_trace_of_a_cpu_is_advised_too():
     events = [event("aten::mm", 0, 450), event("aten::copy_", 450, 150), event("aten::relu", 600, 100)]
     found = advised(text(step(0, 0, 1000), *events))
     assert [(code, round((finding.seconds or 0) * 1e6)) for code, finding in found.items()] == [
@@ -126,13 +120,13 @@ def test_a_trace_of_a_cpu_is_advised_too() -> None:
     assert only["products"].hint.endswith(": inferlens bench MODEL --device cpu --precision fp32,bf16")
 
 
-def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention() -> None:
+def test_a_real_trace_is_advised_for_the_data_loader_and_for_attention():
     found = advised(shared(H100))
     assert list(found) == ["data-loader", "attention-not-fused"]
     assert [finding.saving for finding in found.values()] == pytest.approx([0.511, 0.383], abs=2e-3)
 
 
-def test_every_advice_has_a_number_and_something_to_do() -> None:
+def test_every_advice_has_a_number_and_something_to_do():
     assert len({item.code for item in TRACE_RULES}) == len(TRACE_RULES)
     for finding in (*advised(queued(*ATTENTION)).values(), *advised(of_torch()).values()):
         assert "% of a step" in finding.sentence
@@ -141,7 +135,7 @@ def test_every_advice_has_a_number_and_something_to_do() -> None:
 
 
 @pytest.mark.parametrize("steps", [6, 7])  # the next cycle waits, or warms up
-def test_a_trace_that_was_exported_after_the_cycle_is_named_as_that(steps: int, tmp_path: Path) -> None:
+def test_a_trace_that_was_exported_after_the_cycle_is_named_as_that(steps, tmp_path):
     profiler = pytest.importorskip("torch").profiler
     plan = profiler.schedule(wait=1, warmup=1, active=3)
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=plan) as made:
@@ -155,12 +149,11 @@ def test_a_trace_that_was_exported_after_the_cycle_is_named_as_that(steps: int, 
 
 
 @pytest.mark.parametrize("trace", ["cpu", "no operators", "no shapes"])
-def test_no_command_leads_to_an_empty_view(trace: str) -> None:
+def test_no_command_leads_to_an_empty_view(trace):
     data = {
-        "cpu": text(step(0, 0, 90), event("aten::mm", 10, 20)),
-        "no operators": text(launch(1, 1), kernel(1, 5, 2)),
+        "cpu": text(step(0, 0, 90), event("aten::mm", 10, 20)), "no operators": text(launch(1, 1), kernel(1, 5, 2)),
         "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
-    }[trace]
+    }[trace]  # fmt: skip
     analysis, gpu = Analysis(read_trace(data)), trace != "cpu"
     for name, view in VIEWS.items():
         for by in ((), ("shapes",), ("operator",)):

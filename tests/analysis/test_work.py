@@ -1,7 +1,5 @@
 """The work of the kernels of real profiles, against what can be worked out by hand from shapes."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
@@ -39,7 +37,7 @@ def rows(of: Roofline, *modules: str, name: str = "") -> list[Floor]:
 
 
 @pytest.mark.parametrize("backend", ["pytorch", "torch_compile", "tensorrt", "torch_tensorrt"])
-def test_products_of_a_vision_transformer(backend: str) -> None:
+def test_products_of_a_vision_transformer(backend):
     """Each computes what it computes, reads its inputs and weights, and writes its outputs; of every backend alike."""
     of = floors("kernels/vit_b_16")[backend]
     first, attention, last = (row for row in rows(of, f"{LAYER}.self_attention") if row.flops)
@@ -55,10 +53,10 @@ def test_products_of_a_vision_transformer(backend: str) -> None:
     (patches,) = [row for row in rows(of, "conv_proj") if row.flops]
     assert patches.flops == 2 * 32 * 14 * 14 * WIDTH * 3 * 16 * 16
     assert patches.bytes == HALF * (32 * 3 * 224 * 224 + WIDTH * (3 * 16 * 16 + 1) + 32 * WIDTH * 14 * 14)
-    assert patches.distance == pytest.approx(patches.time / (patches.flops / of.rate), rel=1e-6)  # type: ignore[operator]
+    assert patches.distance == pytest.approx(patches.time / (patches.flops / of.rate), rel=1e-6)
 
 
-def test_pointwise_kernels_move_what_they_read_and_write() -> None:
+def test_pointwise_kernels_move_what_they_read_and_write():
     compiled, eager = (floors("kernels/vit_b_16")[name] for name in ("torch_compile", "pytorch"))
     (gelu,) = rows(compiled, f"{LAYER}.mlp.0", f"{LAYER}.mlp.1")
     assert (gelu.flops, gelu.bytes) == (0, HALF * 2 * TOKENS * WIDE)
@@ -70,12 +68,12 @@ def test_pointwise_kernels_move_what_they_read_and_write() -> None:
 
 
 @pytest.mark.parametrize("model", ["bert", "mobilenet_v2", "resnet50", "vit_b_16"])
-def test_of_all_kernels(model: str) -> None:
+def test_of_all_kernels(model):
     flops = {"bert": 7.1515e11, "mobilenet_v2": 1.9250e10, "resnet50": 2.6170e11, "vit_b_16": 1.1241e12}
     assert len(floors(f"kernels/{model}")) == 4
     for backend, of in floors(f"kernels/{model}").items():
         known = [row for row in of.rows if row.floor is not None]
-        assert all(floor.floor <= floor.time for floor in known), backend  # type: ignore[operator]
+        assert all(floor.floor <= floor.time for floor in known), backend
         assert sum(floor.time for floor in known) > 0.8 * sum(row.time for row in of.rows), backend
         total = sum(floor.flops or 0.0 for floor in known)
         assert total == pytest.approx(flops[model], rel=2e-3), backend
@@ -92,14 +90,13 @@ def quantized(*more: Layer, **fields: object) -> Profile:
     """Two products in int8, one in fp32, a softmax, and two conversions: 50 ms of layers in a call of 60 ms."""
     layers = (
         layer("q", 4.0, "QuantizeLinear", "conv", details={"inserted": "by quantization"}),
-        layer("conv", 20.0, "QLinearConv", precision="int8"),
-        layer("fc", 5.0, "QGemm", precision="int8"),
+        layer("conv", 20.0, "QLinearConv", precision="int8"), layer("fc", 5.0, "QGemm", precision="int8"),
         layer("softmax", 5.0, "Softmax", precision="fp32"),
         layer("dq", 6.0, "DequantizeLinear", "head", details={"inserted": "by quantization"}),
         layer("head", 10.0, "Gemm", precision="fp32"),
-    )
+    )  # fmt: skip
     given = {"of": INT8, "whole": 60.0, "work": work(conv=8e9, fc=1e9, head=1e9)}
-    return layered(*layers, *more, **{**given, **fields})  # type: ignore[arg-type]
+    return layered(*layers, *more, **{**given, **fields})
 
 
 def runs(of: Profile) -> Runs:
@@ -108,7 +105,7 @@ def runs(of: Profile) -> Runs:
     return found
 
 
-def test_shares_add_up_and_what_stayed_is_named() -> None:
+def test_shares_add_up_and_what_stayed_is_named():
     of = quantized()
     found = precisions(of, runs(of))
     assert found
@@ -122,7 +119,7 @@ def test_shares_add_up_and_what_stayed_is_named() -> None:
     )
 
 
-def test_what_is_not_told_is_unknown_and_where_nothing_is_nothing_is_said() -> None:
+def test_what_is_not_told_is_unknown_and_where_nothing_is_nothing_is_said():
     of = quantized(layer("other", 10.0, "MatMul"), work=work(conv=8e9, fc=1e9, head=1e9, other=10e9))
     found = precisions(of, runs(of))
     assert found
@@ -134,7 +131,7 @@ def test_what_is_not_told_is_unknown_and_where_nothing_is_nothing_is_said() -> N
     assert precision_line(ProfiledCase(replace(of, case=case("onnxruntime:cpu")))) == ""
 
 
-def test_a_case_that_is_no_faster_than_fp32_says_what_the_profile_knows_of_it() -> None:
+def test_a_case_that_is_no_faster_than_fp32_says_what_the_profile_knows_of_it():
     of = quantized()
     plain = unprofiled(replace(of, case=case("onnxruntime:cpu")), 60.0)
     slow = the("int8-not-faster", of, record=unprofiled(of, 66.0), plain=plain)
@@ -146,13 +143,12 @@ def test_a_case_that_is_no_faster_than_fp32_says_what_the_profile_knows_of_it() 
     assert "int8-not-faster" not in {finding.code for finding in findings(of, unprofiled(of, 66.0))}
 
 
-def test_kernels_tell_by_their_names() -> None:
+def test_kernels_tell_by_their_names():
     names = {
         "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32": "int8",
-        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64": "fp16",
-        "void relu_kernel<float>": "fp32",
+        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64": "fp16", "void relu_kernel<float>": "fp32",
         "__myl_Add_0x1": "",
-    }
+    }  # fmt: skip
     of = launched(*(kernel(name, 25.0) for name in names), of=case(device="cuda", precision="int8"))
     found = precisions(of, runs(of))
     assert found

@@ -1,11 +1,8 @@
 """``inferlens ab`` as a person runs it: exit codes, what it prints, what it keeps."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +18,7 @@ QUICK = ("--warmup", "2", "--iterations", "100")
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_in_processes_of_its_own(tmp_path: Path) -> None:
+def test_in_processes_of_its_own(tmp_path):
     done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     verdict, common, _, *sides, _, last = done.stdout.splitlines()
@@ -33,23 +30,20 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
     assert len(load_records([tmp_path / "results"]).records) == 6
 
 
-def test_rounds_of_two_models_are_of_both(tmp_path: Path) -> None:
+def test_rounds_of_two_models_are_of_both(tmp_path):
     done = inferlens("ab", "fake:demo", "fake:other", *QUICK, "--max-rounds", "3", cwd=tmp_path)
     said = [line for line in done.stderr.splitlines() if "round" in line]
     assert [line[:32] for line in said] == [f"round {number}: B is 1.00x as fast as A" for number in (3,)]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "words", "code", "verdict"),
-    [
-        ("fake", "fake:fast", (), 0, "FASTER"),
-        ("fake:noisy", "fake:noisy latency=4.001", ("--threshold", "5%"), 0, "SAME"),
-        ("fake:fast", "fake", (), 1, "SLOWER"),
-        ("fake:noisy", "fake:noisy latency=4.07", ("--within", "0s"), 3, "UNDECIDED"),
-        ("fake", "fake:fast trouble=raise", (), 4, "DID NOT RUN"),
-    ],
-)
-def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code: int, verdict: str) -> None:
+@pytest.mark.parametrize(("a", "b", "words", "code", "verdict"), [
+    ("fake", "fake:fast", (), 0, "FASTER"),
+    ("fake:noisy", "fake:noisy latency=4.001", ("--threshold", "5%"), 0, "SAME"),
+    ("fake:fast", "fake", (), 1, "SLOWER"),
+    ("fake:noisy", "fake:noisy latency=4.07", ("--within", "0s"), 3, "UNDECIDED"),
+    ("fake", "fake:fast trouble=raise", (), 4, "DID NOT RUN"),
+])  # fmt: skip
+def test_exit_codes(tmp_path, a, b, words, code, verdict):
     done = inferlens("ab", "fake:demo", a, b, *QUICK, *words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     words = {"SAME": "EQUALLY FAST"}.get(verdict, verdict)
@@ -57,9 +51,7 @@ def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code
     assert ("To decide it: inferlens ab fake:demo" in done.stdout) is (verdict == "UNDECIDED")
 
 
-def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(tmp_path, monkeypatch):
     load = MachineLoad(busy=True, other_cpus=1.0, cpus=2)
     monkeypatch.setattr(ABResult, "machine_load", property(lambda _: load))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
@@ -71,7 +63,7 @@ def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(
     assert (data["exit_code"], data["machine_load"]["other_cpus"]) == (1, 1.0)
 
 
-def test_it_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     looks = iter(["python uses 0.9 of 2 CPUs", ""])
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
@@ -81,7 +73,7 @@ def test_it_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pyte
     assert "The machine is quiet after" in done.stderr
 
 
-def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path) -> None:
+def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path):
     given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.2", "--warmup", "2", "--iterations", "20")
     done = inferlens(*given, "--max-rounds=3", "--within", "1h", cwd=tmp_path)
     assert done.returncode == 3
@@ -92,7 +84,7 @@ def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path
     assert not [word for word in last if word.startswith("--max-rounds=")]
 
 
-def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
+def test_json_is_all_that_standard_output_has(tmp_path):
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, "--json", cwd=tmp_path)
     data = json.loads(done.stdout)
     assert (data["schema"], data["verdict"], data["exit_code"], data["rounds"]) == ("inferlens.ab/1", "FASTER", 0, 3)
@@ -101,7 +93,7 @@ def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
     assert data["rule"]["within"] == 600.0
 
 
-def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "check", lambda *_: None)
     update = RoundsBar.update
 
@@ -119,7 +111,7 @@ def test_interrupted_steps_are_shown_with_those_that_are_over(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("calls", [5, 7])
-def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
+def test_an_interrupted_one_says_how_it_stands(tmp_path, monkeypatch, calls):
     """In the first round, and in the second: the model, the backends and the reference are three calls of their own."""
     begun: list[object] = []
 

@@ -1,7 +1,5 @@
 """What a user mistypes: found before the first case's process, said once, with exit code 2 and nothing left behind."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -53,44 +51,29 @@ BAD = {
     "ours:shown --input image=3x8": "ours:shown does not take image=3x8:float32",
     "ours:shown --input image=1x4x8x8": "to have 3 channels, but got 4",
     "ours:shown --input image=1x3x8x8:int64": "does not take image=1x3x8x8:int64",
-    "ours:shown --input image=1x3": "such as its own, image=2x3x8x8:float32",
-    "ours:small --input image=1x3x8": "",
+    "ours:shown --input image=1x3": "such as its own, image=2x3x8x8:float32", "ours:small --input image=1x3x8": "",
     "ours:wrong": "does not take its own example, image=2x5x8x8:float32",
     "ours:flat": "What to feed this model is not known.",
-    "ours:text": "Try: --input input_ids=1x128:int64 --input mask=1x128:int64",
-    "ours:smal": "did you mean small",
-    "ours:broken": "the checkpoint is gone (ours.py, line 16)",
-    "ours:number": "returns a value of type int",
+    "ours:text": "Try: --input input_ids=1x128:int64 --input mask=1x128:int64", "ours:smal": "did you mean small",
+    "ours:broken": "the checkpoint is gone (ours.py, line 16)", "ours:number": "returns a value of type int",
     "ours:wants": "missing 1 required positional argument",
-    "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)",
-    "cut:small": "SyntaxError",
-    "our:small": "Try: ours:small",
-    "ours.py:smal": "did you mean small or Small?",
-    "ours.py": "Try: ours.py:small",
-    "our.py:small": "did you mean ours.py or cut.py?",
-    "torchvison:resnet18": "Try: torchvision:resnet18",
-    "fixd.onnx": "did you mean fixed.onnx?",
-    "fixd.onx": "There is neither a file nor a model 'fixd.onx'.",
-    "fixed.onx": "did you mean fixed.onnx?",
-    "plan.toml": "does not exist",
-    "pickle.pt": "can run code when it is opened",
-    "fixed.onnx --input imag=1x3x8x8": "Expected: image\n",
+    "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)", "cut:small": "SyntaxError",
+    "our:small": "Try: ours:small", "ours.py:smal": "did you mean small or Small?", "ours.py": "Try: ours.py:small",
+    "our.py:small": "did you mean ours.py or cut.py?", "torchvison:resnet18": "Try: torchvision:resnet18",
+    "fixd.onnx": "did you mean fixed.onnx?", "fixd.onx": "There is neither a file nor a model 'fixd.onx'.",
+    "fixed.onx": "did you mean fixed.onnx?", "plan.toml": "does not exist",
+    "pickle.pt": "can run code when it is opened", "fixed.onnx --input imag=1x3x8x8": "Expected: image\n",
     "fixed.onnx --input image=1x3x9x9": "Expected: image=1x3x8x8:float32",
-    "fixed.onnx --batch 4": "does not take image=4x3x8x8",
-    "fixed.onnx --weights linear.pth": "brings its own weights",
+    "fixed.onnx --batch 4": "does not take image=4x3x8x8", "fixed.onnx --weights linear.pth": "brings its own weights",
     "script.pt --input image=1x3x8": "does not take image=1x3x8",
     "ours:shown --weights linear.pt": "did you mean linear.pth?",
     "ours:shown --weights linear.pth": 'Missing key(s) in state_dict: "conv.weight", "conv.bias"',
     "ours:shown --weights pretrained": "has no weights by name",
-    "ours:shown --precision int8 -b pytorch": "does not run int8",
-    "ours:shown --precision fp61": "did you mean fp16?",
-    "ours:shown --batch 0": "a whole number, 1 or more",
-    "ours:shown --format chart": "--plot FILE.svg",
-    "ours:shown -b pytroch": "did you mean pytorch?",
-    "ours:shown -b torchscript:trase": "did you mean trace?",
+    "ours:shown --precision int8 -b pytorch": "does not run int8", "ours:shown --precision fp61": "did you mean fp16?",
+    "ours:shown --batch 0": "a whole number, 1 or more", "ours:shown --format chart": "--plot FILE.svg",
+    "ours:shown -b pytroch": "did you mean pytorch?", "ours:shown -b torchscript:trase": "did you mean trace?",
     "ours:shown -b fake": "cannot run a model of format 'module'",
-    "ours:shown --option latency=2": "Try: --option fake.latency=2",
-    "ours:shown --option fake.latency": "has no value",
+    "ours:shown --option latency=2": "Try: --option fake.latency=2", "ours:shown --option fake.latency": "has no value",
     "ours:shown --option fake.latncy=2": "did you mean latency?",
     "ours:shown --option onnxruntime.thread=2": "did you mean --threads?",
     "ours:shown --option threads=2": "did you mean --threads?",
@@ -100,14 +83,13 @@ BAD = {
     "ours:shown -b pytorch --option fake.latency=2": "--backend fake",
     "ours:shown -b pytorch --reference openvino": "No case fits the reference 'openvino'.",
     "ours:shown -b pytorch --reference pytorch,tf32=true": "No case fits the reference",
-    "ours:shown --bakend pytorch": "did you mean --backend?",
-    "ours:shown --rotat": "did you mean --rotate?",
+    "ours:shown --bakend pytorch": "did you mean --backend?", "ours:shown --rotat": "did you mean --rotate?",
     "": "Missing argument 'model'.",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", BAD)
-def test_bad_input_is_one_message_before_anything_runs(folder: Path, words: str) -> None:
+def test_bad_input_is_one_message_before_anything_runs(folder, words):
     before = sorted(folder.iterdir())
     done = inferlens("bench", *words.split(), cwd=folder)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -123,7 +105,7 @@ def test_bad_input_is_one_message_before_anything_runs(folder: Path, words: str)
 
 
 @pytest.mark.parametrize("command", ["profile", "ab", "export"])
-def test_the_other_commands_refuse_it_too(folder: Path, command: str) -> None:
+def test_the_other_commands_refuse_it_too(folder, command):
     more = {"ab": ("pytorch", "torchscript"), "export": ("--to", "x.onnx")}
     for words, said in (("ours:smal", "did you mean small"), ("ours:shown --input imagine=1x3x8x8", "imagine")):
         model, *rest = words.split()
@@ -134,19 +116,19 @@ def test_the_other_commands_refuse_it_too(folder: Path, command: str) -> None:
         assert not (folder / "results").exists()
 
 
-def test_a_batch_that_one_file_forbids_is_a_row_beside_those_that_run(folder: Path, tmp_path: Path) -> None:
+def test_a_batch_that_one_file_forbids_is_a_row_beside_those_that_run(folder, tmp_path):
     words = ("--batch", "1,4", "-b", "onnxruntime", "--iterations", "5", "--output", str(tmp_path))
     done = inferlens("bench", "fixed.onnx", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "[2/2] onnxruntime:cpu batch 4 unsupported: The file does not take image=4x3x8x8:float32." in done.stderr
 
 
-def test_a_command_that_there_is_not_suggests_one(tmp_path: Path) -> None:
+def test_a_command_that_there_is_not_suggests_one(tmp_path):
     assert "did you mean bench?" in inferlens("bensh", cwd=tmp_path).stderr
     assert "Try: inferlens bench resnet18" in inferlens("resnet18", cwd=tmp_path).stderr
 
 
-def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path: Path) -> None:
+def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path):
     axes = ("--backend", "fake:all", "--batch", "1,2,3,4,5,6,7,8", "--precision", "fp32,fp8")
     done = inferlens("bench", "fake:demo", *axes, "--dry-run", cwd=tmp_path)
     lines = done.stdout.splitlines()

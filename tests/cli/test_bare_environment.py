@@ -1,7 +1,5 @@
 """The core alone, without any framework: a virtual environment that has only what the package itself depends on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -63,7 +61,7 @@ def run(bare: Path, *arguments: str, cwd: Path | None = None) -> subprocess.Comp
     return python(str(bare), "-m", "inferlens", *arguments, cwd=cwd)
 
 
-def test_there_is_no_framework_in_it(bare: Path) -> None:
+def test_there_is_no_framework_in_it(bare):
     names = ("torch", "onnx", "onnxruntime", "openvino", "vl_convert", "transformers")
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
     assert python(str(bare), "-c", code).stdout == "[]\n"
@@ -71,7 +69,7 @@ def test_there_is_no_framework_in_it(bare: Path) -> None:
     assert all(command in done.stdout for command in ("bench", "show", "backends"))
 
 
-def test_backends_says_what_is_missing_and_the_cure(bare: Path) -> None:
+def test_backends_says_what_is_missing_and_the_cure(bare):
     done = run(bare, "backends", "--json")
     assert done.returncode == 0, done.stderr
     backends = json.loads(done.stdout)["backends"]
@@ -86,7 +84,7 @@ def test_backends_says_what_is_missing_and_the_cure(bare: Path) -> None:
     assert "tensorrt]" not in done.stdout, "not without a GPU"
 
 
-def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare: Path, tmp_path: Path) -> None:
+def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare, tmp_path):
     done = run(bare, "bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout

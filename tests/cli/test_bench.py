@@ -1,12 +1,9 @@
 """``inferlens bench`` and its neighbours, as a person runs them."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +14,7 @@ from tests.commands import inferlens, started
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
+def test_one_command_measures_shows_and_keeps(tmp_path):
     done = started("bench", "fake:demo", "--iterations", "200", "--backend", "fake:all", "--quick", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
@@ -30,7 +27,7 @@ def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
     assert shown.stdout == done.stdout
 
 
-def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measured(tmp_path: Path) -> None:
+def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measured(tmp_path):
     mixed = inferlens("bench", "fake:demo", "--iterations", "20", "-b", "fake", "--option", "fake.trouble=none,raise",
                       cwd=tmp_path)  # fmt: skip
     assert mixed.returncode == 0
@@ -40,7 +37,7 @@ def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measu
     assert "failed" in none.stdout
 
 
-def test_dry_run_lists_the_cases_and_runs_none(tmp_path: Path) -> None:
+def test_dry_run_lists_the_cases_and_runs_none(tmp_path):
     axes = ("--backend", "fake:all", "--batch", "1,8", "--device", "cpu,cuda", "--dry-run")
     done = inferlens("bench", "fake:a", "fake:b", *axes, cwd=tmp_path)
     assert done.returncode == 0
@@ -51,7 +48,7 @@ def test_dry_run_lists_the_cases_and_runs_none(tmp_path: Path) -> None:
     assert (len(data), data[0]["case"]["model"]) == (24, "fake:a")
 
 
-def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Path) -> None:
+def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path):
     (tmp_path / "plan.toml").write_text(
         'model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nquick = true\nbatch = [1, 2]\n'
     )
@@ -62,7 +59,7 @@ def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Pa
     assert re.search("inferlens profile fake:demo .* --output elsewhere", done.stdout)
 
 
-def test_backends_names_every_backend_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backends_names_every_backend_and_the_machine(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     one = inferlens("backends", "onnxruntime", cwd=tmp_path).stdout
     assert "graph_optimization=all" in one
@@ -83,7 +80,7 @@ def test_backends_names_every_backend_and_the_machine(tmp_path: Path, monkeypatc
         assert can["supports"] or can["absent"][0]["reason"], name
 
 
-def test_what_does_not_work_is_said_once_for_all_that_it_holds_for() -> None:
+def test_what_does_not_work_is_said_once_for_all_that_it_holds_for():
     none, old = Absence("", "no GPU", "a GPU", "cuda"), Absence("rtx", "too old", "a newer one", "cuda")
     here = Capabilities(formats=("module",), supports=(Support("", "cpu", ("fp32",)),), absent=(none,))
     there = Capabilities(formats=("module",), absent=(Absence("trt", "no GPU", "a GPU", "cuda"), old))
@@ -91,13 +88,13 @@ def test_what_does_not_work_is_said_once_for_all_that_it_holds_for() -> None:
     assert found == {"one on cuda, other": ["no GPU", "a GPU"], "other": ["too old", "a newer one"]}
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path):
     command = f"{sys.executable} -m inferlens backends fake | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.stderr == ""
 
 
-def test_one_option_with_several_values_is_compared_with_its_default(tmp_path: Path) -> None:
+def test_one_option_with_several_values_is_compared_with_its_default(tmp_path):
     sweep = ("bench", "fake:demo", "-b", "fake", "--option", "fake.knob_a=1,2")
     done = inferlens(*sweep, "-o", "sweep.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -115,16 +112,12 @@ def test_one_option_with_several_values_is_compared_with_its_default(tmp_path: P
     assert "knob_a=1 is 1.25x its default" in (tmp_path / "sweep.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--option", "fake.knob_a=1,9"), 2, "does not take '9'"),
-        (("--option", "fake.knob_z=1,2"), 2, "knob_z"),
-        (("--option", "fake.knob_a=1,2", "-o", "sweep.xyz"), 2, "file ending"),
-        (("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise"), 1, "Not even the default of knob_a ran"),
-    ],
-)
-def test_a_sweep_that_cannot_be_is_a_message(tmp_path: Path, words: tuple[str, ...], code: int, message: str) -> None:
+@pytest.mark.parametrize(("words", "code", "message"), [
+    (("--option", "fake.knob_a=1,9"), 2, "does not take '9'"), (("--option", "fake.knob_z=1,2"), 2, "knob_z"),
+    (("--option", "fake.knob_a=1,2", "-o", "sweep.xyz"), 2, "file ending"),
+    (("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise"), 1, "Not even the default of knob_a ran"),
+])  # fmt: skip
+def test_a_sweep_that_cannot_be_is_a_message(tmp_path, words, code, message):
     done = inferlens("bench", "fake:demo", "-b", "fake", *words, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stdout + done.stderr

@@ -1,7 +1,5 @@
 """``inferlens export --to x.engine``, as a person runs it on a machine without a GPU."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "net.onnx"
 
 
-def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph: Path) -> None:
+def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph):
     done = inferlens("export", "net.onnx", "--to", "net.engine", *ON_AMPERE, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("net.engine: ")
@@ -48,26 +46,18 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     assert report["sha256"] == told.file_sha256
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--to", "net.trt"), "Nothing writes models to files named '.trt'"),
-        (("--to", "net.onnx", "--builds", "2"), "--builds is for TensorRT engines"),
-        (("--to", "bad.engine"), "There is no GPU here that TensorRT"),  # of the flavour that is there
-        (
-            ("--to", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"),
-            "cannot build for compute",
-        ),
-        (("--to", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
-        (("--to", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
-        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
-        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is not a file"),
-        (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
-    ],
-)
-def test_what_cannot_be_built_is_said_and_nothing_is_written(
-    arguments: tuple[str, ...], message: str, graph: Path
-) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("--to", "net.trt"), "Nothing writes models to files named '.trt'"),
+    (("--to", "net.onnx", "--builds", "2"), "--builds is for TensorRT engines"),
+    (("--to", "bad.engine"), "There is no GPU here that TensorRT"),  # of the flavour that is there
+    (("--to", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
+    (("--to", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
+    (("--to", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
+    (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
+    (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is not a file"),
+    (("--to", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
+])  # fmt: skip
+def test_what_cannot_be_built_is_said_and_nothing_is_written(arguments, message, graph):
     done = inferlens("export", "net.onnx", *arguments, cwd=graph.parent)
     assert done.returncode == 2
     assert message in done.stderr
@@ -76,7 +66,7 @@ def test_what_cannot_be_built_is_said_and_nothing_is_written(
     assert not (graph.parent / "bad.engine").exists()
 
 
-def test_several_builds_and_what_a_build_for_rtx_does_not_heed(graph: Path) -> None:
+def test_several_builds_and_what_a_build_for_rtx_does_not_heed(graph):
     options = ("--option", "tensorrt.optimization_level=0", "--option", "tensorrt.timing_cache=kernels")
     done = inferlens("export", "net.onnx", "--to", "n.plan", *ON_AMPERE, "--builds", "2", *options, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
@@ -86,7 +76,7 @@ def test_several_builds_and_what_a_build_for_rtx_does_not_heed(graph: Path) -> N
     assert "timing_cache does nothing in a build" in done.stderr
 
 
-def test_the_report_in_lines() -> None:
+def test_the_report_in_lines():
     one = Build(seconds=2.0, size=2**20, sha256="a" * 64, layers=3, gpu_seconds=0.001)
     report = BuildReport(
         path="net.engine", size=2**20, sha256="a" * 64, flavour="TensorRT", version="10.13", gpu="NVIDIA H200",
@@ -96,7 +86,5 @@ def test_the_report_in_lines() -> None:
     assert report_text(report).splitlines() == [
         "net.engine: 1.00 MiB, built in 2.00 s, by TensorRT 10.13, for NVIDIA H200 (compute capability 9.0).",
         "  build 1: 2.00 s, 1.00 MiB, sha256 aaaaaaaaaaaa, GPU time 1.00 ms",
-        "  build 2: 1.00 s, 1.00 MiB, sha256 bbbbbbbbbbbb, shared timings",
-        "  conv: a | b",
-        "They differ.",
-    ]
+        "  build 2: 1.00 s, 1.00 MiB, sha256 bbbbbbbbbbbb, shared timings", "  conv: a | b", "They differ.",
+    ]  # fmt: skip

@@ -1,7 +1,5 @@
 """``inferlens compare`` as a person or a workflow runs it: exit codes, formats, files, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import typing
@@ -30,17 +28,12 @@ def candidate(folder: Path, records: list) -> Path:
     return saved(folder / "new", [msgspec.structs.replace(each, run="new", id=f"{each.id} new") for each in records])
 
 
-@pytest.mark.parametrize(
-    ("records", "code", "word"),
-    [
-        ([*ran(seconds=2e-3, noise=10), *ran(OTHER)], 0, "FASTER"),
-        ([*ran(seconds=15e-3, noise=10), broken(OTHER)], 1, "SLOWER"),
-        ([*ran(noise=10), *ran(OTHER)], 3, "UNDECIDED"),
-        ([*ran(noise=10), *ran(OTHER, 1e-3, agreement=WRONG)], 4, "wrong"),
-        (ran(noise=10), 4, "ONLY IN BASE"),
-    ],
-)
-def test_exit_codes(tmp_path: Path, base: Path, records, code, word) -> None:
+@pytest.mark.parametrize(("records", "code", "word"), [
+    ([*ran(seconds=2e-3, noise=10), *ran(OTHER)], 0, "FASTER"),
+    ([*ran(seconds=15e-3, noise=10), broken(OTHER)], 1, "SLOWER"), ([*ran(noise=10), *ran(OTHER)], 3, "UNDECIDED"),
+    ([*ran(noise=10), *ran(OTHER, 1e-3, agreement=WRONG)], 4, "wrong"), (ran(noise=10), 4, "ONLY IN BASE"),
+])  # fmt: skip
+def test_exit_codes(tmp_path, base, records, code, word):
     candidate(tmp_path, records)
     done = inferlens("compare", "base", "new", cwd=tmp_path)
     assert done.returncode == code, done.stdout
@@ -48,12 +41,10 @@ def test_exit_codes(tmp_path: Path, base: Path, records, code, word) -> None:
     assert not done.stderr
 
 
-@pytest.mark.parametrize(
-    ("records", "code"),
-    [([*ran(seconds=2e-3), *ran(OTHER)], 5), ([*ran(seconds=15e-3), *ran(OTHER)], 5), (ran(), 4)],
-    ids=["faster", "slower", "did not run"],
-)
-def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path: Path, base: Path, records, code) -> None:
+@pytest.mark.parametrize(("records", "code"), [
+    ([*ran(seconds=2e-3), *ran(OTHER)], 5), ([*ran(seconds=15e-3), *ran(OTHER)], 5), (ran(), 4),
+], ids=["faster", "slower", "did not run"])  # fmt: skip
+def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path, base, records, code):
     candidate(tmp_path, [on_busy_machine(each) for each in records])
     plain, asked = (inferlens("compare", "base", "new", *more, cwd=tmp_path) for more in ((), ("--fail-on-busy",)))
     assert plain.returncode in (0, 1, 4)
@@ -61,7 +52,7 @@ def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path: Path, base: 
     assert "Of the candidate alone: Other programs used 1.0 of 2 CPUs. Changes may come from that." in plain.stdout
 
 
-def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_path: Path) -> None:
+def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_path):
     saved(tmp_path / "base", map(on_busy_machine, ran()))
     candidate(tmp_path, [on_busy_machine(each) for each in ran(seconds=2e-3)])
     done = inferlens("compare", "base", "new", cwd=tmp_path)
@@ -70,7 +61,7 @@ def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_pa
     assert (data["machine_load"]["busy"], data["machine_load"]["other_cpus"]) == (True, 1.0)
 
 
-def test_a_file_and_the_table_beside_it(tmp_path: Path, base: Path) -> None:
+def test_a_file_and_the_table_beside_it(tmp_path, base):
     candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
     table = inferlens("compare", "base", "new", cwd=tmp_path).stdout
     done = inferlens("compare", "base", "new", "-f", "junit", "-o", "report.xml", cwd=tmp_path)
@@ -81,7 +72,7 @@ def test_a_file_and_the_table_beside_it(tmp_path: Path, base: Path) -> None:
     assert refused.returncode == 2
 
 
-def test_metric_threshold_and_level(tmp_path: Path) -> None:
+def test_metric_threshold_and_level(tmp_path):
     saved(tmp_path / "base", ran(rate=100.0))
     candidate(tmp_path, ran(seconds=10.5e-3, rate=110.0))
     assert inferlens("compare", "base", "new", cwd=tmp_path).returncode == 1
@@ -94,7 +85,7 @@ def test_metric_threshold_and_level(tmp_path: Path) -> None:
     assert inferlens("compare", "base", "new", "--metric", "GPU time", cwd=tmp_path).returncode == 4
 
 
-def test_unlike_machines_are_refused_unless_told(tmp_path: Path) -> None:
+def test_unlike_machines_are_refused_unless_told(tmp_path):
     saved(tmp_path / "base", ran())
     candidate(tmp_path, ran(environment=Environment(cpu="another \x1b[31m", cpu_threads=4)))
     done = inferlens("compare", "base", "new", cwd=tmp_path)
@@ -117,7 +108,7 @@ def test_unlike_machines_are_refused_unless_told(tmp_path: Path) -> None:
         ("base", "new", "--format", "yaml"), ("base", "new", "extra"),
     ],
 )  # fmt: skip
-def test_bad_input_is_one_message(tmp_path: Path, base: Path, words: tuple[str, ...]) -> None:
+def test_bad_input_is_one_message(tmp_path, base, words):
     candidate(tmp_path, [*ran(), *ran(OTHER)])
     saved(tmp_path / "other", ran(case("onnxruntime:cpu"), run="other"))
     (tmp_path / "empty").mkdir()
@@ -128,7 +119,7 @@ def test_bad_input_is_one_message(tmp_path: Path, base: Path, words: tuple[str, 
     assert not done.stdout
 
 
-def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path: Path) -> None:
+def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path):
     saved(tmp_path / "base", ran())
     new = candidate(tmp_path, ran())
     (new / "broken").mkdir()
@@ -139,7 +130,7 @@ def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path: P
     assert "SAME" in done.stdout
 
 
-def test_the_page_names_every_verdict_format_metric_and_code() -> None:
+def test_the_page_names_every_verdict_format_metric_and_code():
     page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
     page, _, turns = page.partition("## One against another")
     turns = re.sub(r"\s+", " ", turns)

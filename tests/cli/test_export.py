@@ -1,7 +1,5 @@
 """``inferlens export`` and back: what is written runs again, with the outputs of the model that it came from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ class Stubborn(nn.Module):
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         if image.sum().item() > 0:
             raise ValueError("no exporter\ngets past this")
-        return image.not_there  # type: ignore[attr-defined, no-any-return]
+        return image.not_there
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +91,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize(("kind", "precision"), WRITTEN)
-def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
-    kind: str, precision: str, here: Path
-) -> None:
+def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(kind, precision, here):
     path = here / f"net{kind}"
     case = exported(path, KINDS[kind], precision=precision)
     (row,) = benched(path)
@@ -104,7 +100,7 @@ def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
     assert as_its_model(path, case)
 
 
-def test_an_exported_program_is_written_in_another_precision(here: Path) -> None:
+def test_an_exported_program_is_written_in_another_precision(here):
     """The statistics of its batch norm are views, whose types exporters look behind."""
     program, target = here / "net.pt2", here / "half.onnx"
     exported(program)
@@ -114,7 +110,7 @@ def test_an_exported_program_is_written_in_another_precision(here: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])
-def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path) -> None:
+def test_a_range_of_sizes_is_in_the_file(suffix, here):
     path = here / f"net{suffix}"
     exported(path, input="image=1..4x3x32x32")
     assert {row["batch"] for row in benched(path, "--batch", "1,4")} == {1, 4}
@@ -125,9 +121,7 @@ def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path) -> None:
         assert [size.dim_param != "" for size in value.type.tensor_type.shape.dim] == [True, False, False, False]
 
 
-def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(here, monkeypatch):
     monkeypatch.setattr(onnx_export, "EMBED_LIMIT", 10)
     import onnx
 
@@ -141,7 +135,7 @@ def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
     assert benched(here / "elsewhere" / "big.onnx")
 
 
-def test_on_the_command_line_in_a_process_of_its_own(here: Path) -> None:
+def test_on_the_command_line_in_a_process_of_its_own(here):
     (here / "models.py").write_text("import torch\n\ndef net():\n    return torch.nn.Conv2d(3, 4, 3)\n")
     done = started("export", "models:net", "--to", "files/net.pt", "--input", "x=1..2x3x8x8", "--rebuild", cwd=here)
     assert done.returncode == 0, done.stderr
@@ -169,18 +163,11 @@ def turned():
 """
 
 
-@pytest.mark.parametrize(
-    ("factory", "name", "backend"),
-    [
-        ("turned", "net.pt", "torchscript:trace"),
-        ("encoder", "net.pt", "torchscript:trace"),
-        ("turned", "net.pt2", "pytorch"),
-        ("turned", "net.onnx", "onnxruntime"),
-    ],
-)
-def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(
-    factory: str, name: str, backend: str, here: Path
-) -> None:
+@pytest.mark.parametrize(("factory", "name", "backend"), [
+    ("turned", "net.pt", "torchscript:trace"), ("encoder", "net.pt", "torchscript:trace"),
+    ("turned", "net.pt2", "pytorch"), ("turned", "net.onnx", "onnxruntime"),
+])  # fmt: skip
+def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(factory, name, backend, here):
     (here / "encoders.py").write_text(FACTORY)
     asked = ["-b", backend] if ":" in backend else []
     done = inferlens("export", f"encoders:{factory}", "--to", name, "--seed", "1", *asked, cwd=here)
@@ -199,20 +186,14 @@ def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(
         assert (tokens["low"], tokens["high"]) == (49, 50)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("fake:demo", "--to", "net.onxx"), "did you mean .onnx?"),
-        (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
-        ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This command takes one case, not 2."),
-        ((f"{__name__}:Stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
-        (("tests.backends.small:Convolutoin", "--to", "net.pt2"), "Try: did you mean Convolution?"),
-    ],
-    ids=["suffix", "backend", "two cases", "fails", "factory"],
-)
-def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(
-    arguments: tuple[str, ...], words: str, here: Path
-) -> None:
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("fake:demo", "--to", "net.onxx"), "did you mean .onnx?"),
+    (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
+    ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This command takes one case, not 2."),
+    ((f"{__name__}:Stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
+    (("tests.backends.small:Convolutoin", "--to", "net.pt2"), "Try: did you mean Convolution?"),
+], ids=["suffix", "backend", "two cases", "fails", "factory"])  # fmt: skip
+def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(arguments, words, here):
     old = here / arguments[2]
     old.write_text("old")
     before = {path.name for path in here.iterdir()}

@@ -1,7 +1,5 @@
 """``inferlens graph`` as a person runs it: on profiles, ONNX files and engines' information, good ones and bad ones."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -25,7 +23,7 @@ def nodes(file: Path) -> int:
     return sum(each.get("class") == "node" for each in ElementTree.parse(file).iter(f"{SVG}g"))
 
 
-def test_several_cases_side_by_side_and_what_is_not_drawn(results: Path):
+def test_several_cases_side_by_side_and_what_is_not_drawn(results):
     pytest.importorskip("pygraphviz")
     saved(results / "more", failed(case("torchscript"), "It broke."))
     done = inferlens("graph", "results", "--depth", "1", cwd=results.parent)
@@ -42,7 +40,7 @@ def test_several_cases_side_by_side_and_what_is_not_drawn(results: Path):
     assert nodes(results.parent / "graph.svg") == 2
 
 
-def test_an_onnx_file(tmp_path: Path, monkeypatch):
+def test_an_onnx_file(tmp_path, monkeypatch):
     pytest.importorskip("pygraphviz")
     onnx = pytest.importorskip("onnx")
     text = "g (float[n,3,8,8] x) => (float[n,3,8,8] y) { a = Tanh(x) b = Relu(a) y = Add(a, b) }"
@@ -67,7 +65,7 @@ def test_an_onnx_file(tmp_path: Path, monkeypatch):
     assert "[onnx]'" in done.stderr
 
 
-def test_engine_information(tmp_path: Path):
+def test_engine_information(tmp_path):
     (tmp_path / "trt_engine_info.json").write_text('{\n    "Layers": ["conv", "relu"],\n    "Bindings": ["x"]\n}')
     done = inferlens("graph", "trt_engine_info.json", "-o", "graph.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -75,21 +73,15 @@ def test_engine_information(tmp_path: Path):
     assert [node["name"] for node in graph["nodes"]] == ["conv", "relu"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["nowhere"], "nowhere does not exist"),
-        (["results", "--output", "graph.gif"], "There is no format of graphs 'gif'"),
-        (["results", "--output", "graph"], "There is no format of graphs ''"),
-        (["results", "--regions", "fuse"], "There is no kind of regions 'fuse'"),
-        (["broken.onnx"], "broken.onnx"),
-        (["broken.json"], "broken.json is JSON of another tool"),
-        (["none.json"], "none.json cannot be read"),
-        (["failed"], "There is nothing to draw"),
-        (["results", "--output", "missing/graph.json"], "cannot be written"),
-    ],
-)
-def test_errors_are_a_sentence_and_a_hint(results: Path, arguments, said):
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["nowhere"], "nowhere does not exist"),
+    (["results", "--output", "graph.gif"], "There is no format of graphs 'gif'"),
+    (["results", "--output", "graph"], "There is no format of graphs ''"),
+    (["results", "--regions", "fuse"], "There is no kind of regions 'fuse'"), (["broken.onnx"], "broken.onnx"),
+    (["broken.json"], "broken.json is JSON of another tool"), (["none.json"], "none.json cannot be read"),
+    (["failed"], "There is nothing to draw"), (["results", "--output", "missing/graph.json"], "cannot be written"),
+])  # fmt: skip
+def test_errors_are_a_sentence_and_a_hint(results, arguments, said):
     pytest.importorskip("onnx")
     here = results.parent
     (here / "broken.onnx").write_bytes(b"\x08\xff" * 50)
@@ -103,7 +95,7 @@ def test_errors_are_a_sentence_and_a_hint(results: Path, arguments, said):
     assert not list(here.glob("graph.*"))
 
 
-def test_a_profile_is_drawn_with_the_times_that_its_layers_have(tmp_path: Path):
+def test_a_profile_is_drawn_with_the_times_that_its_layers_have(tmp_path):
     """Those of a call that was not profiled, and so made longer: 2.13x here."""
     pytest.importorskip("pygraphviz")
     profile = str(Path(__file__).parents[2] / "examples/h200/profiles/resnet50/tensorrt-rtx-fp16-b1-cuda")

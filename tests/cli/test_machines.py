@@ -1,9 +1,5 @@
 """``inferlens bench PLAN.toml`` with machines: several objectives, and machines that cannot be reached."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from inferlens import load_records
@@ -27,9 +23,7 @@ launcher = "nowhere"
 """
 
 
-def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(tmp_path, monkeypatch):
     (tmp_path / "machines.toml").write_text(MACHINES)
     listed = inferlens("bench", "machines.toml", "--dry-run", cwd=tmp_path).stdout
     assert "There is no launcher 'nowhere'" in listed
@@ -51,37 +45,29 @@ def test_each_objective_is_a_table_and_what_was_out_of_reach_is_tried_again(
     assert [each.name for each in sorted((tmp_path / "results").iterdir())] == ["latency", "throughput"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        (MACHINES.partition("[machines")[0], "names no machines"),
-        (MACHINES.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
-        ("mode = 'both'" + MACHINES, "A fleet has no 'mode'"),
-        (
-            MACHINES.replace("launcher", "lancher"),
-            "For the machine 'lab', latency: There is no word of a plan 'lancher'",
-        ),
-        (MACHINES.replace("objectives", "objective"), "did you mean objectives?"),
-        (MACHINES.replace("max_time", "iterations = 9\nmax_time"), "For the machine 'here', throughput: iterations"),
-        (MACHINES.replace("[machines.here]", ""), "no launcher 'nowhere'"),
-    ],
-)
-def test_bad_files_are_refused(wrong: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("wrong", "said"), [
+    (MACHINES.partition("[machines")[0], "names no machines"),
+    (MACHINES.replace('"latency"', '"speed"'), "no objective of a fleet 'speed'"),
+    ("mode = 'both'" + MACHINES, "A fleet has no 'mode'"),
+    (MACHINES.replace("launcher", "lancher"), "For the machine 'lab', latency: There is no word of a plan 'lancher'"),
+    (MACHINES.replace("objectives", "objective"), "did you mean objectives?"),
+    (MACHINES.replace("max_time", "iterations = 9\nmax_time"), "For the machine 'here', throughput: iterations"),
+    (MACHINES.replace("[machines.here]", ""), "no launcher 'nowhere'"),
+])  # fmt: skip
+def test_bad_files_are_refused(wrong, said, tmp_path):
     (tmp_path / "machines.toml").write_text(wrong)
     done = inferlens("bench", "machines.toml", cwd=tmp_path)
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False)
     assert not (tmp_path / "results").exists()
 
 
-def test_a_machine_on_which_nothing_ran_is_an_exit_code(tmp_path: Path) -> None:
+def test_a_machine_on_which_nothing_ran_is_an_exit_code(tmp_path):
     words = MACHINES.partition("[machines.lab]")[0].replace("quick", 'option = "fake.trouble=raise"\nquick')
     (tmp_path / "machines.toml").write_text(words)
     assert inferlens("bench", "machines.toml", cwd=tmp_path).returncode == 1
 
 
-def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_one_goes_on_with_the_parts_that_are_left(tmp_path, monkeypatch):
     (tmp_path / "machines.toml").write_text(MACHINES.partition("[machines.lab]")[0])
     ran: list[str] = []
 

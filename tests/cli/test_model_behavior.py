@@ -1,7 +1,5 @@
 """Commands on models that are no pure functions: what the answer says of them, and which ways are ranked."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path
@@ -65,17 +63,14 @@ def bench(folder: Path, factory: str, backends: str = "pytorch,onnxruntime:cpu")
     return inferlens("bench", f"behaving.py:{factory}", *words, "--output", "out", cwd=folder)
 
 
-@pytest.mark.parametrize(
-    ("factory", "answer", "rows"),
-    [
-        ("writes", "", {"pytorch": "right", "onnxruntime:cpu": "right"}),
-        ("noise", "outputs not compared: they are random", {"pytorch": "random", "onnxruntime:cpu": "random"}),
-        ("counts", "the model keeps state", {"pytorch": "keeps state", "onnxruntime:cpu": "state lost"}),
-        ("masked", "outputs with NaN or inf", {"pytorch": "right", "onnxruntime:cpu": "right"}),
-        ("frozen", "outputs with NaN or inf", {"pytorch": "right", "onnxruntime:cpu": "wrong"}),
-    ],
-)
-def test_the_answer_says_how_the_model_behaves(tmp_path: Path, factory: str, answer: str, rows: dict[str, str]) -> None:
+@pytest.mark.parametrize(("factory", "answer", "rows"), [
+    ("writes", "", {"pytorch": "right", "onnxruntime:cpu": "right"}),
+    ("noise", "outputs not compared: they are random", {"pytorch": "random", "onnxruntime:cpu": "random"}),
+    ("counts", "the model keeps state", {"pytorch": "keeps state", "onnxruntime:cpu": "state lost"}),
+    ("masked", "outputs with NaN or inf", {"pytorch": "right", "onnxruntime:cpu": "right"}),
+    ("frozen", "outputs with NaN or inf", {"pytorch": "right", "onnxruntime:cpu": "wrong"}),
+])  # fmt: skip
+def test_the_answer_says_how_the_model_behaves(tmp_path, factory, answer, rows):
     done = bench(tmp_path, factory)
     assert done.returncode == 0, done.stderr
     headline = done.stdout.split("\n\n")[1]
@@ -86,14 +81,14 @@ def test_the_answer_says_how_the_model_behaves(tmp_path: Path, factory: str, ans
         assert word in line
 
 
-def test_a_half_precision_module_runs_in_its_own_type(tmp_path: Path) -> None:
+def test_a_half_precision_module_runs_in_its_own_type(tmp_path):
     done = bench(tmp_path, "half", "pytorch")
     assert (done.returncode, "fp16" in done.stdout) == (0, True), done.stderr
     (record,) = tmp_path.glob("out/*/*/record.json")
     assert json.loads(record.read_bytes())["case"]["precision"] == "fp16"
 
 
-def test_tune_ends_at_once_where_outputs_are_random(tmp_path: Path) -> None:
+def test_tune_ends_at_once_where_outputs_are_random(tmp_path):
     (tmp_path / "behaving.py").write_text(MODELS, "utf-8")
     done = inferlens("tune", "behaving.py:noise", "--budget", "100s", "--output", "out", cwd=tmp_path)
     assert done.returncode == 2

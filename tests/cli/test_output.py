@@ -1,7 +1,5 @@
 """``-o FILE``: each command writes what it shows to a file, in the format of its ending, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil
@@ -40,7 +38,7 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_command_has_it() -> None:
+def test_every_command_has_it():
     group = typer.main.get_command(app)
     context = typer.Context(group)
     for name in COMMANDS:
@@ -53,7 +51,7 @@ def test_every_command_has_it() -> None:
 
 @pytest.mark.parametrize("name", SHOWN)
 @pytest.mark.parametrize("ending", [".json", ".md"])
-def test_the_file_has_what_is_shown(name: str, ending: str, here: Path) -> None:
+def test_the_file_has_what_is_shown(name, ending, here):
     words = shlex.split(SHOWN[name])
     done = inferlens(*words, "-o", f"file{ending}", cwd=here)
     assert done.returncode == 0, done.stderr
@@ -65,13 +63,13 @@ def test_the_file_has_what_is_shown(name: str, ending: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize(("words", "file"), [("show --plot compare.svg", "compare.svg"), ("report", "report.html")])
-def test_what_replaces_a_file_says_so(words: str, file: str, here: Path) -> None:
+def test_what_replaces_a_file_says_so(words, file, here):
     said = [inferlens(*words.split(), "base", cwd=here).stderr for _ in range(2)]
     assert [each.splitlines()[-1] for each in said] == [f"Wrote {file}.", f"Replaced {file}."]
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_file_that_cannot_be_written_is_one_message_and_is_not_there(name: str, here: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_message_and_is_not_there(name, here):
     (here / "folder.md").mkdir()
     for file in ("file.xlsx", "folder.md", "nowhere/file.md"):
         done = inferlens(*shlex.split(SHOWN[name]), "-o", file, cwd=here)
@@ -82,13 +80,13 @@ def test_a_file_that_cannot_be_written_is_one_message_and_is_not_there(name: str
     assert not (here / "file.xlsx").exists()
 
 
-def test_endings_are_said_in_the_help() -> None:
+def test_endings_are_said_in_the_help():
     assert all(ending in inferlens("show", "--help", cwd=Path()).stdout for ending in ENDINGS)
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="Chromium is not there")
 @pytest.mark.parametrize("words", ["report base", *(SHOWN[name] for name in ("show", "compare", "trace", "ab"))])
-def test_a_pdf_is_the_page_on_paper(words: str, here: Path) -> None:
+def test_a_pdf_is_the_page_on_paper(words, here):
     done = inferlens(*shlex.split(words), "-o", "a.pdf", cwd=here)
     assert done.returncode in (0, 1, 3), done.stderr
     assert "Wrote a.pdf." in done.stderr
@@ -96,16 +94,14 @@ def test_a_pdf_is_the_page_on_paper(words: str, here: Path) -> None:
     assert {each.name for each in here.iterdir()} <= {"a.pdf", "base", "new", "results"}
 
 
-def test_without_chromium_a_pdf_is_refused_before_anything_is_measured(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_chromium_a_pdf_is_refused_before_anything_is_measured(here, monkeypatch):
     monkeypatch.setenv("PATH", str(here))
     for words in ("show base", "report nothing", SHOWN["bench"]):
         refused = inferlens(*shlex.split(words), "-o", "a.pdf", cwd=here)
         assert (refused.returncode, "Chromium" in refused.stderr, "apt install" in refused.stderr) == (2, True, True)
 
 
-def test_a_browser_that_does_not_print_is_said(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_browser_that_does_not_print_is_said(here, monkeypatch):
     (here / "chromium").write_text("#!/bin/sh\necho It has no memory. >&2\n")
     (here / "chromium").chmod(0o755)
     monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")

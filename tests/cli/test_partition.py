@@ -1,7 +1,5 @@
 """``inferlens partition``: what it prints."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -47,7 +45,7 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_counts_operators_breaks_and_choices_are_shown() -> None:
+def test_counts_operators_breaks_and_choices_are_shown():
     text = shown((case(), MIXED))
     assert text.startswith("torchvision:resnet18 · torch_tensorrt:dynamo · fp32 · batch 1 · TensorRT for RTX\n")
     for row in (
@@ -60,17 +58,15 @@ def test_counts_operators_breaks_and_choices_are_shown() -> None:
     assert "compute capability 8.9 was assumed" in text
 
 
-def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
+def test_several_are_side_by_side_and_told_apart_by_what_differs():
     cases = [case(min_block_size=1, tf32=True), case(min_block_size=5, tf32=True)]
     shared, labels = distinguish_cases(cases)
     assert labels == ["min_block_size=1", "min_block_size=5"]
     assert shared == ["torch_tensorrt:dynamo", "fp32", "batch 1", "tf32=true"]
     warned = PartitionResult(cases[0], MIXED, [Warning("no-effect", "It does nothing.", "Leave it out.")])
     answers = [
-        warned,
-        PartitionResult(cases[1], WHOLE),
-        PartitionResult(case(), Unsupported("torch.export cannot take it.")),
-    ]
+        warned, PartitionResult(cases[1], WHOLE), PartitionResult(case(), Unsupported("torch.export cannot take it.")),
+    ]  # fmt: skip
     made = partition_document(answers, wide=True)
     text = render(made, width=110, wide=True)
     assert "What PyTorch runs with min_block_size=1" in text
@@ -96,7 +92,7 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
 
 
-def test_values_that_give_the_same_are_said_together_and_which_is_the_default() -> None:
+def test_values_that_give_the_same_are_said_together_and_which_is_the_default():
     none = partition_of([TORCH], front_end="dynamo", min_block_size=100)
     cases = [case(min_block_size=size, precision="fp16", batch=8) for size in (1, 5, 100)]
     answers = [PartitionResult(each, part) for each, part in zip(cases, (WHOLE, WHOLE, none), strict=True)]
@@ -109,7 +105,7 @@ def test_values_that_give_the_same_are_said_together_and_which_is_the_default() 
     )
 
 
-def test_graph_breaks_have_rows() -> None:
+def test_graph_breaks_have_rows():
     graphs = [ENGINE, Segment("TensorRT", ENGINE.operators, 1), Segment("PyTorch", TORCH.operators, 2)]
     breaks = [Interruption(0, "Failed to trace print", "model.py line 7", ""), Interruption(1, "a jump")]
     part = partition_of(graphs, front_end="compile", min_block_size=1, interruptions=breaks)
@@ -124,7 +120,7 @@ def test_graph_breaks_have_rows() -> None:
     assert "6 of 7 operators run in TensorRT, in 2 engines; PyTorch runs 1, in 1 place; Python runs" in text
 
 
-def test_many_places_and_choices_fit_on_a_screen() -> None:
+def test_many_places_and_choices_fit_on_a_screen():
     names = [f"stage{number}.block.conv" for number in range(40)]
     segments = [
         Segment(side, tuple(Operator(f"aten.op{n}", name, "forced" if side == "PyTorch" else "") for n in range(20)))
@@ -151,7 +147,7 @@ def test_many_places_and_choices_fit_on_a_screen() -> None:
     assert " ".join(text.replace("\\", "").split()).endswith(f"Which is faster? {command}")
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_what_is_not_known_is_said():
     part = msgspec.structs.replace(MIXED, operators=None, in_tensorrt=None, engines=(None, None), ways=24)
     text = shown((case("ts-trace"), part))
     assert "the model unknown unknown 1 2 3 ?, ?" in lines(text)

@@ -1,7 +1,5 @@
 """``inferlens layers``, ``modules``, ``kernels`` and ``roofline`` as a person runs them, on good folders and bad."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -24,7 +22,7 @@ def results(tmp_path: Path) -> Path:
     return saved(tmp_path / "results", eager(), fused(), other(), traced(), traced(ENGINE))
 
 
-def test_options(results: Path):
+def test_options(results):
     done = inferlens("layers", "results/case0", "--sort", "order", "--top", "2", "-f", "csv", cwd=results.parent)
     rows = [line.split(",")[4] for line in done.stdout.splitlines()[1:]]
     assert rows == ["layer", "layer", "other layers", "in no layer", "whole"]
@@ -40,7 +38,7 @@ def test_options(results: Path):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_hostile_files_are_notes(results: Path, command):
+def test_hostile_files_are_notes(results, command):
     for name, data in {
         "a": b"", "b": b"[" * 100_000, "c": b"\xff\xfe", "d": b'{"schema": "inferlens.profile/9"}',
         "e": encode_profile(eager())[:-200], "f": encode_profile(eager()).replace(b'"whole":[', b'"whole":[1e999,'),
@@ -56,16 +54,12 @@ def test_hostile_files_are_notes(results: Path, command):
     assert {"kernels": "nchwToNhwc", "modules": "layer2"}.get(command, "conv1") in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["layers", "nowhere"], "nowhere does not exist"),
-        (["modules", "empty"], "There is no profile in empty"),
-        (["layers", "results", "--plot", "layers.gif"], "cannot be written as 'gif'"),
-        (["roofline", "results", "--depth", "1"], "--depth is for modules."),
-    ],
-)
-def test_errors_have_a_hint(results: Path, words, said):
+@pytest.mark.parametrize(("words", "said"), [
+    (["layers", "nowhere"], "nowhere does not exist"), (["modules", "empty"], "There is no profile in empty"),
+    (["layers", "results", "--plot", "layers.gif"], "cannot be written as 'gif'"),
+    (["roofline", "results", "--depth", "1"], "--depth is for modules."),
+])  # fmt: skip
+def test_errors_have_a_hint(results, words, said):
     (results.parent / "empty").mkdir()
     done = inferlens(*words, cwd=results.parent)
     assert done.returncode == 2
@@ -73,7 +67,7 @@ def test_errors_have_a_hint(results: Path, words, said):
     assert "Try: " in done.stderr or "Expected: " in done.stderr
 
 
-def test_drawings_instead_of_a_table(results: Path):
+def test_drawings_instead_of_a_table(results):
     pytest.importorskip("vl_convert")
     done = inferlens("layers", "results", "--plot", "l.svg", "--trace", "l.json", cwd=results.parent)
     assert done.returncode == 0, done.stderr
@@ -82,7 +76,7 @@ def test_drawings_instead_of_a_table(results: Path):
     assert not done.stdout
 
 
-def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiled_model_has_floors_in_every_form(tmp_path, monkeypatch):
     """A small network, profiled on two backends; the ceilings are measured on sizes of a moment."""
     pytest.importorskip("torch")
     pytest.importorskip("onnxruntime")
@@ -120,7 +114,7 @@ def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path: Path) -> None:
+def test_what_a_profile_of_many_cases_ends_with_fits_on_a_screen(tmp_path):
     words = ["-b", "fake:steady,fake:fast", "--precision", "fp32,fp16", "--runs", "5", "--max-time", "0.1s"]
     done = inferlens("profile", "fake:demo", *words, cwd=tmp_path)
     lines = done.stdout.splitlines()

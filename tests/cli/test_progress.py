@@ -1,7 +1,5 @@
 """What is said while cases are measured: in a pipe, and in a terminal that is clean afterwards."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os
@@ -49,13 +47,11 @@ def test_a_line_for_each_case_with_the_best_so_far_and_the_time_left():
         failure(ways[3], reason="It broke\x1b[2J\nbadly."), failure(ways[4], "unsupported", "No such device."),
     ]  # fmt: skip
     assert told(ways, ended, refused=(4,)) == [
-        "resnet18 is torchvision:resnet18.",
-        "[1/5] pytorch 25.0 ms  (about 1 min left)",
+        "resnet18 is torchvision:resnet18.", "[1/5] pytorch 25.0 ms  (about 1 min left)",
         "[2/5] onnxruntime:cpu 18.0 ms  (best so far; about 40 s left)",
-        "[3/5] torch_compile 12.0 ms, outputs wrong  (about 20 s left)",
-        "[4/5] openvino failed: It broke [2J badly.",
+        "[3/5] torch_compile 12.0 ms, outputs wrong  (about 20 s left)", "[4/5] openvino failed: It broke [2J badly.",
         "[5/5] tensorrt unsupported: No such device.",
-    ]
+    ]  # fmt: skip
 
 
 def test_no_time_is_told_before_anything_ran_and_words_tell_cases_apart():
@@ -68,13 +64,10 @@ def test_no_time_is_told_before_anything_ran_and_words_tell_cases_apart():
 def test_the_time_left_is_that_of_the_cases_that_are_left_in_whatever_order_they_end():
     ways = [case(name) for name in ("tensorrt", "pytorch", "openvino")]
     lines = told(ways, [record(ways[2], samples=(0.01,) * 9), record(ways[1], samples=(0.01,) * 9)], refused=(0,))
-    assert lines[1:] == [
-        "[1/3] openvino 10.0 ms  (about 20 s left)",
-        "[2/3] pytorch 10.0 ms",
-    ]
+    assert lines[1:] == ["[1/3] openvino 10.0 ms  (about 20 s left)", "[2/3] pytorch 10.0 ms"]
 
 
-def test_the_time_left_says_that_rounds_follow_where_cases_meet() -> None:
+def test_the_time_left_says_that_rounds_follow_where_cases_meet():
     same = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
     apart = [case(batch=1), case(batch=8), case(batch=9)]
     for ways, ends in ((same, ("ms", "(about 20 s left, then rounds)")), (apart, ("left)", "(about 20 s left)"))):
@@ -82,7 +75,7 @@ def test_the_time_left_says_that_rounds_follow_where_cases_meet() -> None:
         assert [line.endswith(end) for line, end in zip(lines[-2:], ends, strict=True)] == [True, True], lines
 
 
-def test_the_clock_runs_on_once_each_case_was_measured() -> None:
+def test_the_clock_runs_on_once_each_case_was_measured():
     out, ways, seconds = io.StringIO(), [case("pytorch"), case("openvino")], [0.0]
     console = Console(file=out, force_terminal=True, width=100, get_time=lambda: seconds[0])
     with Bar(console) as bar:
@@ -96,7 +89,7 @@ def test_the_clock_runs_on_once_each_case_was_measured() -> None:
         assert "0:01:35" in out.getvalue()
 
 
-def test_the_time_left_of_profiles_is_known_after_the_second_case() -> None:
+def test_the_time_left_of_profiles_is_known_after_the_second_case():
     ways = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
     lines = told(ways, [record(way, samples=(0.01,) * 9) for way in ways[:2]], profiles=True)
     assert [line.endswith("left)") for line in lines[-2:]] == [False, True]
@@ -118,9 +111,8 @@ def test_of_later_rounds_one_line_tells_all():
     assert lines[5:] == ["final round 1 of 3: openvino 1.07x pytorch", "final round 4: openvino 1.07x pytorch"]
     lines = lines[:5]
     assert lines[3:] == [
-        "round 1: openvino 1.07x pytorch (1.01 to 1.13)",
-        "pytorch: measuring again after a short disturbance",
-    ]
+        "round 1: openvino 1.07x pytorch (1.01 to 1.13)", "pytorch: measuring again after a short disturbance",
+    ]  # fmt: skip
 
 
 def test_a_round_of_one_of_several_races_says_of_which():
@@ -136,7 +128,7 @@ def test_a_reason_is_never_cut():
     assert any(line.endswith(reason) for line in told([case()], [failure(case(), reason=reason)]))
 
 
-def test_what_is_under_way_is_not_cut_off_unmarked() -> None:
+def test_what_is_under_way_is_not_cut_off_unmarked():
     out, text = io.StringIO(), "openvino:cpu fp32 batch 1 cpu: what the device reaches at best"
     with Bar(Console(file=out, force_terminal=True, width=100)) as bar:
         bar.doing(text)
@@ -189,7 +181,7 @@ def screen_of(sent: str, columns: int = 100) -> list[str]:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_terminal_is_left_clean(tmp_path: Path):
+def test_a_terminal_is_left_clean(tmp_path):
     words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30", "--quick")
     code, sent = in_a_terminal(tmp_path, *words)
     assert code == 0
@@ -200,15 +192,13 @@ def test_a_terminal_is_left_clean(tmp_path: Path):
     assert "fake:steady: measuring" in sent
 
 
-def test_a_name_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_is_no_emoji(capsys):
     screen.note("factory:two:make")
     assert capsys.readouterr().err == "factory:two:make\n"
 
 
 @pytest.mark.usefixtures("one_process")
-def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_python_a_terminal_shows_the_progress_and_nothing_else_does(tmp_path, monkeypatch, capsys):
     words = {"backend": "fake:steady,fake:fast", "quick": True, "iterations": 3, "output": tmp_path}
     done = inferlens.bench("fake:demo", **words)
     assert f"inferlens show {tmp_path / 'demo'} --plot" in " ".join(str(done).replace("\\", " ").split())

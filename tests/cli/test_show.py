@@ -1,7 +1,5 @@
 """``inferlens show``: which runs count; tables that go into files; and options that do not go together."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -24,7 +22,7 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> None:
+def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs):
     done = inferlens("show", "results", cwd=runs)
     assert "20.0" in done.stdout
     assert "1 of 2 cases were measured again; their rows are of a newer run: --runs all" in done.stdout
@@ -32,14 +30,14 @@ def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> 
     assert {row["backend"]: row["runs"] for row in rows} == {"pytorch": 3, "openvino": 1}
 
 
-def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path: Path) -> None:
+def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path):
     words = ("bench", "fake:demo", "-b", "fake:steady,fake:fast", "--mode", "latency", "--iterations", "5")
     assert inferlens(*words, cwd=tmp_path).returncode == 0
     said = inferlens("show", "results", "--plot", "p.svg", cwd=tmp_path).stderr
     assert "no throughput, for none was measured. To measure it: inferlens bench fake:demo --mode both" in said
 
 
-def test_one_case_alone_is_said_by_its_model(tmp_path: Path) -> None:
+def test_one_case_alone_is_said_by_its_model(tmp_path):
     for day in ("01", "02"):
         saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))
     said = "torchvision:resnet18 was measured 2 times; the newest run is shown"
@@ -50,7 +48,7 @@ def test_one_case_alone_is_said_by_its_model(tmp_path: Path) -> None:
     assert "measured" not in inferlens("show", "one", cwd=tmp_path).stdout
 
 
-def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Path) -> None:
+def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs):
     done = inferlens("show", "results", "--runs", "all", cwd=runs)
     said = " ".join(done.stdout.split())
     assert [f"run of 2026-05-{day} 10:00" in said for day in ("01", "02", "03")] == [True] * 3
@@ -64,7 +62,7 @@ def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Pa
     assert (refused.returncode, refused.stdout) == (2, "")
 
 
-def test_a_run_without_the_reference_has_its_own(runs: Path) -> None:
+def test_a_run_without_the_reference_has_its_own(runs):
     words = ("show", "results", "--runs", "all", "--reference")
     done = inferlens(*words, "openvino", cwd=runs)
     assert "The run of 2026-05-02 10:00 has no 'openvino', and shows its own reference." in done.stdout
@@ -76,35 +74,30 @@ def test_a_run_without_the_reference_has_its_own(runs: Path) -> None:
     assert (refused.returncode, "No case fits the reference 'tensorrt'" in refused.stderr) == (2, True)
 
 
-def test_chosen_columns_still_tell_at_which_batch_a_row_is() -> None:
+def test_chosen_columns_still_tell_at_which_batch_a_row_is():
     shown = inferlens("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT).stdout
     (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
     assert header.split() == ["way", "batch", "ms"]
 
 
-def test_an_option_without_its_value_says_so(runs: Path) -> None:
+def test_an_option_without_its_value_says_so(runs):
     done = inferlens("show", "results", "--runs", cwd=runs)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Error: Option '--runs' requires an argument.")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--view", "notes", "--plot", "a.svg"), "show different things"),
-        (("--against", "error"), "are for a chart"),
-        (("--all",), "for notes and findings"),
-        (("--light",), "a folder to join records in"),
-        (("--view", "layers"), "no view 'layers'"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    (("--view", "notes", "--plot", "a.svg"), "show different things"), (("--against", "error"), "are for a chart"),
+    (("--all",), "for notes and findings"), (("--light",), "a folder to join records in"),
+    (("--view", "layers"), "no view 'layers'"),
+])  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(tmp_path, words, message):
     saved(tmp_path / "results", ran())
     done = inferlens("show", "results", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
 
 
-def test_a_command_that_has_gone_is_not_one(tmp_path: Path) -> None:
+def test_a_command_that_has_gone_is_not_one(tmp_path):
     for name in ("build", "merge", "fleet", "plot", "notes", "findings"):
         assert f"There is no command '{name}'." in inferlens(name, "results", cwd=tmp_path).stderr

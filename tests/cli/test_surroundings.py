@@ -1,7 +1,5 @@
 """Commands where the surroundings are not the usual ones: encodings, files in the working directory, full disks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -56,7 +54,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "latin-1"])
-def test_what_is_printed_has_plain_characters_where_others_cannot_be(results: Path, encoding: str) -> None:
+def test_what_is_printed_has_plain_characters_where_others_cannot_be(results, encoding):
     done = run("show", ".", "--bars", cwd=results, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, b"")
     shown = done.stdout.decode(encoding)
@@ -65,14 +63,14 @@ def test_what_is_printed_has_plain_characters_where_others_cannot_be(results: Pa
     assert not re.search(r"\?(?! )", shown)  # only sentences end in one
 
 
-def test_every_command_prints_in_a_plain_locale(results: Path) -> None:
+def test_every_command_prints_in_a_plain_locale(results):
     lines = ("--help", "bench --help", "backends", "show . --view notes", "show . --bars")
     done = run_each(*lines, cwd=results, **PLAIN_LOCALE)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
     assert done.stdout.isascii()
 
 
-def test_files_are_utf8_in_every_locale(results: Path, tmp_path: Path) -> None:
+def test_files_are_utf8_in_every_locale(results, tmp_path):
     usual, plain = tmp_path / "usual", tmp_path / "plain"
     lines = [f"show {results} --output {name}" for name in ("t.html", "t.md", "t.csv", "t.json")]
     lines.append(f"report {results} --output r.html")
@@ -88,13 +86,13 @@ def test_files_are_utf8_in_every_locale(results: Path, tmp_path: Path) -> None:
     assert "·" in (plain / "t.md").read_text("utf-8")
 
 
-def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path):
     done = run("bench", "fake:démo", "-b", "fake", "--dry-run", cwd=tmp_path, **PLAIN_LOCALE)
     assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr.decode()
     assert b"LC_ALL=C.UTF-8" in done.stderr
 
 
-def test_a_model_may_print_anything_in_every_locale(tmp_path: Path) -> None:
+def test_a_model_may_print_anything_in_every_locale(tmp_path):
     code = "import torch\ndef build():\n    print('é → ✓')\n    return torch.nn.Linear(4, 4), torch.zeros(1, 4)\n"
     (tmp_path / "net.py").write_text(code, "utf-8")
     done = run(
@@ -104,7 +102,7 @@ def test_a_model_may_print_anything_in_every_locale(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_files_called_like_libraries_are_left_alone_by_a_user_without_a_name_and_a_home(tmp_path: Path) -> None:
+def test_files_called_like_libraries_are_left_alone_by_a_user_without_a_name_and_a_home(tmp_path):
     for name in ("random", "copy", "queue", "statistics", "logging", "numbers", "msgspec", "numpy", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
     words = ("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5")
@@ -115,7 +113,7 @@ def test_files_called_like_libraries_are_left_alone_by_a_user_without_a_name_and
     assert done.returncode == 0, done.stderr
 
 
-def test_a_folder_called_like_a_backend_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_called_like_a_backend_is_left_alone(tmp_path):
     (tmp_path / "onnxruntime").mkdir()
     (tmp_path / "onnxruntime" / "__init__.py").write_text("from onnxruntime.capi import onnxruntime_validation\n")
     done = started("bench", "resnet18", "-b", "onnxruntime:cpu", "--dry-run", cwd=tmp_path)
@@ -123,9 +121,7 @@ def test_a_folder_called_like_a_backend_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(
-    tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(tmp_path, code, monkeypatch):
     def full(*_: object, **__: object) -> str:
         raise OSError(code, os.strerror(code), "/tmp")
 
@@ -135,6 +131,6 @@ def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(
     assert done.stderr.splitlines()[0] == f"Error: /tmp: {os.strerror(code)}."
 
 
-def test_streams_that_cannot_be_changed_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_streams_that_cannot_be_changed_are_left_as_they_are(monkeypatch):
     monkeypatch.setattr(sys, "stdout", object())
     use_plain_characters()

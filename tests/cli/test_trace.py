@@ -1,7 +1,5 @@
 """``inferlens trace`` as a person runs it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -33,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_view_in_every_format(format: str, folder: Path) -> None:
+def test_every_view_in_every_format(format, folder):
     for name in ("gpu.json", "cpu.json"):
         done = inferlens("trace", name, "--view", ",".join(VIEWS), "--format", format, cwd=folder)
         assert (done.returncode, done.stderr) == (0, "")
@@ -50,7 +48,7 @@ def test_every_view_in_every_format(format: str, folder: Path) -> None:
             assert "default-src 'none'" in done.stdout
 
 
-def test_a_page_of_a_trace_is_that_of_a_report(folder: Path) -> None:
+def test_a_page_of_a_trace_is_that_of_a_report(folder):
     assert inferlens("trace", "gpu.json", "-o", "page.html", cwd=folder).returncode == 0
     page = (folder / "page.html").read_text()
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"]
@@ -59,7 +57,7 @@ def test_a_page_of_a_trace_is_that_of_a_report(folder: Path) -> None:
     assert (refused.returncode, (folder / "broken.html").exists()) == (2, False)
 
 
-def test_steps_are_drawn(folder: Path) -> None:
+def test_steps_are_drawn(folder):
     done = inferlens("trace", "gpu.json", "--plot", "steps.svg", cwd=folder)
     assert (done.returncode, done.stderr.strip()) == (0, "Wrote steps.svg.")
     assert {"kernel", "copy"} <= {*re.findall(r"[^<>]+(?=</text>)", (folder / "steps.svg").read_text())}
@@ -74,7 +72,7 @@ def test_steps_are_drawn(folder: Path) -> None:
     assert (refused.returncode, "svg, png, html" in refused.stderr) == (2, True)
 
 
-def test_rows_are_told_apart_and_limited(folder: Path) -> None:
+def test_rows_are_told_apart_and_limited(folder):
     done = inferlens("trace", "gpu.json", "--view", "kernels", "--by", "operator", "--format", "csv", cwd=folder)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["operator"] for row in rows} == {"aten::mm", "aten::linear", "aten::copy_"}
@@ -84,27 +82,21 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
     assert [row["step"] for row in json.loads(one)["traces"][0]["tables"]["steps"]] == ["1"]
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("gpu.json --view kernel", "There is no view 'kernel'"),
-        ("gpu.json --against cpu.json --view memory", "does not compare"),
-        ("gpu.json --format svg", "There is no format 'svg'"),
-        ("gpu.json --step 9", "no step 9"),
-        ("gpu.json --by colour", "There is no --by 'colour'"),
-        ("nothing.json", "cannot be read"),
-        ("empty", "There is no trace in empty"),
-        ("broken.json", "broken.json is plain text that begins with 'Hello'"),
-    ],
-)
-def test_what_cannot_be_is_one_error(line: str, says: str, folder: Path) -> None:
+@pytest.mark.parametrize(("line", "says"), [
+    ("gpu.json --view kernel", "There is no view 'kernel'"),
+    ("gpu.json --against cpu.json --view memory", "does not compare"),
+    ("gpu.json --format svg", "There is no format 'svg'"), ("gpu.json --step 9", "no step 9"),
+    ("gpu.json --by colour", "There is no --by 'colour'"), ("nothing.json", "cannot be read"),
+    ("empty", "There is no trace in empty"), ("broken.json", "broken.json is plain text that begins with 'Hello'"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_error(line, says, folder):
     done = inferlens("trace", *line.split(), cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_trace_comes_through_a_pipe_and_loads_no_framework() -> None:
+def test_a_trace_comes_through_a_pipe_and_loads_no_framework():
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (
         "import sys; from inferlens.cli.main import main; sys.argv = ['inferlens', 'trace', '-']\n"
@@ -116,7 +108,7 @@ def test_a_trace_comes_through_a_pipe_and_loads_no_framework() -> None:
     assert b"Test GPU" in done.stdout
 
 
-def test_frames_of_polars(folder: Path) -> None:
+def test_frames_of_polars(folder):
     pytest.importorskip("polars")
     from inferlens import load_trace
 
@@ -129,7 +121,7 @@ def test_frames_of_polars(folder: Path) -> None:
     assert trace.advice()[0].seconds > 0
 
 
-def test_people_get_times_of_one_step_and_programs_the_sums(folder: Path) -> None:
+def test_people_get_times_of_one_step_and_programs_the_sums(folder):
     shown = inferlens("trace", "gpu.json", "--view", "kernels", cwd=folder).stdout
     assert "3 launches a step, mean of 2 steps" in shown
     assert "(0.200 of 0.340 ms a step) goes to add." in shown
@@ -142,7 +134,7 @@ def test_people_get_times_of_one_step_and_programs_the_sums(folder: Path) -> Non
     assert (row["calls"], row["total"]) == (2, pytest.approx(400e-6))
 
 
-def test_a_trace_says_each_share_once_and_that_tracing_adds_to_what_the_gpu_waits(folder: Path) -> None:
+def test_a_trace_says_each_share_once_and_that_tracing_adds_to_what_the_gpu_waits(folder):
     shown = inferlens("trace", "gpu.json", cwd=folder).stdout
     assert "GPU busy 56.7 % of a traced step, waiting for the host 35 %; tracing adds to that." in shown
     assert "GPU 0: tensor cores in 33.3 % of the kernels' time" in shown
@@ -151,7 +143,7 @@ def test_a_trace_says_each_share_once_and_that_tracing_adds_to_what_the_gpu_wait
     assert "efficiency" in inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
 
 
-def test_what_is_shown_can_be_chosen_and_written(folder: Path) -> None:
+def test_what_is_shown_can_be_chosen_and_written(folder):
     wide = inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
     assert "  SMs  " in wide, "a table of GPUs"
     assert "  SMs  " not in inferlens("trace", "gpu.json", cwd=folder).stdout
@@ -166,9 +158,7 @@ def test_what_is_shown_can_be_chosen_and_written(folder: Path) -> None:
     assert len((folder / "kernels.csv").read_text().splitlines()) == 4
 
 
-def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_is_remarked_on_and_too_little_memory_is_one_error(folder, monkeypatch):
     (folder / "cut.json").write_bytes(training()[:-2000])
     done = inferlens("trace", "cut.json", "--view", "kernels", cwd=folder)
     assert (done.returncode, "s16816gemm" in done.stdout) == (0, True)
@@ -183,8 +173,8 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
     assert "not enough memory" in done.stderr
 
 
-def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() -> None:
-    command = typer.main.get_command(app).get_command(None, "trace")  # type: ignore[attr-defined]
+def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it():
+    command = typer.main.get_command(app).get_command(None, "trace")
     every = "a.json --against b.json --step 7 --top 3 --depth 2 -f json --wide --columns calls -o c.json"
     for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
         with command.make_context("trace", line.split()) as context:
@@ -196,7 +186,7 @@ def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() 
 # Two traces, the ranks of a job, and log folders
 
 
-def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_against(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_bytes(training())
     (tmp_path / "b.json").write_bytes(faster())
     words = ("--view", "overview,operators,kernels,modules,timeline", "--format", "json")
@@ -228,7 +218,7 @@ def test_against(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")
 
 
-def test_a_whole_trace_against_a_step_is_said(tmp_path: Path) -> None:
+def test_a_whole_trace_against_a_step_is_said(tmp_path):
     (tmp_path / "a.json").write_bytes(training())
     (tmp_path / "b.json").write_bytes(text(launch(1, 10), kernel(1, 20, 50, "gemm")))
     done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
@@ -236,7 +226,7 @@ def test_a_whole_trace_against_a_step_is_said(tmp_path: Path) -> None:
     assert words in " ".join(done.stderr.split())
 
 
-def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path: Path) -> None:
+def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path):
     def one(name: str, module: str) -> bytes:
         around = event(module, 5, 90, "user_annotation")
         return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
@@ -267,7 +257,7 @@ def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:
     return text(*talks, **about)
 
 
-def test_ranks_of_a_job(tmp_path: Path) -> None:
+def test_ranks_of_a_job(tmp_path):
     for number in (10, 2):
         (tmp_path / f"job_{number}.json").write_bytes(rank(number))
     (tmp_path / "notes.json").write_text("{}")
@@ -285,18 +275,15 @@ def test_ranks_of_a_job(tmp_path: Path) -> None:
     assert inferlens("trace", ".", "--wide", cwd=tmp_path).stdout.count("Why the GPU is idle") == 2
 
 
-@pytest.mark.parametrize(
-    ("files", "why"),
-    [
-        ({"a.json": rank(None), "b.json": rank(None)}, "a.json has no rank"),
-        ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
-        ({"a.json": rank(1), "b.json": rank(1)}, "several have the same rank"),
-        ({"a.json": rank(0, 2), "b.json": rank(1, 4)}, "they are of jobs of different sizes"),
-        ({"a.json": rank(0), "b.json": rank(1, begin=5e6)}, "they were not taken at the same time"),
-        ({"rank0.json": rank(None), "rank1.json": rank(None)}, ""),
-    ],
-)
-def test_only_traces_that_say_so_are_ranks_of_one_job(files: dict[str, bytes], why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("files", "why"), [
+    ({"a.json": rank(None), "b.json": rank(None)}, "a.json has no rank"),
+    ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
+    ({"a.json": rank(1), "b.json": rank(1)}, "several have the same rank"),
+    ({"a.json": rank(0, 2), "b.json": rank(1, 4)}, "they are of jobs of different sizes"),
+    ({"a.json": rank(0), "b.json": rank(1, begin=5e6)}, "they were not taken at the same time"),
+    ({"rank0.json": rank(None), "rank1.json": rank(None)}, ""),
+])  # fmt: skip
+def test_only_traces_that_say_so_are_ranks_of_one_job(files, why, tmp_path):
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     done = inferlens("trace", ".", "--format", "json", cwd=tmp_path)
@@ -325,7 +312,7 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
+def test_runs_are_rows_and_other_views_are_each_runs(logs):
     assert [name for name, _ in runs_in(logs)] == ["bs1", "bs8", "bs16"]
     done = inferlens("trace", "runs", "--view", "overview,kernels", cwd=logs.parent)
     assert (done.returncode, done.stderr) == (0, "")
@@ -347,7 +334,7 @@ def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
     assert [row["step_time"] for row in table] == [one["overview"]["step_time"] for one in each]
 
 
-def test_log_folders_are_compared_as_their_traces(logs: Path) -> None:
+def test_log_folders_are_compared_as_their_traces(logs):
     done = inferlens("trace", "runs/bs1", "--against", "runs/bs8", cwd=logs.parent)
     assert (done.returncode, done.stderr) == (0, "")
     (logs / "bs8" / "second.json").write_bytes(training())

@@ -1,9 +1,6 @@
 """``inferlens tune`` as a person runs it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -11,19 +8,16 @@ from tests.commands import inferlens
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--space", "missing.toml"), "The space file missing.toml does not exist."),
-    ],
+    ("words", "message"), [(("--space", "missing.toml"), "The space file missing.toml does not exist.")]
 )
-def test_bad_words_are_one_message(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+def test_bad_words_are_one_message(tmp_path, words, message):
     done = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert not (tmp_path / "results").exists()
 
 
-def test_several_batches_are_one_screen(tmp_path: Path) -> None:
+def test_several_batches_are_one_screen(tmp_path):
     words = ("--batch", "1,8", "--only", "fake:fast,fp32,knob_a")
     done = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -44,7 +38,7 @@ def test_several_batches_are_one_screen(tmp_path: Path) -> None:
     assert all(each["seconds"] > 0 and each["case"]["backend"] == "fake" for each in json.loads(listed)["candidates"])
 
 
-def test_what_cannot_run_at_all_is_listed_with_its_reasons(tmp_path: Path) -> None:
+def test_what_cannot_run_at_all_is_listed_with_its_reasons(tmp_path):
     words = ("tune", "fake:demo", "--only", "fake:fast,fake:steady,fp8")
     done = inferlens(*words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -54,7 +48,7 @@ def test_what_cannot_run_at_all_is_listed_with_its_reasons(tmp_path: Path) -> No
     assert "fake:steady fp8" in listed.stdout
 
 
-def test_what_would_be_tried_fits_on_a_screen(tmp_path: Path) -> None:
+def test_what_would_be_tried_fits_on_a_screen(tmp_path):
     listed = inferlens("tune", "fake:demo", "--only", "fake", "--batch", "1,2,3,4,5", "--dry-run", cwd=tmp_path).stdout
     assert "more rows: --json." in listed
     assert " candidates in all; --budget decides how many of them are measured." in listed

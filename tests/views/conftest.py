@@ -1,7 +1,5 @@
 """Browsers, for tests of pages and notebooks."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

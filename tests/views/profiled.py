@@ -1,7 +1,5 @@
 """Tables of profiles as text, for every test of them: what is drawn of which profiles, and rows found in it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Records for tests of everything that looks at records: realistic numbers, no framework, the same every time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,19 +83,11 @@ def record(
         windows = tuple(rate * (1 + 0.01 * step) for step in range(-2, 3))
         measurements.append(Measurement(metric="throughput", unit="calls/s", clock=clock, samples=windows))
     defaults: dict[str, Any] = {
-        "id": f"{of.digest}-1",
-        "run": "run-1",
-        "created": "2026-05-04T10:00:00Z",
-        "case": of,
-        "budget": Budget(),
-        "status": "ok",
-        "model": facts(of),
-        "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
+        "id": f"{of.digest}-1", "run": "run-1", "created": "2026-05-04T10:00:00Z", "case": of, "budget": Budget(),
+        "status": "ok", "model": facts(of), "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
         "phases": (Phase("load", 0.4), Phase("export", 1.2), Phase("build", 3.1), Phase("first inference", 0.08)),
-        "measurements": tuple(measurements),
-        "agreement": RIGHT,
-        "memory": MEMORY,
-    }
+        "measurements": tuple(measurements), "agreement": RIGHT, "memory": MEMORY,
+    }  # fmt: skip
     return Record(**{**defaults, **fields})
 
 
@@ -193,9 +183,8 @@ def io_records() -> list[Record]:
     return [
         record(case(**device), samples=(0.004,) * 100, gpu=0.004),
         record(case("tensorrt:rtx", **device), samples=(0.002,) * 100, gpu=0.002),
-        with_parts(case(**host), 0.001, 0.004, 0.0005),
-        with_parts(case("tensorrt:rtx", **host), 0.001, 0.002, 0.0005),
-    ]
+        with_parts(case(**host), 0.001, 0.004, 0.0005), with_parts(case("tensorrt:rtx", **host), 0.001, 0.002, 0.0005),
+    ]  # fmt: skip
 
 
 def sample_records() -> list[Record]:

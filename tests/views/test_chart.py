@@ -1,7 +1,5 @@
 """Charts of records: what they say, what is drawn, and which points the line joins."""
 
-from __future__ import annotations
-
 import html
 import re
 import xml.dom.minidom

@@ -1,12 +1,9 @@
 """Drawings of a comparison: every format of the same comparisons, hostile ones included."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
 import re
-from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import msgspec
@@ -256,7 +253,7 @@ def drawn(compared: RecordComparison) -> list[dict[str, object]]:
     return [*max(chart_data(comparison_chart(compared)(THEMES["light"])), key=len)]
 
 
-def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> None:
+def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has():
     base, new = sides()
     compared = compare(base, new)
     page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
@@ -270,7 +267,7 @@ def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has() -> Non
     assert re.search(r'<p class="command">Why slower: inferlens profile', page)
 
 
-def test_the_records_of_both_sides_are_inside() -> None:
+def test_the_records_of_both_sides_are_inside():
     base, new = sides()
     page = html.render_report(comparison_report(compare(base, new), base, new, ("old", "new")))
     for name, records in (("base", base), ("candidate", new)):
@@ -281,7 +278,7 @@ def test_the_records_of_both_sides_are_inside() -> None:
     assert 'download="compare.csv"' in page
 
 
-def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> None:
+def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top():
     base, new = sides()
     compared = compare(base, new)
     values = drawn(compared)
@@ -293,13 +290,13 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top() -> Non
     assert [value["decided"] for value in values] == [True, False, True]
 
 
-def test_of_many_cases_those_that_changed_most_are_drawn() -> None:
+def test_of_many_cases_those_that_changed_most_are_drawn():
     ratios = [item["ratio"] for item in drawn(many(MAX_CASES + 10))]
     assert len(ratios) == MAX_CASES
     assert ratios == sorted(ratios, reverse=True)
 
 
-def test_hostile_names_are_inert() -> None:
+def test_hostile_names_are_inert():
     of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
     made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
@@ -308,7 +305,7 @@ def test_hostile_names_are_inert() -> None:
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
 
 
-def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart() -> None:
+def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart():
     base, new = [broken()], [broken(run="new")]
     compared = compare(base, new)
     page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
@@ -318,7 +315,7 @@ def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart() -> None:
         comparison_chart(compared)
 
 
-def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path: Path) -> None:
+def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path):
     for name, records in zip(("base", "candidate"), sides(), strict=True):
         saved(tmp_path / name, records)
     for file in ("a.html", "a.md", "a.svg", "a.png"):

@@ -1,9 +1,6 @@
 """Tables of two axes: what is compared with what, words where there is no time, and the sentences beneath."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -147,9 +144,8 @@ def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way
     assert list(found) == ["resnet18", "resnet50"]
     here, other = found["resnet50"].values()
     assert [(cell.row.backend, round(cell.speedup, 3)) for cell in (here, other)] == [
-        ("openvino", 2.0),
-        ("tensorrt", 4.0),
-    ]
+        ("openvino", 2.0), ("tensorrt", 4.0),
+    ]  # fmt: skip
     alone = [record for record in records if record.case.model == "torchvision:resnet18"]
     assert list(lines_of(alone, "machine")) == ["resnet18"]
     text = shown(records, "machine")
@@ -178,7 +174,7 @@ def test_every_format_has_the_cells():
     assert "<table" in shown(quantized(), "precision", "html")
 
 
-def test_the_command_says_what_may_be_asked_for(tmp_path: Path):
+def test_the_command_says_what_may_be_asked_for(tmp_path):
     saved(tmp_path / "results", quantized())
     done = inferlens("show", "results", "--by", "precision", cwd=tmp_path)
     assert done.returncode == 0

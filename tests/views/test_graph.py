@@ -1,7 +1,5 @@
 """Graphs as pictures: what stands in them, text that is only text, and pages that work offline."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.util
@@ -21,12 +19,9 @@ from tests.analysis.profiles import NASTY
 SVG = "{http://www.w3.org/2000/svg}"
 TITLE = "{http://www.w3.org/1999/xlink}title"
 HOSTILE = (
-    NASTY,
-    "a ' b\" c\n<d> & \u202e ]]> --> \x00\x0b\ufffe\ud800 {0} %s",
-    "</svg><script>alert(1)</script>",
-    '\\N\\"\\',
+    NASTY, "a ' b\" c\n<d> & \u202e ]]> --> \x00\x0b\ufffe\ud800 {0} %s", "</svg><script>alert(1)</script>", '\\N\\"\\',
     "Ж" * 3000,
-)
+)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("pygraphviz"), reason="needs pygraphviz")
 
@@ -47,7 +42,7 @@ def tooltips(root: ElementTree.Element, kind: str = "node") -> list[str]:
     return [link.get(TITLE, "") for group in groups(root, kind) for link in group.iter(f"{SVG}a")]
 
 
-def test_nodes_show_time_share_modules_and_dimensions() -> None:
+def test_nodes_show_time_share_modules_and_dimensions():
     root = drawn(build_graph(residual()))
     text = words(root)
     assert [len(groups(root, kind)) for kind in ("node", "edge", "cluster")] == [9, 10, 3]
@@ -61,19 +56,19 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     assert {"fused from 3", "blocks.0.relu"} <= set(text.splitlines())
 
 
-def test_precisions_differ_in_letters_and_colour() -> None:
+def test_precisions_differ_in_letters_and_colour():
     layers = [reads("x", "a", details={"precision": "fp16"}), reads("a", "b", details={"precision": "int8"})]
     root = drawn(build_graph(source(*layers)))
     assert {BANDS["fp16"].lower(), BANDS["int8"].lower()} <= {item.get("fill") for item in root.iter(f"{SVG}polygon")}
     assert {"fp16", "int8"} <= set(words(root).splitlines())
 
 
-def test_more_time_is_darker_and_text_stays_readable() -> None:
+def test_more_time_is_darker_and_text_stays_readable():
     assert (heat(0.0, 1.0), heat(2.0, 1.0), heat(None, 1.0), heat(1.0, 0.0)) == (HEAT[0], HEAT[-1], HEAT[0], HEAT[0])
     assert [ink(colour) == "#FFFFFF" for colour in HEAT] == [False] * 5 + [False, True]
 
 
-def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
+def test_several_graphs_share_a_scale_and_stand_side_by_side():
     one = build_graph(residual())
     root = drawn(one, build_graph(source(reads("x", "a"), title="other", seconds=(1e-3,), whole=1e-3)))
     assert {"small", "other", "up to 100 %: share of a run"} <= set(words(root).splitlines())
@@ -82,7 +77,7 @@ def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
         render_graphs([one] * 7, "svg", title="x")
 
 
-def test_hostile_names_are_only_text() -> None:
+def test_hostile_names_are_only_text():
     layers = [
         reads(f"t{at}", f"t{at + 1}", name, name, name=name, kind=name, operators=(name, name), details={name: name})
         for at, name in enumerate(HOSTILE)
@@ -104,7 +99,7 @@ def test_hostile_names_are_only_text() -> None:
     assert not re.findall(r"(?:src|href)=", page), "it loads nothing"
 
 
-def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
+def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip():
     name = "encoder." * 30 + "last"
     root = drawn(build_graph(source(reads("b", "a"), reads("a", "b", name=name))))
     assert name not in words(root)
@@ -113,7 +108,7 @@ def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
     assert len(groups(root, "edge")) >= 2, "a cycle is drawn"
 
 
-def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch):
     pytest.importorskip("vl_convert")
     image = render_graphs([build_graph(residual())], "png", title="small")
     assert isinstance(image, bytes)
@@ -125,7 +120,7 @@ def test_png_is_a_picture_of_that_size_unless_it_is_too_tall(monkeypatch: pytest
     assert "--depth" in raised.value.hint
 
 
-def test_json_has_names_as_they_are_and_needs_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_has_names_as_they_are_and_needs_no_library(monkeypatch):
     graph = build_graph(source(*(reads(f"t{i}", f"t{i + 1}", name=name) for i, name in enumerate((NASTY, HOSTILE[2])))))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     data = json.loads(render_graphs([graph], "json", title="small"))
@@ -135,17 +130,11 @@ def test_json_has_names_as_they_are_and_needs_no_library(monkeypatch: pytest.Mon
     assert raised.value.hint.endswith("[graphs]'")
 
 
-@pytest.mark.parametrize(
-    ("child", "deadline", "said"),
-    [
-        ("import os; os.abort()", 60, "it ended with -6"),
-        ("raise SystemExit('out of ranks')", 60, "out of ranks"),
-        ("import threading; threading.Event().wait(30)", 0.4, "within 0 seconds"),
-    ],
-)
-def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, child: str, deadline: float, said: str
-) -> None:
+@pytest.mark.parametrize(("child", "deadline", "said"), [
+    ("import os; os.abort()", 60, "it ended with -6"), ("raise SystemExit('out of ranks')", 60, "out of ranks"),
+    ("import threading; threading.Event().wait(30)", 0.4, "within 0 seconds"),
+])  # fmt: skip
+def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(monkeypatch, child, deadline, said):
     monkeypatch.setattr(view, "_CHILD", child)
     with pytest.raises(InferlensError, match=f"cannot lay out 9 nodes and 10 edges.*{said}") as raised:
         render_graphs([build_graph(residual())], "svg", title="small", deadline=deadline)

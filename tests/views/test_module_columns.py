@@ -1,7 +1,5 @@
 """Modules from kernels, and which profile of each case is its column: figures known in advance, whatever is there."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 
@@ -86,27 +84,22 @@ def levels(*profiles: Profile, level=None) -> list[str]:
     return [f"{one.case.profile.level} of {one.runs.share_of}" for one in module_columns(group, level, None).columns]
 
 
-@pytest.mark.parametrize(
-    ("level", "profiles", "shown"),
-    [
-        (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
-        (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
-        (None, [eager_kernels(), TENSORRT], ["kernel of kernels", "layer of run"]),
-        (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
-        (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
-        (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
-        # Kernels that are not traced: the layers, where these are kernels too.
-        (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
-        (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
-        (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
-        (None, [COMPILED], ["layer of kernels"]),
-        (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
-        ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
-        ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
-        ("layer", [eager_kernels(), UNTRACED], []),
-        ("kernel", [UNTRACED], ["kernel of kernels"]),
-    ],
-)
+@pytest.mark.parametrize(("level", "profiles", "shown"), [
+    (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
+    (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
+    (None, [eager_kernels(), TENSORRT], ["kernel of kernels", "layer of run"]),
+    (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
+    (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
+    (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
+    # Kernels that are not traced: the layers, where these are kernels too.
+    (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
+    (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
+    (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
+    (None, [COMPILED], ["layer of kernels"]), (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
+    ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
+    ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
+    ("layer", [eager_kernels(), UNTRACED], []), ("kernel", [UNTRACED], ["kernel of kernels"]),
+])  # fmt: skip
 def test_the_level_that_is_shown(level, profiles, shown):
     assert levels(*profiles, level=level) == shown
 

@@ -1,7 +1,5 @@
 """Tables of profiles: what holds for all of them, whatever stands in the names; then layers, kernels and modules."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -323,13 +321,10 @@ def test_boxes_are_drawn_of_any_names():
         plots.boxes(boxes(failed(case())), "svg")
 
 
-@pytest.mark.parametrize(
-    ("times", "ends", "whiskers"),
-    [
-        (tuple(0.001 * run for run in range(41)), [2, 10, 20, 30, 38], "5th to 95th percentile"),
-        ((0.001, 0.002, 0.003), [1, 1.5, 2, 2.5, 3], "all runs"),
-    ],
-)
+@pytest.mark.parametrize(("times", "ends", "whiskers"), [
+    (tuple(0.001 * run for run in range(41)), [2, 10, 20, 30, 38], "5th to 95th percentile"),
+    ((0.001, 0.002, 0.003), [1, 1.5, 2, 2.5, 3], "all runs"),
+])  # fmt: skip
 def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
     (of,) = boxes(profile(case(), [layer("a", None, "a", times=times)]), median=None)
     panel = plots._box_chart(of, of.table, None)

@@ -1,7 +1,5 @@
 """The screen of ``inferlens quantize``: whatever came of it fits, and says the most important."""
 
-from __future__ import annotations
-
 import pytest
 
 from inferlens.record.builds import LayerError, OutputError, Quantization, QuantizedFile
@@ -28,7 +26,7 @@ def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewher
 @pytest.mark.parametrize("kept", [0, 2, 80])
 @pytest.mark.parametrize("outputs", [1, 3, 40])
 @pytest.mark.parametrize("reached", [True, False])
-def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, reached: bool) -> None:
+def test_what_came_of_it_is_one_screen(layers, kept, outputs, reached):
     for elsewhere in (True, False):
         quantization = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
         lines = render(quantization_document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
@@ -42,7 +40,7 @@ def test_what_came_of_it_is_one_screen(layers: int, kept: int, outputs: int, rea
         assert "0.50" in shown  # the worst output of the first attempt
 
 
-def test_as_many_layers_are_shown_as_there_is_room_for() -> None:
+def test_as_many_layers_are_shown_as_there_is_room_for():
     few = render(quantization_document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
     none_kept = render(quantization_document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
     assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few

@@ -1,7 +1,5 @@
 """What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import math
@@ -68,10 +66,9 @@ SETS = {
     ],
 }
 NOTHING_TO_DRAW = {
-    "empty": [],
-    "failed": [failure(case(), "out of memory", "The GPU ran out of memory.", "--batch 1")],
+    "empty": [], "failed": [failure(case(), "out of memory", "The GPU ran out of memory.", "--batch 1")],
     "wrong": [record(agreement=WRONG)],
-}
+}  # fmt: skip
 
 
 def drawn(name, records, reference=None):
@@ -235,12 +232,12 @@ def many() -> list[Record]:
     return [record(case(f"backend{place}"), warnings=(warning,)) for place, warning in enumerate(warned)]
 
 
-def test_the_screen() -> None:
+def test_the_screen():
     assert render(notes_document(three()), width=100) == SCREEN
 
 
 @pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
-def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> None:
+def test_it_fits_on_a_screen_and_says_how_many_more(records):
     lines = render(notes_document(records, paths="there"), width=100).splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
@@ -249,21 +246,19 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> No
     assert bool(more) == (shown < len(records) == 12)
 
 
-def test_all_of_it_case_by_case_and_nothing() -> None:
+def test_all_of_it_case_by_case_and_nothing():
     drawn = render(notes_document(many(), all_cases=True), width=100)
     assert all(f"resnet18 backend{place} " in drawn for place in range(12))
     assert render(notes_document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
 
 
-def test_notes_go_into_a_file(tmp_path: Path) -> None:
+def test_notes_go_into_a_file(tmp_path):
     stored(tmp_path, three())
     assert inferlens("show", ".", "--view", "notes", "-o", "notes.md", cwd=tmp_path).stdout == ""
     assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
-def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
     assert inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"

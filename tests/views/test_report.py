@@ -1,7 +1,5 @@
 """One page of all that is known: what is in it, that nothing in it can do harm, and what it does in a browser."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import gzip
@@ -66,7 +64,7 @@ def page(profiled: ReportInputs) -> str:
     return html.render_report(report(profiled))
 
 
-def test_everything_of_an_example_is_on_the_page(page: str) -> None:
+def test_everything_of_an_example_is_on_the_page(page):
     assert re.findall(r"<h2>(.*?)</h2>", page) == [
         "Answer", "Comparison", "Where the time goes", "How it was measured",
     ]  # fmt: skip
@@ -75,7 +73,7 @@ def test_everything_of_an_example_is_on_the_page(page: str) -> None:
     assert page.count("</figure>") == page.count("<figcaption>") == page.count("</figcaption>")
 
 
-def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
+def test_a_backend_has_one_colour_in_all_charts(tmp_path):
     found = load_inputs([stored(tmp_path, gpu_records((1, 8)))])
     lines = records_chart(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
     colour = lines["layer"][0]["encoding"]["color"]["scale"]
@@ -86,7 +84,7 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path: Path) -> None:
     assert dict(zip(shades["domain"], shades["range"], strict=True)).items() <= found.colours.items()
 
 
-def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path: Path) -> None:
+def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path):
     records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
     said = html.fragment(list(answer_section(load_inputs([stored(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
@@ -97,7 +95,7 @@ def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_use
     assert re.findall(r"Use it[^:]*", said) == ["Use it at batch 1", "Use it at batch 32"]
 
 
-def test_three_findings_are_worth_acting_on_and_those_of_many_cases_are_folded() -> None:
+def test_three_findings_are_worth_acting_on_and_those_of_many_cases_are_folded():
     page = page_of(EXAMPLES / "kernels" / "resnet50")
     worth = page[page.index("Worth acting on") : page.index('id="comparison"')]
     assert re.findall(r"<p>(\d)\. ", worth) == ["1", "2", "3"]
@@ -109,7 +107,7 @@ def test_three_findings_are_worth_acting_on_and_those_of_many_cases_are_folded()
     assert re.search(r"<summary>Kernels · tensorrt:rtx fp16 · torchvision:resnet50 · x=32x3", page)
 
 
-def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
+def test_traces_are_drawn_side_by_side_and_step_by_step():
     folders = [EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")]
     page = page_of(*folders)
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Traces"]
@@ -124,14 +122,14 @@ def test_traces_are_drawn_side_by_side_and_step_by_step() -> None:
     assert "GPU busy 15.7 % of a traced step" in page
 
 
-def test_traces_are_compared_with_the_first_of_their_batch_size() -> None:
+def test_traces_are_compared_with_the_first_of_their_batch_size():
     paths = traces_under(EXAMPLES / "traces")
     ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
     titles = {difference.title for difference in trace_differences([*load_traces(paths)])}
     assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= titles
 
 
-def test_steps_of_a_trace_add_up() -> None:
+def test_steps_of_a_trace_add_up():
     (path,) = traces_under(EXAMPLES / "traces" / "pytorch_bs1")
     analysis = Analysis(read_trace(path))
     (drawn_values,) = chart_data(steps_chart(analysis, "one", THEMES["light"]))
@@ -140,7 +138,7 @@ def test_steps_of_a_trace_add_up() -> None:
         assert drawn == pytest.approx(seconds / 1e6, rel=0.005)
 
 
-def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, profiled: ReportInputs) -> None:
+def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled):
     pytest.importorskip("pygraphviz", reason="Graphviz is not there")
     assert page.count('<figure class="white"') == 2
     assert len(page) < 3_000_000
@@ -148,14 +146,14 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page: str, pro
     assert _graph_blocks(case, 1, 1000) == [LARGE]
 
 
-def test_the_partition_is_drawn_where_records_have_it() -> None:
+def test_the_partition_is_drawn_where_records_have_it():
     page = html.fragment(list(partition_sections(load_inputs([EXAMPLES / "five-ways"]))))
     assert "all 175 operators run in TensorRT, in 1 engine" in page
     assert page.count('data-tip="engine 4; ') == 2 * 2  # for a phone too
     assert not re.search(r"--wide|Which is faster", page)
 
 
-def test_boxes_of_modules_add_up_to_the_call(profiled: ReportInputs) -> None:
+def test_boxes_of_modules_add_up_to_the_call(profiled):
     (picture,) = icicles(group_profiles(profiled.profiles))
     values = [value for value in picture.values if value["case"] == "pytorch"]
     assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
@@ -164,12 +162,12 @@ def test_boxes_of_modules_add_up_to_the_call(profiled: ReportInputs) -> None:
     assert sum(item["share"] for item in inner) == pytest.approx(outer["share"], abs=0.01)
     assert min(item["left"] for item in inner) == outer["left"]
     svg = picture.svg(False)
-    colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}  # type: ignore[index]
+    colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}
     assert len(colour) == 1
     assert 'data-tip="layer3; 1,410 µs; 34.3 % of the time"' in svg
 
 
-def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
+def test_it_loads_nothing_and_its_identifiers_are_its_own(page):
     assert not re.search(r'(src|href|xlink:href)="(?!data:|#)', page)
     assert not re.search(r"url\((?!#)|@import", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
@@ -182,7 +180,7 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page: str) -> None:
     assert len(names) == len({*names})
 
 
-def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
+def test_records_are_inside_to_take_along(tmp_path):
     records = cpu_records()
     page = html.fragment(list(how_it_was_measured(load_inputs([stored(tmp_path, records)]))))
     link = re.search(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
@@ -192,7 +190,7 @@ def test_records_are_inside_to_take_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_draws_whatever_was_measured(tmp_path: Path, name: str) -> None:
+def test_draws_whatever_was_measured(tmp_path, name):
     made = report(load_inputs([stored(tmp_path, SETS[name])]))
     page = html.render_report(made)
     assert re.findall(r"<(script|img)", page) == ["script"]
@@ -205,7 +203,7 @@ def first_values(part: dict[str, Any]) -> dict[str, Any]:
     return part | {"values": part["values"][:2]} if "values" in part else part
 
 
-def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_charts_are_vega_lite(tmp_path, monkeypatch):
     schema = pytest.importorskip("altair.vegalite.v6.schema.core", reason="its schema is not there").load_schema()
     drawn: list[dict[str, Any]] = []
     monkeypatch.setattr(converter(), "vegalite_to_svg", lambda chart: drawn.append(chart) or "<svg/>")
@@ -217,7 +215,7 @@ def test_its_charts_are_vega_lite(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert valid.is_valid(json.loads(json.dumps(chart), object_hook=first_values))
 
 
-def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
+def test_many_models_and_machines_begin_with_an_index(tmp_path):
     found = load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
     said = html.fragment(list(answer_section(found)))
     index = said[: said.index("</table>")]
@@ -230,7 +228,7 @@ def test_many_models_and_machines_begin_with_an_index(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
+def test_long_cells_are_whole_and_bars_of_characters_are_pictures():
     libraries = ", ".join(f"library-{number} 1.{number}" for number in range(60))
     columns = [Column("", "", numeric=False, fold=True), Column("", "", numeric=False)]
     lines = [Line("libraries", (libraries, "█▎")), Line("none", ("", ""))]
@@ -239,7 +237,7 @@ def test_long_cells_are_whole_and_bars_of_characters_are_pictures() -> None:
     assert '<span class="blocks" aria-hidden="true">█▎</span>' in said
 
 
-def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_broken_files_are_said_and_the_rest_is_shown(tmp_path):
     folder = stored(tmp_path, cpu_records())
     (folder / "broken").mkdir()
     (folder / "broken" / "record.json").write_text("{")
@@ -249,7 +247,7 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path: Path) -> None:
         load_inputs([tmp_path / "empty"])
 
 
-def test_the_command_writes_it(tmp_path: Path) -> None:
+def test_the_command_writes_it(tmp_path):
     stored(tmp_path / "results", cpu_records()[:2])
     assert inferlens("report", "results", "-o", "a.html", cwd=tmp_path).returncode == 0
     page = (tmp_path / "a.html").read_text()
@@ -297,7 +295,7 @@ def column(table: Any, place: int) -> list[str]:
     return [text.strip() for text in table.locator(f"tbody tr:visible td:nth-child({place})").all_inner_texts()]
 
 
-def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -> None:
+def test_tables_sort_filter_and_show_all_columns(browser, tmp_path):
     section = comparison_section(load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
     blocks = [item for item in section if isinstance(item, Table)]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
@@ -320,14 +318,14 @@ def test_tables_sort_filter_and_show_all_columns(browser: Any, tmp_path: Path) -
     assert troubles == []
 
 
-def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table() -> None:
+def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table():
     run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
     _, line = spread([("pytorch", run)], THEMES["light"])["layer"]
     assert line["data"]["values"] == [{"way": "pytorch", "median": pytest.approx(10)}]
     assert case_numbers(run, 1)["median"] == pytest.approx(0.01)
 
 
-def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: Path) -> None:
+def test_columns_are_chosen_and_long_tables_begin_short(browser, tmp_path):
     columns = [Column(name, name, wide=name == "e") for name in "abcde"]
     lines = [Line.from_row(f"row {number}", columns, dict.fromkeys("abcde", number)) for number in range(350)]
     page = html.render_html(Document(lambda: [Table("", "way", columns, lines)], dict))
@@ -348,7 +346,7 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser: Any, tmp_path: 
     assert plain.locator("tbody tr:visible").count() == 350
 
 
-def test_series_are_hidden_and_numbers_are_taken_along(browser: Any, tmp_path: Path, page: str) -> None:
+def test_series_are_hidden_and_numbers_are_taken_along(browser, tmp_path, page):
     tab, troubles = opened(browser, tmp_path, page)
     tab.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     chart = tab.locator("figure", has=tab.locator("[download='roofline-1.csv']"))
@@ -371,7 +369,7 @@ def test_series_are_hidden_and_numbers_are_taken_along(browser: Any, tmp_path: P
     assert troubles == []
 
 
-def test_trees_fold(browser: Any, tmp_path: Path, page: str) -> None:
+def test_trees_fold(browser, tmp_path, page):
     tab, troubles = opened(browser, tmp_path, page)
     table = tab.locator("#time table:has(tr[data-depth])").first
     rows = table.locator("tbody tr:visible").count()
@@ -382,7 +380,7 @@ def test_trees_fold(browser: Any, tmp_path: Path, page: str) -> None:
     assert troubles == []
 
 
-def test_dark_and_narrow(browser: Any, tmp_path: Path, page: str) -> None:
+def test_dark_and_narrow(browser, tmp_path, page):
     tab, troubles = opened(browser, tmp_path, page, viewport={"width": 390, "height": 800})
     dark = tab.evaluate(PAPER)
     tab.locator("nav button").click()
@@ -398,7 +396,7 @@ WIDER = """[...document.querySelectorAll("figure")].filter(each => each.scrollWi
     ...each.querySelectorAll("svg")].some(svg => svg.getBoundingClientRect().width > each.clientWidth + 1)).length"""
 
 
-def test_a_phone_shows_the_answer_and_whole_charts(browser: Any, tmp_path: Path, page: str) -> None:
+def test_a_phone_shows_the_answer_and_whole_charts(browser, tmp_path, page):
     size = {"width": 390, "height": 844}
     for item in (page, page_of(stored(tmp_path / "r", gpu_records((1, 8)))), page_of(EXAMPLES / "kernels")):
         tab, _ = opened(browser, tmp_path, item, viewport=size)
@@ -413,7 +411,7 @@ def test_a_phone_shows_the_answer_and_whole_charts(browser: Any, tmp_path: Path,
         tab.close()
 
 
-def test_a_wide_screen_has_charts_beside_each_other(browser: Any, tmp_path: Path, page: str) -> None:
+def test_a_wide_screen_has_charts_beside_each_other(browser, tmp_path, page):
     tab, _ = opened(browser, tmp_path, page, viewport={"width": 2560, "height": 1440})
     names = ("comparison", "spread", "samples")
     places = [tab.locator(f"figure:has([download='{name}-1.csv'])").bounding_box() for name in names]
@@ -422,7 +420,7 @@ def test_a_wide_screen_has_charts_beside_each_other(browser: Any, tmp_path: Path
     assert tab.evaluate(WIDER) == 0
 
 
-def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) -> None:
+def test_all_is_printed_but_what_is_to_be_clicked(browser, tmp_path):
     tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", cpu_records())))
     folded = tab.locator("details:not(.columns):not([open])")
     assert folded.count() > 0
@@ -434,7 +432,7 @@ def test_all_is_printed_but_what_is_to_be_clicked(browser: Any, tmp_path: Path) 
     assert troubles == []
 
 
-def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
+def test_hostile_names_do_nothing(browser, tmp_path):
     long = case(model="\u202egnol" + "n" * 1_000, options={"name": "\u05d0" * 1_000})
     tab, troubles = opened(browser, tmp_path, page_of(stored(tmp_path / "r", [*SETS["hostile"], record(long)])))
     assert tab.locator("img").count() == 0
@@ -443,7 +441,7 @@ def test_hostile_names_do_nothing(browser: Any, tmp_path: Path) -> None:
     assert troubles == []
 
 
-def test_reads_without_scripts(browser: Any, tmp_path: Path, page: str) -> None:
+def test_reads_without_scripts(browser, tmp_path, page):
     tab = without_scripts(browser, tmp_path, page)
     assert tab.locator(".tools").count() == 0
     assert tab.locator("#comparison th.extra").first.is_visible()
@@ -451,7 +449,7 @@ def test_reads_without_scripts(browser: Any, tmp_path: Path, page: str) -> None:
     assert tab.locator("#time table").first.is_visible()
 
 
-def test_axe_finds_no_serious_fault(browser: Any, tmp_path: Path, page: str) -> None:
+def test_axe_finds_no_serious_fault(browser, tmp_path, page):
     axe = pytest.importorskip("axe_core_python", reason="axe is not there")
     tab, _ = opened(browser, tmp_path, page, bypass_csp=True)
     tab.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())
@@ -482,7 +480,7 @@ def drawn(data: bytes) -> tuple[list[str], dict[str, tuple[float, float, float]]
     return lanes, boxes
 
 
-def test_host_threads_nest_and_streams_stand_beneath() -> None:
+def test_host_threads_nest_and_streams_stand_beneath():
     lanes, boxes = drawn(training())
     assert [re.sub(r".* · ", "", lane) for lane in lanes] == ["thread 1", "stream 7", "stream 8"]
     assert re.match(r"step [01], \d+ µs · host", lanes[0])
@@ -494,7 +492,7 @@ def test_host_threads_nest_and_streams_stand_beneath() -> None:
     assert mm[0] - linear[0] == pytest.approx(linear[1] / 6, rel=1e-3)
 
 
-def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
+def test_many_short_events_are_few_boxes_that_say_how_many_they_are():
     calls = [(launch(n, 2 * n, 1), kernel(n, 2 * n + 0.5, 1.5, "tiny")) for n in range(1, 10_000)]
     events = [event("aten::big", 1, 20_000), *(item for pair in calls for item in pair)]
     boxes = re.findall(r'data-tip="(.*?);', timeline(text(step(1, 0, 20_100), *events)))
@@ -503,7 +501,7 @@ def test_many_short_events_are_few_boxes_that_say_how_many_they_are() -> None:
     assert sum(int(item[1].replace(",", "")) if item else 1 for item in told) == 2 * len(calls) + 1
 
 
-def test_events_without_length_and_those_that_began_before_the_step() -> None:
+def test_events_without_length_and_those_that_began_before_the_step():
     early = [launch(1, 90, 5), kernel(1, 150, 100)]
     events = [step(1, 100, 100), event("aten::early", 80, 40), event("aten::a", 100, 0), event("aten::b", 101, 0)]
     picture = timeline(text(*events, *early))
@@ -512,5 +510,5 @@ def test_events_without_length_and_those_that_began_before_the_step() -> None:
     assert "aten::early" in picture
 
 
-def test_a_trace_in_which_nothing_happened_has_none() -> None:
+def test_a_trace_in_which_nothing_happened_has_none():
     assert timeline(text()) == ""

@@ -1,7 +1,5 @@
 """Records from Python: a sequence that prints its table, knows the fastest, and becomes data frames."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path
@@ -26,7 +24,7 @@ from tests.views.test_quantization import made
 CPU = Records(cpu_records())
 
 
-def test_it_is_the_records_in_their_order() -> None:
+def test_it_is_the_records_in_their_order():
     records = cpu_records()
     assert list(CPU) == CPU.records == records
     assert (CPU[0], CPU[-1], len(CPU), CPU.index(records[2])) == (records[0], records[-1], len(records), 2)
@@ -35,7 +33,7 @@ def test_it_is_the_records_in_their_order() -> None:
     assert records != CPU[:2]
 
 
-def test_it_prints_the_table_that_the_command_prints() -> None:
+def test_it_prints_the_table_that_the_command_prints():
     assert str(CPU) + "\n" == shown(cpu_records(), width=100)
     assert CPU.render("csv") == shown(cpu_records(), "csv")
     assert str(CPU.against("openvino fp32")) + "\n" == shown(cpu_records(), reference="openvino fp32", width=100)
@@ -44,7 +42,7 @@ def test_it_prints_the_table_that_the_command_prints() -> None:
     assert str(Records([])) == "There are no records to show."
 
 
-def test_a_notebook_gets_a_table_without_a_page_and_what_names_hold_is_text() -> None:
+def test_a_notebook_gets_a_table_without_a_page_and_what_names_hold_is_text():
     nasty = msgspec.structs.replace(case(), model="<script>x</script>")
     html = Records(ran(nasty))._repr_html_()
     assert "<table>" in html
@@ -52,7 +50,7 @@ def test_a_notebook_gets_a_table_without_a_page_and_what_names_hold_is_text() ->
     assert not any(word in html for word in ("<html", "<body"))
 
 
-def test_the_fastest_of_one_comparison_and_of_each() -> None:
+def test_the_fastest_of_one_comparison_and_of_each():
     one = Records([*ran(seconds=5e-3), *ran(case("openvino"), 1e-3)])
     assert one.fastest.case == case("openvino")
     assert one.equally_fast == (one.fastest,)
@@ -71,13 +69,13 @@ def test_the_fastest_of_one_comparison_and_of_each() -> None:
         _ = Records(cpu_records()[-2:]).fastest
 
 
-def test_runs_are_told_apart() -> None:
+def test_runs_are_told_apart():
     records = Records([*ran(run="b", created="2026-05-04T11:00:00Z"), *ran(run="a", created="2026-05-03T10:00:00Z")])
     assert [{record.run for record in one} for one in records.runs] == [{"a"}, {"b"}]
     assert records.fastest.run == "b"
 
 
-def test_frames_have_every_column_with_its_type() -> None:
+def test_frames_have_every_column_with_its_type():
     records = Records(gpu_records())
     one, other = records.to_polars(), records.to_pandas()
     left_out = ("machine_load", "sizes", "form")
@@ -96,14 +94,14 @@ def test_frames_have_every_column_with_its_type() -> None:
 
 
 @pytest.mark.parametrize("name", ["polars", "pandas"])
-def test_a_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_answer(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InferlensError, match=f"{name} is not installed") as refused:
         getattr(CPU, f"to_{name}")()
     assert "frames" in refused.value.hint
 
 
-def test_one_path_or_many(tmp_path: Path) -> None:
+def test_one_path_or_many(tmp_path):
     one, path = saved(tmp_path / "one", ran()), saved(tmp_path / "other", ran(case("openvino")))
     both = load_records(one, path)
     assert (len(load_records(one)), len(load_records(str(one))), len(both)) == (5, 5, 10)
@@ -132,28 +130,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     opened = inferlens.load_trace(trace)
     tuned = load_tuning(EXAMPLES / "cpu" / "tuned" / "resnet18" / "tuning")
     return {
-        "records": records,
-        "many records": Records(cpu_records()),
-        "record": records[0],
-        "measurement": records[0].measurements[0],
-        "environment": records[0].environment,
-        "row": records.rows[0],
-        "profiles": profiles,
-        "profile": profiles[0],
-        "layers": profiles[0].layers,
-        "findings": inferlens.findings(profiles[0]),
-        "finding": inferlens.findings(profiles[0])[0],
-        "comparison": inferlens.compare(folder / "0", folder / "1"),
-        "trace": opened,
-        "overview": opened.overview(),
-        "advice": opened.advice(),
-        "tuned": tuned,
-        "quantization": made(3, 1, 1),
-        "no profiles": LoadedProfiles(),
-    }
+        "records": records, "many records": Records(cpu_records()), "record": records[0],
+        "measurement": records[0].measurements[0], "environment": records[0].environment, "row": records.rows[0],
+        "profiles": profiles, "profile": profiles[0], "layers": profiles[0].layers,
+        "findings": inferlens.findings(profiles[0]), "finding": inferlens.findings(profiles[0])[0],
+        "comparison": inferlens.compare(folder / "0", folder / "1"), "trace": opened, "overview": opened.overview(),
+        "advice": opened.advice(), "tuned": tuned, "quantization": made(3, 1, 1), "no profiles": LoadedProfiles(),
+    }  # fmt: skip
 
 
-def test_a_result_is_a_line_of_text_and_a_view_in_a_notebook(results: dict[str, Any]) -> None:
+def test_a_result_is_a_line_of_text_and_a_view_in_a_notebook(results):
     for name, result in results.items():
         assert len(repr(result)) <= LONGEST, name
         assert "\n" not in repr(result), name
@@ -166,7 +152,7 @@ def test_a_result_is_a_line_of_text_and_a_view_in_a_notebook(results: dict[str, 
     assert str(results["measurement"]) == repr(results["measurement"])
 
 
-def test_profiles_are_a_sequence(results: dict[str, Any]) -> None:
+def test_profiles_are_a_sequence(results):
     profiles = results["profiles"]
     assert list(profiles) == profiles.profiles
     assert repr(profiles) == "<2 profiles of torchvision:resnet18, 2 ran>"
@@ -174,7 +160,7 @@ def test_profiles_are_a_sequence(results: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_it_looks_right_in_jupyterlab(theme: str, results: dict[str, Any], browser: Any, tmp_path: Path) -> None:
+def test_it_looks_right_in_jupyterlab(theme, results, browser, tmp_path):
     nbconvert = pytest.importorskip("nbconvert", reason="nbconvert is not there")
     nbformat = pytest.importorskip("nbformat", reason="nbconvert is not there")
     cells = []

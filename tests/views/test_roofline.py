@@ -1,7 +1,5 @@
 """Tables and charts of floors: what they show, how they add up, and what is not known."""
 
-from __future__ import annotations
-
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -24,10 +22,8 @@ from tests.views.samples import case
 def fast() -> Profile:
     """A convolution near its floor, and a layer that nobody knows."""
     layers = [
-        timed("conv+norm+relu", 25e-3, "conv", "norm", "relu"),
-        timed("fc", 14e-3, "head"),
-        timed("Reorder", 1e-3),
-    ]
+        timed("conv+norm+relu", 25e-3, "conv", "norm", "relu"), timed("fc", 14e-3, "head"), timed("Reorder", 1e-3),
+    ]  # fmt: skip
     return worked(layers, of=case("openvino"))
 
 
@@ -37,7 +33,7 @@ def slow() -> Profile:
     return worked([timed(name, time, name, kind="Module") for name, time in times.items()])
 
 
-def test_names_of_points_do_not_lie_on_a_line() -> None:
+def test_names_of_points_do_not_lie_on_a_line():
     axes = {"x": (0.0, 100.0, False), "y": (0.0, 100.0, False)}
     points = [
         {"name": name, "x": x, "y": y} for name, x, y in (("under", 90, 20), ("beside", 90, 70), ("short", 60, 57))
@@ -63,7 +59,7 @@ UNCOUNTED = msgspec.structs.replace(eager(), case=case("torch_compile:default"),
 ALL = (slow(), fast(), failed(case("torchscript:trace"), "It <broke>."), UNCOUNTED)
 
 
-def test_the_layer_with_most_to_win_comes_first() -> None:
+def test_the_layer_with_most_to_win_comes_first():
     """The one place that holds what is said of floors."""
     text = drawn(slow())
     assert row(text, "conv") == ["40.0", "47.5", "%", "60.0", "20.0", "3.00x", "compute", "Module"]
@@ -79,7 +75,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(drawn(slow(), top=1), "3 more: --top 4, or --format csv")[0] == "11.5"
 
 
-def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won() -> None:
+def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won():
     """Profiling made the call twice as long: half of each time is left, and no gain is more than that."""
     for profile in (slow(), fast()):
         (found,) = profiled.data("roofline", profile, median=42.1e-3)["cases"]
@@ -103,7 +99,7 @@ def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won
     assert row(text, "all layers with a floor")[:5] == ["12.4", "30.5", "%", "39.4", "27.0"]
 
 
-def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain() -> None:
+def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain():
     kernels = tuple(
         Kernel(name=name, modules=(name,), times=(time,) * 8) for name, time in (("conv", 25e-3), ("head", 9e-3))
     )
@@ -122,7 +118,7 @@ def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain() -> None:
     assert "Most to win with pytorch cpu · cpu: at most 28.2 of 60.6 ms (46.6 %)." in text
 
 
-def test_rows_of_repeated_blocks_are_one() -> None:
+def test_rows_of_repeated_blocks_are_one():
     blocks = work_of(*(module(f"blocks.{n}.fc", flops=10, weights=1, outputs=1, given=1, returned=1) for n in range(4)))
     layers = [timed(f"blocks.{n}.fc", 20e-3 + n * 1e-3, f"blocks.{n}.fc", kind="Linear") for n in range(4)]
     text = drawn(worked(layers, blocks))
@@ -131,7 +127,7 @@ def test_rows_of_repeated_blocks_are_one() -> None:
     assert row(drawn(worked(layers, blocks), sort="order"), "blocks.2.fc")[0] == "12.0"
 
 
-def test_of_several_cases_each_is_a_row() -> None:
+def test_of_several_cases_each_is_a_row():
     text = drawn(*ALL)
     assert "Most to win with pytorch: at most 51.5 of 84.2 ms (61.2 %)." in text
     assert row(text, "pytorch") == ["61.2", "%", "51.5", "84.2", "conv"]
@@ -142,13 +138,13 @@ def test_of_several_cases_each_is_a_row() -> None:
     assert "No floors: It <broke>." in drawn(*ALL, top=3)
 
 
-def test_a_run_far_from_all_limits_is_bound_by_something_else() -> None:
+def test_a_run_far_from_all_limits_is_bound_by_something_else():
     text = drawn(worked([timed(name, 0.5, name) for name in ("conv", "norm", "relu", "head")]))
     assert "Neither arithmetic nor memory bounds the call of 2,000 ms: its layers take 56.3x their floors." in text
     assert row(text, "conv")[0] == "500", "no gain is claimed"
 
 
-def test_what_is_not_known_is_said() -> None:
+def test_what_is_not_known_is_said():
     text = drawn(fast())
     assert row(text, "Reorder")[0] == "–"
     assert row(drawn(fast(), top=2), "1 of unknown work")[:4] == ["–", "–", "1.00", "–"]
@@ -157,11 +153,9 @@ def test_what_is_not_known_is_said() -> None:
     lost = worked([timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")], work, ceilings=disturbed)
     (told,) = profiled.data("roofline", lost, median=None)["cases"]
     assert told["notes"] == [
-        "Others were busy.",
-        "No rate of fp32 is known (it was not measured), so floors count bytes alone.",
-        "In no layer: the work of 1 module, such as head.",
-        "FLOPs not counted: aten._fft_r2c.",
-    ]
+        "Others were busy.", "No rate of fp32 is known (it was not measured), so floors count bytes alone.",
+        "In no layer: the work of 1 module, such as head.", "FLOPs not counted: aten._fft_r2c.",
+    ]  # fmt: skip
     text = drawn(lost)
     assert "Others were busy." in text
     assert "FLOPs not counted" not in text, "two notes at most"
@@ -170,7 +164,7 @@ def test_what_is_not_known_is_said() -> None:
     assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))))
 
 
-def test_kernels_have_floors_as_well() -> None:
+def test_kernels_have_floors_as_well():
     """The same network at the level of kernels: names of the libraries, and nothing outside of them is known."""
     gemm = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x64_32x4_nn_align8>(Params)"
     each = {"sm80_xmma_fprop": (25e-3, "conv"), "void at::elementwise<4>(int)": (5e-3, "norm", "relu")}
@@ -189,7 +183,7 @@ def test_kernels_have_floors_as_well() -> None:
     assert row(drawn(of_kernels, by="module"), "head")[0] == "2,000"
 
 
-def test_numbers_in_the_unit_that_reads_best() -> None:
+def test_numbers_in_the_unit_that_reads_best():
     rates = [flop_rate(item) for item in (1.01e11, 1.979e15, 5.0, None)]
     assert rates == ["101 GFLOP/s", "1.98 PFLOP/s", "5.00 FLOP/s", "–"]
     assert [bandwidth(item) for item in (12.5e9, 4.1e12, 9.999e11)] == ["12.5 GB/s", "4.10 TB/s", "1.00 TB/s"]
@@ -203,7 +197,7 @@ def shown(*profiles: Profile) -> list[Any]:
     return case_rooflines(loaded(*profiles, median=None))
 
 
-def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
+def test_a_roof_and_a_point_for_each_layer_that_computes():
     pytest.importorskip("vl_convert")
     chosen = shown(nasty(), *ALL[:3])
     svg, missing = rooflines(chosen, "svg")
@@ -221,7 +215,7 @@ def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
         rooflines(shown(worked([timed("norm", 1e-3, "norm")])), "svg")
 
 
-def test_points_lie_where_they_belong() -> None:
+def test_points_lie_where_they_belong():
     (of,) = shown(slow())
     panel = _roofline_chart(of, of.table, THEMES["light"])
     roof, points, *_ = chart_data(panel)

@@ -1,7 +1,5 @@
 """Rows of records: names, order, references, speed-ups, and cases measured in several processes."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -113,9 +111,8 @@ def test_build_is_export_and_build_and_may_be_cached():
     assert rows([record(phases=phases)])[0].build == 3.5
     assert rows([record(phases=(Phase("load", 9.0),))])[0].build is None
     found = [
-        record(phases=(Phase("build", 31.0),)),
-        record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),)),
-    ]
+        record(phases=(Phase("build", 31.0),)), record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),)),
+    ]  # fmt: skip
     drawn = shown(found, width=100, columns="latency,build")
     assert "cached" in next(line for line in drawn.splitlines() if "tensorrt:rtx  " in line and "0.20" in line).split()
     assert "31 s to build" in shown(found)
@@ -175,15 +172,11 @@ def test_the_usual_reference_is_the_plainest_row_in_whatever_order_the_rows_were
         assert [{row.reference for row in rows(order) if row.ok} for order in orders] == [{expected}] * 3
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ("openvino", "openvino fp32"),
-        ("onnxruntime:cpu", "onnxruntime:cpu fp32"),
-        ("onnxruntime graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
-        ("onnxruntime:cpu fp32 batch 1 cpu graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
-    ],
-)
+@pytest.mark.parametrize(("words", "name"), [
+    ("openvino", "openvino fp32"), ("onnxruntime:cpu", "onnxruntime:cpu fp32"),
+    ("onnxruntime graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
+    ("onnxruntime:cpu fp32 batch 1 cpu graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
+])  # fmt: skip
 def test_a_reference_is_named_by_words(words, name):
     assert {row.reference for row in rows([r for r in cpu_records() if r.status == "ok"], words)} == {name}
 
@@ -217,10 +210,9 @@ def test_a_name_carries_the_range_a_model_was_prepared_for_where_ranges_differ()
     fixed = record(case("tensorrt:rtx", device="cuda", batch=2))
     wide, narrow = ranged("input=1..16x3x224x224:opt=2", 2), ranged("input=1..8x3x224x224", 2)
     assert sorted(row.name for row in rows([wide, narrow, fixed])) == [
-        "tensorrt:rtx fp32",
-        "tensorrt:rtx fp32 input=1..16x3x224x224 opt 2x3x224x224",
+        "tensorrt:rtx fp32", "tensorrt:rtx fp32 input=1..16x3x224x224 opt 2x3x224x224",
         "tensorrt:rtx fp32 input=1..8x3x224x224",
-    ]
+    ]  # fmt: skip
     found = rows([wide, fixed])
     assert found[0].comparison == found[1].comparison  # the same work, so they are compared
     (row,) = rows([wide])
@@ -407,16 +399,13 @@ def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next()
 NOTHING_LEFT = Marks(count=9, discarded=tuple(range(9)))
 
 
-@pytest.mark.parametrize(
-    ("records", "why"),
-    [
-        ([failure(case()), failure(case("openvino"))], "No way ran."),
-        ([record(samples=(0.01,) * 9, marks=NOTHING_LEFT)], "No way has samples that can be used."),
-        ([record(agreement=WRONG)], "No way ran with right outputs."),
-        ([record(samples=(0.01,) * 9, agreement=WRONG)], "No way ran with right outputs."),
-        ([record(run="a"), failure(case(), run="a", repeat=1)], "No way ran in each of its processes."),
-    ],
-)
+@pytest.mark.parametrize(("records", "why"), [
+    ([failure(case()), failure(case("openvino"))], "No way ran."),
+    ([record(samples=(0.01,) * 9, marks=NOTHING_LEFT)], "No way has samples that can be used."),
+    ([record(agreement=WRONG)], "No way ran with right outputs."),
+    ([record(samples=(0.01,) * 9, agreement=WRONG)], "No way ran with right outputs."),
+    ([record(run="a"), failure(case(), run="a", repeat=1)], "No way ran in each of its processes."),
+])  # fmt: skip
 def test_without_a_winner_the_answer_says_why(records, why):
     assert told(*records)[0].startswith(f"NONE  {why}")
 
@@ -425,10 +414,8 @@ def test_equals_are_told_together():
     found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
     (answer,) = answers(found)
     assert (answer.head, answer.winner, answer.rival) == (
-        "FASTEST",
-        "openvino  15.9 ms",
-        "as fast: onnxruntime 15.9 ms",
-    )
+        "FASTEST", "openvino  15.9 ms", "as fast: onnxruntime 15.9 ms",
+    )  # fmt: skip
     assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 
@@ -520,7 +507,7 @@ def test_the_name_of_a_row_says_that_it_is_quantized_in_part():
     assert "openvino (partly)" in shown([made, record(case("openvino"), samples=(0.01, 0.02) * 100)])
 
 
-def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
+def test_the_command_that_decides_has_all_words_of_the_plan():
     spec = TensorSpec.parse("ids=1..4x128:int64:0..30522:opt=2x128")
     fields = {"inputs": (spec, TensorSpec("mask", (1, 128), "int64")), "weights": "my weights.pth", "seed": 3}
     cases = [case("pytorch", options={"channels_last": True}, **fields), case("openvino", threads=2, **fields)]
@@ -539,7 +526,7 @@ def test_the_command_that_decides_has_all_words_of_the_plan() -> None:
     assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
 
 
-def test_commands_of_a_run_elsewhere_keep_what_they_measure_there() -> None:
+def test_commands_of_a_run_elsewhere_keep_what_they_measure_there():
     race = open_race()
     text = render(records_document(race, where="other place/resnet18", into="other place"), "markdown").replace(
         "\\", ""
@@ -574,7 +561,7 @@ def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
     assert "Throughput stops growing at batch 8: 400 items a second." in shown([*records[:2], slower])
 
 
-def test_of_several_sizes_it_says_by_how_much_the_time_grows() -> None:
+def test_of_several_sizes_it_says_by_how_much_the_time_grows():
     records = [sized(length, median) for length, median in ((32, 0.01), (64, 0.02), (256, 0.16))]
     assert [answer.where for answer in answers(rows(records))] == [f"sequence_length {size}" for size in (32, 64, 256)]
     said = "From sequence_length 32 to 256 (8.00x) the fastest takes 16.0x the time, most steeply from 64 to 256."
@@ -588,7 +575,7 @@ def sized(length: int, median: float) -> Record:
     return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
 
 
-def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them() -> None:
+def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them():
     ways = {"pytorch": 0.02, "openvino": 0.019}
     made = [
         record(case(name, batch=batch), samples=(seconds * batch,) * 100, rate=50.0, id=f"{name} {batch}")
@@ -600,7 +587,7 @@ def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them() -> No
     assert len(found.splitlines()) <= 24
 
 
-def test_a_higher_terminal_shows_more_rows() -> None:
+def test_a_higher_terminal_shows_more_rows():
     made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 31)]
     low, high = (render(records_document(made), lines=lines) for lines in (24, 60))
     assert len(low.splitlines()) <= 24
@@ -609,7 +596,7 @@ def test_a_higher_terminal_shows_more_rows() -> None:
     assert "more rows" not in high
 
 
-def test_rows_that_are_left_out_are_named_with_their_reasons() -> None:
+def test_rows_that_are_left_out_are_named_with_their_reasons():
     noise = replace(WRONG, reason="relative L2 error 0.52 is above 0.0001")
     made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 4)]
     made += [record(case(precision="int8", threads=count), agreement=noise, id=f"8 {count}") for count in (1, 2, 3)]
@@ -620,12 +607,12 @@ def test_rows_that_are_left_out_are_named_with_their_reasons() -> None:
     assert f"openvino: unsupported: {reason}" in text
 
 
-def test_a_way_that_ran_alone_is_not_called_the_fastest() -> None:
+def test_a_way_that_ran_alone_is_not_called_the_fastest():
     found = told(record(case(), samples=(0.02,) * 100), failure(case("openvino")))
     assert found[0].startswith("THE ONLY WAY THAT RAN RIGHT  pytorch  20.0 ms")
 
 
-def test_where_only_the_first_of_each_batch_is_shown_it_says_so() -> None:
+def test_where_only_the_first_of_each_batch_is_shown_it_says_so():
     every = [(batch, threads) for batch in (1, 8, 16, 32) for threads in range(1, 9)]
     made = [
         record(case(batch=batch, threads=threads), samples=(0.01 * batch / threads,) * 100, id=f"{batch} {threads}")

@@ -1,7 +1,5 @@
 """The trace of profiles, held against the Trace Event Format."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path
@@ -75,7 +73,7 @@ def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, floa
     ]
 
 
-def test_runs_and_layers_stand_where_they_were(tmp_path: Path) -> None:
+def test_runs_and_layers_stand_where_they_were(tmp_path):
     trace = traced(tmp_path, network())
     assert drawn(trace, "host · runs") == [("run 1", 0, 10)]
     assert drawn(trace, "host · runs", 2) == [("run 2", 50, 10)]
@@ -84,7 +82,7 @@ def test_runs_and_layers_stand_where_they_were(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_modules_hold_their_consecutive_layers(tmp_path: Path) -> None:
+def test_modules_hold_their_consecutive_layers(tmp_path):
     """A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules."""
     assert drawn(traced(tmp_path, network()), "modules") == [
         ("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2),
@@ -92,7 +90,7 @@ def test_modules_hold_their_consecutive_layers(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path: Path) -> None:
+def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path):
     made = profile(case(), [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))])
     trace = traced(tmp_path, made)
     row = "host · layers (laid out in order, when each began is not known)"
@@ -100,7 +98,7 @@ def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path: Path) 
     assert drawn(trace, row, 2) == [("a", 50, 2), ("b", 52, 4)]
 
 
-def test_what_runs_side_by_side_has_rows_beneath_each_other(tmp_path: Path) -> None:
+def test_what_runs_side_by_side_has_rows_beneath_each_other(tmp_path):
     """A container's own time lies around the modules in it; a module that is called twice is drawn as one."""
     trace = traced(
         tmp_path,
@@ -113,7 +111,7 @@ def test_what_runs_side_by_side_has_rows_beneath_each_other(tmp_path: Path) -> N
     assert drawn(trace, "modules") == [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]
 
 
-def test_kernels_have_a_row_for_each_stream(tmp_path: Path) -> None:
+def test_kernels_have_a_row_for_each_stream(tmp_path):
     trace = traced(tmp_path, kernels())
     assert drawn(trace, "GPU stream 13 · kernels") == [("copy", 0.5, 3)]
     row = trace["rows"]["GPU stream 7 · kernels"]
@@ -122,14 +120,14 @@ def test_kernels_have_a_row_for_each_stream(tmp_path: Path) -> None:
     assert row[1]["args"]["tensor cores"] is False
 
 
-def test_names_are_escaped_and_long_ones_shortened(tmp_path: Path) -> None:
+def test_names_are_escaped_and_long_ones_shortened(tmp_path):
     trace = traced(tmp_path, nasty())
     (row,) = [events for name, events in trace["rows"].items() if name.startswith("host · layers")]
     assert all(len(event["name"]) <= LONGEST_NAME for event in trace["traceEvents"])
     assert all(len(json.dumps(event)) < 2000 for event in row)
 
 
-def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path) -> None:
+def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path):
     short = placed_profile(layer("a", None, times=(1e-3, 1e-3), begins=(0.0,)))
     undated = placed_profile(placed("a", 0, 1), begun=(), label="openvino")
     endless = placed_profile(placed("a", 0, 1e9), label="pytorch")
@@ -139,7 +137,7 @@ def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path
         assert reason in str(refused.value)
 
 
-def test_the_command_writes_it(tmp_path: Path) -> None:
+def test_the_command_writes_it(tmp_path):
     folder = saved(tmp_path, eager(), failed(case("openvino"), "It <broke>."))
     done = inferlens("layers", str(folder), "--trace", "trace.json.gz", cwd=tmp_path)
     assert done.returncode == 0

@@ -3,8 +3,6 @@
 The format: "Trace Event Format", 2016, sections JSON Object Format, Complete Events and Metadata Events.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any
@@ -32,7 +30,7 @@ def checked(data: bytes) -> dict[str, Any]:
     for events in rows.values():
         _nested(events)
     trace["rows"] = {named["thread_name", row]: events for row, events in rows.items()}
-    return trace  # type: ignore[no-any-return]
+    return trace
 
 
 def _nested(events: list[dict[str, Any]]) -> None:
