@@ -50,18 +50,17 @@ def watcher(nvml, root, *, ticks=20, at=None, pids=(PID,), first_namespace=True,
         step = next(steps)
         now[0] += seconds
         (at or {}).get(step, lambda: None)()
-        for device in nvml.devices if isinstance(nvml, FakeNvml) else ():
+        for device in nvml.devices:
             device.millijoules += round(device.milliwatts * seconds)
         return step >= ticks
 
     cpus = Cpus(lambda: [PID], usable=(0, 1), root=root)
     cpus.tree.pids = lambda: list(pids)
+    words = {"gpu": True, **words, "nvml": nvml, "cpus": cpus, "clock": lambda: now[0], "wait": wait}
     with (
         mock.patch.object(monitor, "in_first_namespace", return_value=first_namespace),
         mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
-        Monitor(
-            lambda: [PID], **{"gpu": True, **words}, nvml=nvml, cpus=cpus, clock=lambda: now[0], wait=wait
-        ) as watch,
+        Monitor(lambda: [PID], **words) as watch,
     ):
         watch._thread.join(10)
     return watch
@@ -74,10 +73,8 @@ def kinds(log):
 def test_everything_a_gpu_tells_becomes_a_column(tmp_path):
     nvml = FakeNvml(Device(compute={PID: 700}, utilisation=90, reasons=2))
     log = watched(nvml, tmp_path)
-    assert log.gpu.times[:3] == (100.0, 100.1, 100.2)
-    assert len(log.gpu.times) == 21
-    assert log.gpu.energy[:3] == (0.0, 10.0, 20.0)
-    assert set(log.gpu.sm_clock) == {1_980_000_000}
+    assert (log.gpu.times[:3], len(log.gpu.times)) == ((100.0, 100.1, 100.2), 21)
+    assert (log.gpu.energy[:3], set(log.gpu.sm_clock)) == ((0.0, 10.0, 20.0), {1_980_000_000})
     assert (log.gpu.temperature[0], log.gpu.reasons[0], log.gpu.utilisation[0]) == (40, 2, 0.9)
     assert (set(log.processes.case_memory), set(log.processes.foreign)) == ({700}, {0})
     assert (log.gpu_uuid, kinds(log), nvml.open) == ("GPU-11111111-aaaa", {}, 0)
@@ -96,27 +93,22 @@ def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path
     nvml = FakeNvml()
     nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
     log = watched(nvml, tmp_path)
-    assert log.gpu.energy == ()
-    assert "Not Supported" in log.absent["energy"]
-    assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 1
-    assert energy_per_item(log, 100.0, 102.0, 10).reason == log.absent["energy"]
+    assert (log.gpu.energy, nvml.calls["nvmlDeviceGetTotalEnergyConsumption"]) == ((), 1)
+    assert "Not Supported" in log.absent["energy"] == energy_per_item(log, 100.0, 102.0, 10).reason
 
 
 def test_a_gpu_that_is_lost_leaves_holes(tmp_path):
     nvml = FakeNvml()
     log = watched(nvml, tmp_path, ticks=30, at={5: lambda: nvml.refuse.update({"nvmlDeviceGetTemperature": LOST})})
-    assert (log.gpu.temperature[4], set(log.gpu.temperature[5:])) == (40, {None})
-    assert len(log.gpu.temperature) == len(log.gpu.times)
+    assert (log.gpu.temperature[4], {*log.gpu.temperature[5:]}, len(log.gpu.temperature)) == (40, {None}, 31)
 
 
 @pytest.mark.parametrize(("steps", "found"), [
-    (
-        {5: {"reasons": 0x40}, 8: {"reasons": 0x04}, 10: {"reasons": 0}},
-        {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)},
-    ),
-    ({12: {"sm_clock": 1500}, 15: {"sm_clock": 1950}}, {"clock change": (101.1, 101.5)}),
-    ({15: {"sm_clock": 345, "reasons": 1, "utilisation": 0}}, {}),
-], ids=["throttled", "slower while busy", "idle"])  # fmt: skip
+    ({5: {"reasons": 0x40}, 8: {"reasons": 0x04}, 10: {"reasons": 0}},
+     {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)}),
+    ({12: {"sm_clock": 1500}, 15: {"sm_clock": 1950}}, {"clock change": (101.1, 101.5)}),  # slower while busy
+    ({15: {"sm_clock": 345, "reasons": 1, "utilisation": 0}}, {}),  # idle
+])  # fmt: skip
 def test_what_becomes_of_the_clocks_is_found_where_it_was(steps, found, tmp_path):
     device = Device(compute={PID: 1}, utilisation=99)
     at = {step: lambda fields=fields: vars(device).update(fields) for step, fields in steps.items()}
@@ -159,18 +151,19 @@ def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(compute, words, memory,
 ALIKE, UNLIKE = ("One", "One"), ("One", "Other")
 
 
-@pytest.mark.parametrize(("names", "environ", "expected"), [
-    (ALIKE, {}, "GPU-1"), (ALIKE, {"CUDA_VISIBLE_DEVICES": "1"}, "GPU-2"),
-    (ALIKE, {"CUDA_VISIBLE_DEVICES": "gpu-2,0"}, "GPU-2"),
-    *[(ALIKE, {"CUDA_VISIBLE_DEVICES": none}, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")],
-    (ALIKE, {"CUDA_VISIBLE_DEVICES": "MIG-1"}, "slice"), (UNLIKE, {}, "CUDA_DEVICE_ORDER"),
-    (UNLIKE, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "GPU-1"),
+def alike(names):
+    return FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
+
+
+@pytest.mark.parametrize(("names", "devices", "expected"), [
+    (ALIKE, None, "GPU-1"), (ALIKE, "1", "GPU-2"), (ALIKE, "gpu-2,0", "GPU-2"), (UNLIKE, None, "CUDA_DEVICE_ORDER"),
+    *[(ALIKE, none, "no GPU that is visible") for none in ("", "-1", "7", "GPU-9")], (ALIKE, "MIG-1", "slice"),
 ])  # fmt: skip
-def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, names, environ, expected):
-    nvml = FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
-    log = watched(nvml, tmp_path, environ=environ)
-    assert expected in (log.gpu_uuid or log.absent["gpu"])
-    assert nvml.open == 0
+def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, names, devices, expected):
+    nvml = alike(names)
+    log = watched(nvml, tmp_path, environ={} if devices is None else {"CUDA_VISIBLE_DEVICES": devices})
+    assert (expected in (log.gpu_uuid or log.absent["gpu"]), nvml.open) == (True, 0)
+    assert watched(alike(UNLIKE), tmp_path, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).gpu_uuid == "GPU-1"
 
 
 @pytest.mark.parametrize(("names", "variable", "expected"), [
@@ -179,8 +172,7 @@ def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path, names, environ, 
 ])  # fmt: skip
 def test_all_gpus_are_listed_where_it_is_not_known_which_cuda_means(names, variable, expected, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    nvml = FakeNvml(*(Device(f"GPU-{number}", name=name) for number, name in enumerate(names, 1)))
-    assert [device.uuid for device in visible(nvml)] == expected
+    assert [device.uuid for device in visible(alike(names))] == expected
 
 
 @pytest.mark.parametrize(("mig", "refused", "absent"), [(1, {}, "MIG"), (0, {"nvmlInit": 12}, "error 12"), (0, {}, "")])
@@ -188,8 +180,7 @@ def test_a_gpu_that_cannot_be_watched_is_an_absence(mig, refused, absent, tmp_pa
     nvml = FakeNvml(Device(mig=mig))
     nvml.refuse = refused
     log = watched(nvml, tmp_path)
-    assert (log.gpu is None, nvml.open) == (bool(absent), 0)
-    assert absent in log.absent.get("gpu", "")
+    assert (log.gpu is None, nvml.open, absent in log.absent.get("gpu", "")) == (bool(absent), 0, True)
 
 
 def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch):
@@ -243,29 +234,25 @@ def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch):
     assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
 
 
-def sampled(readings, times, **words):
-    """The readings taken at these times, on a clock that stands in between."""
-    clock = iter(times)
-    now = [0.0]
+def sampled(readings, times, now, **words):
+    """The readings taken at these times, on the clock ``now``."""
     table = SampledColumns(readings, lambda: now[0], **words)
-    for now[0] in clock:
+    for now[0] in times:
         table.take()
-    return table
+    return table, table.as_columns()
 
 
 def test_columns_are_as_long_as_the_times_whenever_they_begin_to_answer():
     late = {"always": lambda now: {"always": now}, "late": lambda now: {"late": now} if now >= 2 else {}}
-    table = sampled(late, [0, 1, 2, 3])
-    assert table.as_columns() == {"times": (0, 1, 2, 3), "always": (0, 1, 2, 3), "late": (None, None, 2, 3)}
+    table, columns = sampled(late, [0, 1, 2, 3], [0.0])
+    assert columns == {"times": (0, 1, 2, 3), "always": (0, 1, 2, 3), "late": (None, None, 2, 3)}
     assert table.peaks == {"always": 3.0, "late": 3.0}
 
 
 def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay():
-    table = sampled({"load": lambda now: {"load": 9.0 if now == 0 else 1.0}}, list(range(14)), most=10)
-    columns = table.as_columns()
-    assert columns["times"][-1] == 13.0
+    table, columns = sampled({"load": lambda now: {"load": 9.0 if now == 0 else 1.0}}, range(14), [0.0], most=10)
+    assert (columns["times"][-1], table.peaks) == (13.0, {"load": 9.0})
     assert len(columns["times"]) == len(columns["load"]) <= 10
-    assert table.peaks == {"load": 9.0}
 
 
 def test_a_reading_that_takes_long_is_asked_less_often():
@@ -275,11 +262,7 @@ def test_a_reading_that_takes_long_is_asked_less_often():
         now[0] += 1 / 128  # at most 5 % of the time: once in 0.156 s
         return {"slow": 1}
 
-    table = SampledColumns({"slow": slow, "quick": lambda _: {"quick": 2}}, lambda: now[0])
-    for tick in range(9):
-        now[0] = tick * 0.125
-        table.take()
-    columns = table.as_columns()
+    _, columns = sampled({"slow": slow, "quick": lambda _: {"quick": 2}}, [tick * 0.125 for tick in range(9)], now)
     assert (columns["slow"], columns["quick"]) == ((1, None) * 4 + (1,), (2,) * 9)
 
 
@@ -292,10 +275,10 @@ def write(root, name, text):
     path.write_text(text)
 
 
-def process(root, pid, ticks, children="", name="a) (b c"):
-    user, system, waited_user, waited_system = ticks
-    fields = f"S 1 1 1 0 -1 0 0 0 0 0 {user} {system} {waited_user} {waited_system} 20 0 1 0 100"
-    write(root, f"proc/{pid}/stat", f"{pid} ({name}) {fields}")
+def process(root, pid, *ticks, children=""):
+    """CPU time of a user and of the system, its own and of children that it waited for."""
+    fields = f"S 1 1 1 0 -1 0 0 0 0 0 {' '.join(map(str, ticks))} 20 0 1 0 100"
+    write(root, f"proc/{pid}/stat", f"{pid} (a) (b c) {fields}")
     write(root, f"proc/{pid}/task/{pid}/children", children)
 
 
@@ -303,22 +286,24 @@ def stat(root, user, steal=0):
     write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
 
 
-def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(tmp_path):
+@pytest.fixture
+def cpus(tmp_path):
+    """Two CPUs, and the processes of case 7."""
     stat(tmp_path, user=1000)
-    process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
-    process(tmp_path, 8, (30, 20, 0, 0))
-    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+    process(tmp_path, 7, 100, 0, 0, 0, children="8 ")
+    process(tmp_path, 8, 30, 20, 0, 0)
+    return Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+
+
+def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(cpus, tmp_path):
     assert set(cpus.load(10.0).values()) == {None}
     stat(tmp_path, user=1150, steal=20)
-    process(tmp_path, 7, (120, 10, 50, 20))
-    load = cpus.load(11.0)
-    assert load == pytest.approx({"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK})
+    process(tmp_path, 7, 120, 10, 50, 20)
+    load = {"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK}
+    assert cpus.load(11.0) == pytest.approx(load)
 
 
-def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path):
-    stat(tmp_path, user=1000)
-    process(tmp_path, 7, (0, 0, 0, 0))
-    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
+def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(cpus, tmp_path):
     cpus.load(10.0)
     stat(tmp_path, user=1010)
     assert set(cpus.load(10.05).values()) == {None}
@@ -339,42 +324,33 @@ def test_energy_counters_that_begin_again(tmp_path):
     assert packages.read() == pytest.approx(0.2 + 0.3)
 
 
-def test_throttling_and_quota(tmp_path):
-    for cpu in (0, 1, 2):
-        folder = f"sys/devices/system/cpu/cpu{cpu}"
-        write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
-        write(tmp_path, f"{folder}/thermal_throttle/package_throttle_count", "1\n")
-    write(tmp_path, "proc/self/cgroup", "0::/mine\n")
-    write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
-    cpus = Cpus(lambda: [7], usable=(0, 1), root=tmp_path)
-    answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
+@pytest.mark.parametrize(("cgroup", "name", "waited"), [
+    ("0::/mine", "mine", "throttled_usec 2500000"), ("4:cpu,cpuacct:/mine", "cpu/mine", "throttled_time 2500000000"),
+])  # fmt: skip
+def test_throttling_and_waits_for_the_quota_are_counted(tmp_path, cgroup, name, waited):
+    for cpu, (kind, count) in itertools.product((0, 1, 2), (("core", 3), ("package", 1))):
+        write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle/{kind}_throttle_count", f"{count}\n")
+    write(tmp_path, "proc/self/cgroup", f"{cgroup}\n")
+    write(tmp_path, f"sys/fs/cgroup/{name}/cpu.stat", f"usage_usec 1\nnr_throttled 2\n{waited}\n")
+    readings = Cpus(lambda: [7], usable=(0, 1), root=tmp_path).readings()
+    answers = {name: value for read in [*readings.values()][2:] for name, value in read(0.0).items()}
     assert answers == {"throttle_events": 8, "quota_wait": 2.5}
-
-
-def test_waiting_for_the_quota_is_counted_in_version_1_too(tmp_path):
-    write(tmp_path, "proc/self/cgroup", "4:cpu,cpuacct:/mine\n")
-    write(tmp_path, "sys/fs/cgroup/cpu/mine/cpu.stat", "nr_throttled 2\nthrottled_time 2500000000\n")
-    assert Cpus(lambda: [7], usable=(0, 1), root=tmp_path).readings()["quota_wait"](0.0) == {"quota_wait": 2.5}
 
 
 @pytest.mark.parametrize(("variables", "quota", "threads"), [
     ({}, "", (2, "")),  # four CPUs of two cores
     ({"OMP_NUM_THREADS": "3", "MKL_NUM_THREADS": "1"}, "", (1, "MKL_NUM_THREADS=1 is set")),
     ({"OMP_NUM_THREADS": "8,2"}, "50000", (8, "OMP_NUM_THREADS=8 is set")),
-    ({"OMP_NUM_THREADS": "2"}, "", (2, "")),
-    ({"OMP_NUM_THREADS": "many"}, "", (2, "")),
-    ({}, "150000", (1, "The CPU quota is 1.5 CPUs")),
-    ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
-    ({}, "200000", (2, "")),
+    ({"OMP_NUM_THREADS": "2"}, "", (2, "")), ({"OMP_NUM_THREADS": "many"}, "", (2, "")), ({}, "200000", (2, "")),
+    ({}, "150000", (1, "The CPU quota is 1.5 CPUs")), ({}, "50000", (1, "The CPU quota is 0.5 CPUs")),
 ])  # fmt: skip
-def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core(
-    variables, quota, threads, tmp_path, monkeypatch
-):
+def test_ways_get_the_threads_that_the_environment_sets_or_one_a_core(variables, quota, threads, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2, 3})
     for name in THREAD_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
+    assert monitor.usable_cores(tmp_path) == 4, "without a topology each CPU is a core"
     for cpu, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
         write(tmp_path, f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", f"{siblings}\n")
     write(tmp_path, "proc/self/cgroup", "0::/mine\n")
@@ -382,17 +358,10 @@ def test_all_ways_get_the_threads_that_the_environment_sets_or_one_for_each_core
     assert default_threads(tmp_path) == threads
 
 
-def test_without_topology_each_cpu_is_a_core(tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "usable_cpus", lambda: {0, 1, 2})
-    assert monitor.usable_cores(tmp_path) == 3
-
-
 def test_a_bare_system_tells_nothing_and_says_so(tmp_path):
     cpus = Cpus(lambda: [7], usable=(0,), root=tmp_path)
-    table = SampledColumns(cpus.readings(), lambda: 1.0)
-    table.take()
-    assert table.as_columns() == {"times": (1.0,)}
-    assert set(table.absent) == set(cpus.readings())
+    table, columns = sampled(cpus.readings(), [1.0], [0.0])
+    assert (columns, set(table.absent)) == ({"times": (1.0,)}, set(cpus.readings()))
 
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
@@ -427,29 +396,19 @@ def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine):
 BUSY = "python uses 0.9 of 2 CPUs"
 
 
-def said(looks, limit):
-    """The remarks, and what was shown as under way; a look takes two seconds."""
-    remarks = []
-    doing = []
-    ticks = itertools.count(0, 2)
-    left = iter(looks)
-    wait_for_quiet(limit, remarks.append, doing.append, look=lambda: next(left), clock=lambda: float(next(ticks)))
-    return remarks, doing
-
-
-def test_a_quiet_machine_is_not_waited_for():
-    assert said([""], 600) == ([], [])
-
-
-def test_it_says_what_it_waits_for_and_that_the_machine_is_quiet():
-    remarks, doing = said([BUSY, BUSY, ""], 600)
-    assert remarks == [f"Waiting up to 10 min 00 s for a quiet machine: {BUSY}.", "The machine is quiet after 6.00 s."]
-    assert doing == [f"waiting for a quiet machine: {BUSY}"] * 2
-
-
-def test_when_the_time_is_over_it_is_measured_all_the_same():
-    remarks, _ = said([BUSY] * 9, 4)
-    assert remarks[1:] == [f"Still busy after 4.00 s, measured as it is: {BUSY}."]
+@pytest.mark.parametrize(("looks", "limit", "expected"), [
+    ([""], 600, []),
+    ([BUSY, BUSY, ""], 600,
+     [f"Waiting up to 10 min 00 s for a quiet machine: {BUSY}.", "The machine is quiet after 6.00 s."]),
+    ([BUSY] * 9, 4, [f"Waiting up to 4.00 s for a quiet machine: {BUSY}.",
+                     f"Still busy after 4.00 s, measured as it is: {BUSY}."]),
+])  # fmt: skip
+def test_it_says_what_it_waits_for_and_how_that_ended(looks, limit, expected):
+    """A look takes two seconds."""
+    remarks, doing, ticks, left = [], [], itertools.count(0.0, 2), iter(looks)
+    wait_for_quiet(limit, remarks.append, doing.append, look=lambda: next(left), clock=lambda: next(ticks))
+    assert (remarks, set(doing)) == (expected, {f"waiting for a quiet machine: {BUSY}"} if expected else set())
+    assert limit < 600 or len(doing) == looks.count(BUSY)
 
 
 @pytest.mark.parametrize(("others", "python", "expected"), [

@@ -8,14 +8,7 @@ import msgspec
 import pytest
 
 from inferlens import load_records
-from inferlens.record.builds import (
-    LayerError,
-    Quantization,
-    QuantizedFile,
-    quantization_name,
-    read_quantization,
-    save_quantization,
-)
+from inferlens.record import builds
 from inferlens.record.record import Artefact, Environment, Gpu, encode
 from inferlens.record.store import Store, merge
 from tests.commands import inferlens
@@ -155,20 +148,20 @@ def test_facts_that_were_noted_later_come_along_and_older_ones_do_not(two, tmp_p
 
 
 def test_what_layers_lose_comes_along_and_what_was_written_last_counts(two, tmp_path):
-    best = QuantizedFile(keep="", share=1.0, outputs=())
-    layers = (LayerError("head", ("Gemm",), 1.0, 0.1),)
+    best = builds.QuantizedFile(keep="", share=1.0, outputs=())
+    layers = (builds.LayerError("head", ("Gemm",), 1.0, 0.1),)
     for seconds, root in ((2.0, two[0]), (1.0, two[1])):
-        quantization = Quantization(
+        quantization = builds.Quantization(
             path="m.onnx", case=CASE, best=best, samples=8, size_before=9, size=4, seconds=seconds, layers=layers
         )
-        save_quantization(root / "demo", quantization)
-        os.utime(root / "demo" / quantization_name(quantization), (seconds, seconds))
+        builds.save_quantization(root / "demo", quantization)
+        os.utime(root / "demo" / builds.quantization_name(quantization), (seconds, seconds))
     (two[1] / "demo" / "quantized-broken.json").write_text("{}")
-    file = tmp_path / "all" / "demo" / quantization_name(quantization)
+    file = tmp_path / "all" / "demo" / builds.quantization_name(quantization)
     for sources, last in ((two[1:], 1.0), (two, 2.0), (two[1:], 2.0)):
         (problem,) = merge(sources, tmp_path / "all").problems
         assert "quantized-broken.json was left out" in problem
-        assert read_quantization(file).seconds == last
+        assert builds.read_quantization(file).seconds == last
     assert not [path for path in (tmp_path / "all").iterdir() if path.name != "demo"]
 
 

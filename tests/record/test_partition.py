@@ -3,22 +3,12 @@
 import msgspec
 import pytest
 
-from inferlens.record.builds import (
-    MOST_CHOICES,
-    Choice,
-    Interruption,
-    Operator,
-    Partition,
-    Segment,
-    choices_of,
-    merged,
-    partition_of,
-)
+from inferlens.record import builds
 
 
 def segment(side, count, graph=0, module=""):
     why = "unsupported" if side == "PyTorch" else ""
-    return Segment(side, tuple(Operator(f"aten.op{index}", module, why) for index in range(count)), graph)
+    return builds.Segment(side, tuple(builds.Operator(f"aten.op{index}", module, why) for index in range(count)), graph)
 
 
 MIXED = (segment("TensorRT", 7), segment("PyTorch", 2, module="head"), segment("TensorRT", 3), segment("PyTorch", 1))
@@ -27,44 +17,44 @@ MIXED = (segment("TensorRT", 7), segment("PyTorch", 2, module="head"), segment("
 def at(min_block_size):
     """What a partitioner makes of ``MIXED``: small engines go to the neighbours that PyTorch runs."""
     small = [
-        Segment("PyTorch", segment.operators) if len(segment.operators) < min_block_size else segment
+        builds.Segment("PyTorch", segment.operators) if len(segment.operators) < min_block_size else segment
         for segment in MIXED
     ]
-    return merged(small)
+    return builds.merged(small)
 
 
 def part(**known):
-    return partition_of(MIXED, front_end="compile", min_block_size=1, **known)
+    return builds.partition_of(MIXED, front_end="compile", min_block_size=1, **known)
 
 
 def test_everything_is_counted():
-    breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
-    partition = part(interruptions=breaks, **choices_of([7, 3], 5, at))
+    breaks = [builds.Interruption(0, "print", "model.py line 7", ""), builds.Interruption(1, "unknown to us")]
+    partition = part(interruptions=breaks, **builds.choices_of([7, 3], 5, at))
     assert (partition.operators, partition.in_tensorrt, partition.engines) == (13, 10, (7, 3))
     assert [item.segment for item in partition.breaks] == [1, 3]
     head = partition.breaks[0]
     assert (head.modules, head.operators, head.why) == (("head",), {"aten.op0": 1, "aten.op1": 1}, ("unsupported",))
     assert partition.graph_breaks == ("print (model.py line 7)", "unknown to us")
-    assert msgspec.json.decode(msgspec.json.encode(partition), type=Partition) == partition
+    assert msgspec.json.decode(msgspec.json.encode(partition), type=builds.Partition) == partition
 
 
 def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs():
     torch = segment("PyTorch", 1)
-    assert [len(item.operators) for item in merged([torch, segment("PyTorch", 0), torch])] == [2]
-    assert len(merged([torch, segment("PyTorch", 1, graph=1)])) == 2
-    assert len(merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
+    assert [len(item.operators) for item in builds.merged([torch, segment("PyTorch", 0), torch])] == [2]
+    assert len(builds.merged([torch, segment("PyTorch", 1, graph=1)])) == 2
+    assert len(builds.merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
 
 
 def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own():
-    choices = choices_of([7, 3], 5, at)["choices"]
-    assert choices == (Choice(1, 3, (7, 3), 4), Choice(4, 7, (7,), 2))
-    assert choices_of([7, 3], 7, at)["choices"] == choices
-    assert choices_of([7, 3], 100, at)["choices"] == (*choices, Choice(8, 100, (), 1))
-    assert choices_of([], 100, at) == {"choices": (), "ways": 0}
+    choices = builds.choices_of([7, 3], 5, at)["choices"]
+    assert choices == (builds.Choice(1, 3, (7, 3), 4), builds.Choice(4, 7, (7,), 2))
+    assert builds.choices_of([7, 3], 7, at)["choices"] == choices
+    assert builds.choices_of([7, 3], 100, at)["choices"] == (*choices, builds.Choice(8, 100, (), 1))
+    assert builds.choices_of([], 100, at) == {"choices": (), "ways": 0}
 
 
 def test_the_fewest_segments_are_those_that_leave_an_engine():
-    few, less, none = Choice(1, 1, (5, 5), 3), Choice(2, 5, (9,), 3), Choice(6, 9, (), 1)
+    few, less, none = builds.Choice(1, 1, (5, 5), 3), builds.Choice(2, 5, (9,), 3), builds.Choice(6, 9, (), 1)
     assert part(choices=[less, few, none]).fewest == few, "of equal ones that with most in TensorRT"
     assert part(choices=[none]).fewest is None
 
@@ -77,7 +67,7 @@ def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own):
         asked.append(value)
         return (segment("TensorRT", 400),)
 
-    choices = choices_of(range(1, 401), own, evaluate)["choices"]
-    assert MOST_CHOICES - 1 <= len(asked) == len(set(asked)) <= MOST_CHOICES
+    choices = builds.choices_of(range(1, 401), own, evaluate)["choices"]
+    assert builds.MOST_CHOICES - 1 <= len(asked) == len(set(asked)) <= builds.MOST_CHOICES
     assert (choices[0].least, choices[-1].most) == (1, max(own, 400))
     assert any(choice.least <= own <= choice.most for choice in choices)
