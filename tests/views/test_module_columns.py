@@ -10,8 +10,9 @@ from inferlens.views.profiles.modules import module_columns
 from tests.analysis.kernel_profiles import made, of_kernels, traced
 from tests.analysis.profiles import profile
 from tests.backends.profiling.samples import ENGINE
+from tests.snapshots import compare_with_stored, screens_test
 from tests.views import profiled
-from tests.views.profiled import loaded, row
+from tests.views.profiled import loaded
 from tests.views.samples import case
 
 RUNS = 20
@@ -50,32 +51,34 @@ UNTRACED = of_kernels("torch_compile", made(kernel(1), kernel(0.5)))
 TRACED = eager_kernels("torch_compile", 0.5)
 
 
-def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
-    text = drawn(eager_kernels(unknown=0.5), depth=1)
-    assert "GPU time of kernels, as share of all kernels · 20 calls" in text
-    assert row(text, "all kernels") == ["4,000", "100", "%"]
-    assert row(text, "conv1") == ["1,000", "25", "%"]
-    assert row(text, "layer1") == ["2,500", "62.5", "%"]
-    assert row(text, "in no module") == ["500", "12.5", "%"]
-    assert "87.5 % in modules, scale 1.00x" in text
-    assert row(text, "call") == ["8,070"]
-    assert row(text, "GPU at work")[:2] == ["4,000", "49.6"]
-    assert "The call waits for the host: the GPU works 4,000 of 8,070 µs (49.6 %); of that layer1 takes 62.5 %." in text
-    several = drawn(*(eager_kernels(f"b{number}") for number in range(4)))
-    assert "layer1.0 has the largest share of the GPU's time: 57.1 % with b0, " in several
-    assert "as share of" not in several, "no column has any"
-    assert "GPU at work" not in drawn(eager_kernels(), median=None)
-
-
 def test_kernels_side_by_side_have_shares_of_their_sum():
     both = of_kernels("pytorch", made(kernel(1, "a", stream=1), kernel(3, "b", stream=2), busy=3e-3))
-    text = drawn(both)
-    assert row(text, "all kernels") == ["4,000", "100", "%"]
-    assert (row(text, "a"), row(text, "b")) == (["1,000", "25", "%"], ["3,000", "75", "%"])
     (tree,) = profiled.data("modules", both)["models"]
     assert tree["columns"][0]["busy"]["typical"] == pytest.approx(3e-3)
+    compare_with_stored("modules/side by side", drawn(both))
     broken = replace(both, kernels=replace(both.kernels, busy=(1.0,)))
     assert "GPU at work" not in drawn(broken), "how long it was busy is not known"
+
+
+BROKEN = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
+SEVERAL = [eager_kernels(f"b{number}") for number in range(4)]
+LAYERS = of_layers("tensorrt", (1, "conv1"), (1, None))
+test_screen = screens_test("modules", {
+    "of kernels": lambda: drawn(eager_kernels(unknown=0.5), depth=1),
+    "of kernels without a record": lambda: drawn(eager_kernels(), median=None),
+    "several": lambda: drawn(*SEVERAL),
+    "both levels": lambda: drawn(traced(), LAYERS, depth=1),
+    "by a reference": lambda: drawn(
+        eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3
+    ),
+    "without the level": lambda: drawn(PYTORCH, eager_kernels(), TENSORRT, level="kernel"),
+    "broken": lambda: drawn(eager_kernels(), BROKEN),
+})  # fmt: skip
+
+
+def test_kernels_are_compared_however_long_the_host_took():
+    (tree,) = profiled.data("modules", eager_kernels(), TRACED, median=20e-3)["models"]
+    assert any(cell["fastest"] for item in tree["rows"] for cell in item["cells"] if cell)
 
 
 def levels(*profiles: Profile, level=None) -> list[str]:
@@ -105,28 +108,9 @@ def test_the_level_that_is_shown(level, profiles, shown):
 
 
 def test_a_case_without_the_level_says_so():
-    text = drawn(PYTORCH, eager_kernels(), TENSORRT, level="kernel")
-    assert "tensorrt fp16 has no kernels: It was not profiled at that level" in text
-    broken = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
-    assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(eager_kernels(), broken)
-    assert levels(eager_kernels(), broken) == ["kernel of kernels"], "it did not run"
+    assert levels(eager_kernels(), BROKEN) == ["kernel of kernels"], "it did not run"
     (tree,) = profiled.data("modules", PYTORCH, UNTRACED, level="layer")["models"]
     assert [(item["level"], item["reason"].partition(";")[0]) for item in tree["failed"]] == [
         ("layer", "It was not profiled at that level")
     ]
     assert profiled.lines("modules", PYTORCH, level="kernel") == []
-
-
-def test_columns_of_both_levels_are_told_apart():
-    text = drawn(traced(), of_layers("tensorrt", (1, "conv1"), (1, None)), depth=1)
-    assert "GPU time of kernels, as share of all kernels; GPU time of layers, gaps included" in text
-    assert row(text, "call, or all kernels")
-    assert row(text, "· of it in no layer")
-    assert "gaps included" in text
-    assert "pytorch kernels" in " ".join(text.split())
-    assert "Columns are timed in different ways: compare shares, not times." in text
-    text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)
-    assert "is of no known module." in text
-    assert text.index("torch_compile") < text.index("pytorch")
-    (tree,) = profiled.data("modules", eager_kernels(), TRACED, median=20e-3)["models"]
-    assert any(cell["fastest"] for item in tree["rows"] for cell in item["cells"] if cell), "however long the host took"

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 from xml.etree import ElementTree as Xml
 
 import msgspec
@@ -11,7 +10,7 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.record.profile import ModuleWork, Profile, Work
+from inferlens.record.profile import Layer, ModuleWork, Profile, Work
 from inferlens.record.record import Warning
 from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
@@ -24,6 +23,7 @@ from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.kernel_profiles import nasty as nasty_kernels
 from tests.analysis.profiles import NASTY, eager, failed, fused, layer, nasty, other, profile
 from tests.backends.profiling.samples import ENGINE, GRAPH
+from tests.snapshots import screens_test
 from tests.views.profiled import TABLES, data, drawn, lines, loaded, row
 from tests.views.samples import GPU_MACHINE, WRONG, case
 
@@ -98,37 +98,76 @@ def test_csv_adds_up(table, top):
     assert {item["row"] for item in rows} >= {"whole"}
 
 
-@pytest.mark.parametrize("table", ["layers", "kernels"])
-def test_notes_and_warnings_are_shown(table):
-    warned = (Warning("x", "Clocks moved.", "Hold them."),)
-    of = profile(case(), [layer("a", 1e-3)], warnings=warned)
+# The screens
+
+
+WARNED = (Warning("x", "Clocks moved.", "Hold them."),)
+PARTS = [layer(f"l{n}", 10e-6, f"l{n}") for n in range(30)]
+ON_GPU = profile(case(device="cuda"), PARTS, timed="GPU")
+BLOCKS = [layer(f"{n}", n * 1e-4, f"block{n // 10}.{n % 10}") for n in range(60)]
+MANY = profile(case(), [layer(f"{n}", 1e-3, f"block.{n}.conv.inner") for n in range(30)])
+CONV, NORM = (layer(name, 1e-3, name) for name in ("conv1", "bn1"))
+WORK = Work(modules=(ModuleWork(module="conv1", flops=1e9),))
+SEPARATE = msgspec.structs.replace(profile(case(), [CONV, NORM]), work=WORK)
+TOGETHER = profile(case("openvino"), [layer("conv1+bn1", 1.5e-3, "conv1", "bn1")])
+LATE = msgspec.structs.replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
+SIDE_BY_SIDE = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
+TENSOR_CORES = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
+
+
+def note_screen(table: str) -> str:
+    """The screen of a profile with a warning and with modules that are not known."""
+    of = profile(case(), [layer("a", 1e-3)], warnings=WARNED)
     of = msgspec.structs.replace(of, layers=msgspec.structs.replace(of.layers, absent={"modules": "not known"}))
-    if table == "kernels":
-        of = of_kernels("pytorch", made(kernel("a", 1e-3), absent={"modules": "not known"}), warnings=warned)
-    shown = drawn(table, of)
-    assert "Clocks moved. Hold them." in shown
-    assert "modules: not known" in shown or "(1 more note: --format json)" in shown
+    kernels = made(kernel("a", 1e-3), absent={"modules": "not known"})
+    return drawn(table, of if table == "layers" else of_kernels("pytorch", kernels, warnings=WARNED))
+
+
+def brief(parts: list[Layer]) -> str:
+    groups = group_profiles(loaded(profile(case(), parts)))
+    return render(modules_document(groups, lines=1, brief=True, command="modules D"))
+
+
+SCREENS = {
+    "layers": lambda: drawn("layers", eager(), top=3, width=160),
+    "layers of a call that took as long": lambda: drawn("layers", eager(), median=8.4e-3),
+    "layers without a record": lambda: drawn("layers", eager(), median=None),
+    "layers on a GPU": lambda: drawn("layers", ON_GPU, top=3, median=3e-4),
+    "layers of the model itself": lambda: drawn(
+        "layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")])
+    ),
+    "layers that overlap": lambda: drawn(
+        "layers", profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
+    ),
+    "layers in two precisions": lambda: drawn(
+        "layers", *(profile(case(f"b{of}"), [layer("conv", 1e-3, "conv", precision=of)]) for of in ("fp32", "int8")),
+        width=100,
+    ),
+    "layers with notes": lambda: note_screen("layers"),
+    "kernels": lambda: drawn("kernels", traced(), width=300, top=3, median=2e-3),
+    "kernels, wide": lambda: drawn("kernels", traced(), width=300, wide=True),
+    "kernels of two cases": lambda: drawn("kernels", traced(GRAPH), traced(ENGINE), width=300),
+    "kernels without modules": lambda: drawn("kernels", traced(GRAPH), width=300),
+    "kernels side by side": lambda: drawn("kernels", of_kernels("pytorch", SIDE_BY_SIDE)),
+    "kernels with tensor cores": lambda: drawn("kernels", of_kernels("pytorch", TENSOR_CORES)),
+    "kernels with notes": lambda: note_screen("kernels"),
+    "modules": lambda: drawn("modules", *ALL),
+    "modules that were fused": lambda: drawn("modules", SEPARATE, TOGETHER),
+    "modules on a GPU": lambda: drawn("modules", ON_GPU),
+    "modules of three cases": lambda: drawn("modules", *(profile(case(name), BLOCKS) for name in "abc"), width=100),
+    "modules, brief": lambda: brief(BLOCKS),
+    "modules, folded": lambda: drawn("modules", eager(), depth=1),
+    "modules that take as much": lambda: drawn("modules", MANY),
+    "modules of a profile that failed later": lambda: drawn("modules", LATE, eager()),
+    "modules of wrong outputs": lambda: render(
+        modules_document(group_profiles(loaded(eager(), other(), agreement=WRONG))), width=200
+    ),
+    "modules that profiling made longer": lambda: drawn("modules", eager(), fused(), median=2e-3),
+}  # fmt: skip
+test_screen = screens_test("profiles", SCREENS)
 
 
 # Layers
-
-
-def test_layers_what_is_in_none_and_what_it_cost():
-    """The one place that holds what is said of layers."""
-    text = drawn("layers", eager(), top=3, width=160)
-    assert {"1x64x56x56", "23.8"} <= set(row(text, "conv1"))
-    assert row(text, "9 more: --top 12")[-2:] == ["50", "%"]
-    assert row(text, "in no layer")[-2:] == ["2.36", "%"]
-    assert (row(text, "call")[0], row(text, "call")[-2:]) == ("6.06", ["100", "%"])
-    assert row(text, "conv1")[0] == "1.44", "its share of the call, and not the 2 ms of the profiled one"
-    assert text.splitlines()[1] == "Call: 6.06 ms · Host time of layers, scaled to a call without profiling"
-    assert text.splitlines()[3] == "conv1 has the largest share: 23.8 % of the call; the first 5 take 71.4 %."
-    scaled = "Times are scaled from profiled calls that took 1.40x as long: small differences mean nothing."
-    assert text.splitlines()[-1] == scaled
-    assert scaled[:16] not in drawn("layers", eager(), median=8.4e-3)
-    alone = drawn("layers", eager(), median=None)
-    assert row(alone, "profiled call")[0] == "8.46"
-    assert "Host time of layers in a profiled call" in alone
 
 
 def test_layers_by_time_or_in_order():
@@ -140,42 +179,7 @@ def test_layers_by_time_or_in_order():
     assert names(sort="order", top=1) == ["conv1"]
 
 
-def test_times_of_the_gpu_are_in_the_unit_of_kernels_and_waiting_is_said_first():
-    parts = [layer(f"l{n}", 10e-6, f"l{n}") for n in range(30)]
-    text = drawn("layers", profile(case(device="cuda"), parts, timed="GPU"), top=3, median=3e-4)
-    about, answer = text.splitlines()[1:4:2]
-    assert re.fullmatch(r"Call: \d+ µs · GPU time of layers, gaps included, scaled to a call without profiling", about)
-    assert re.fullmatch(r"No layer takes over 5 % of the call; the first 5 take 1\d\.?\d* %\.", answer)
-    assert "(ms)" not in text
-    assert "gaps included" in drawn("modules", profile(case(device="cuda"), parts, timed="GPU"))
-    assert "waiting" not in drawn("layers", eager())
-
-
-def test_the_model_itself_has_a_name_and_layers_that_overlap_say_so():
-    text = drawn("layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")]))
-    assert "the model itself has the largest share" in text, "without the modules in it"
-    of = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
-    assert "Some layers ran at the same time." in drawn("layers", of)
-    assert row(drawn("layers", of), "in no layer")[-2:] == ["-49.6", "%"]
-
-
 # Kernels
-
-
-def test_kernels_what_they_fill_and_how_they_add_up():
-    """The one place that holds what is said of kernels."""
-    text = drawn("kernels", traced(), width=300, top=3, median=2e-3)
-    assert row(text, "nchwToNhwcKernel<…>") == ["113", "26.3", "%", "35", "no", "19", "modules"]
-    wide = drawn("kernels", traced(), width=300, wide=True)
-    assert {"7", "aten::cudnn_convolution"} <= set(row(wide, "nchwToNhwcKernel<…>"))
-    conv1 = " ".join(row(wide, "implicit_convolve_sgemm<…>"))
-    assert "no 31.2 % 18.6 % 392x2 8x8 92 2.2" in conv1, "tensor cores, occupancies, grid, block, registers, KiB"
-    assert row(text, "11 more: --top 14")
-    assert row(text, "all kernels")
-    assert text.splitlines()[3] == (
-        "nchwToNhwcKernel<…> (19 modules) has the largest share: 26.3 % of the GPU's time; the first 5 take 72.9 %. "
-        "The call waits for the host: the GPU works 428 of 2,020 µs (21.2 %); 30.7 % of it uses tensor cores."
-    )
 
 
 def test_different_kernels_have_different_names_however_narrow_the_terminal_is():
@@ -190,28 +194,6 @@ def test_different_kernels_have_different_names_however_narrow_the_terminal_is()
     assert row(drawn("kernels", of), "gemm<…> #2")
 
 
-def test_cases_in_different_precisions_each_say_theirs():
-    both = [profile(case(f"b{of}"), [layer("conv", 1e-3, "conv", precision=of)]) for of in ("fp32", "int8")]
-    text = drawn("layers", *both, width=100)
-    assert text.split().count("int8") == 1
-
-
-def test_what_is_not_known_of_kernels_is_said():
-    text = drawn("kernels", traced(GRAPH), traced(ENGINE), width=300)
-    assert "?" in text
-    alone = drawn("kernels", traced(GRAPH), width=300)
-    assert "origins: unknown: inductor-graph does not report the layers and modules of kernels." in alone
-    assert "Only 0 % of the kernels' time is traced to modules." in alone
-    both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
-    text = drawn("kernels", of_kernels("pytorch", both))
-    assert "in kernels side by side; tensor cores: unknown." in text
-    assert row(text, "all kernels (side by side)")
-    of = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
-    text = drawn("kernels", of_kernels("pytorch", of))
-    assert "The kernel of conv1 + bn1 has the largest share: " in text
-    assert re.search(r"; (49|50)\.?\d? % of it uses tensor cores, (49|50)\.?\d? % unknown\.", text)
-
-
 def test_programs_get_kernels_in_any_order():
     def rows(**options):
         return data("kernels", traced(), **options)["cases"][0]["rows"]
@@ -222,36 +204,6 @@ def test_programs_get_kernels_in_any_order():
 
 
 # Modules
-
-
-def test_a_tree_has_the_backends_side_by_side():
-    text = drawn("modules", *ALL)
-    assert row(text, "layer2.0") == ["1.23", "20.2", "%", "1.21", "20", "%", "3.89", "64.1", "%"]
-    assert "layer2 has the largest share: 64.1 % with openvino." in text
-    assert "torchscript:trace fp32 has no layers: It <broke>." in text
-    assert row(text, "call") == ["6.06", "100", "%"] * 3
-
-
-def test_a_module_that_was_fused_into_another_says_into_which():
-    conv, norm = [layer(name, 1e-3, name) for name in ("conv1", "bn1")]
-    together = profile(case("openvino"), [layer("conv1+bn1", 1.5e-3, "conv1", "bn1")])
-    counted = Work(modules=(ModuleWork(module="conv1", flops=1e9),))
-    text = drawn("modules", msgspec.structs.replace(profile(case(), [conv, norm]), work=counted), together)
-    assert row(text, "conv1")[3] == "5.36"
-    assert row(text, "bn1")[-2:] == ["in", "conv1"]
-
-
-def test_modules_fit_on_a_screen_the_most_important_first():
-    parts = [layer(f"{n}", n * 1e-4, f"block{n // 10}.{n % 10}") for n in range(60)]
-    shown = drawn("modules", *(profile(case(name), parts) for name in ("a", "b", "c")), width=100).splitlines()
-    assert len(shown) <= 24
-    assert {"block5", "block4"} <= {line.split("  ")[0] for line in shown}
-    assert any("more: --depth 3" in line for line in shown)
-    few = render(
-        modules_document(group_profiles(loaded(profile(case(), parts))), lines=1, brief=True, command="modules D")
-    )
-    assert "block5" in few
-    assert "more: modules D --depth 2" in few
 
 
 def test_the_reference_is_the_first_column():
@@ -271,17 +223,9 @@ def test_which_profiles_share_a_tree():
     several.append(profile(case(model="other"), [layer("a", 1e-3, "a")]))
     several.append(profile(case("fake"), [layer("a", 1e-3, "a")], environment=GPU_MACHINE))
     assert len(data("modules", *several)["models"]) == 4
-    late = msgspec.structs.replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
-    assert "pytorch fp32 has no layers: Too late." in drawn("modules", late, eager())
 
 
-def test_columns_that_cannot_be_compared_are_named():
-    wrong = render(modules_document(group_profiles(loaded(eager(), other(), agreement=WRONG))), width=200)
-    assert "and openvino are wrong." in wrong
-    costly = drawn("modules", eager(), fused(), median=2e-3)
-    assert "Times of pytorch (4.19x) and onnxruntime:cpu (" in costly
-    assert "compare shares, not times" not in wrong
-
+def test_columns_that_cannot_be_compared_have_no_marks():
     def marks(**options) -> set[bool]:
         (model,) = data("modules", eager(), fused(), **options)["models"]
         return {cell["fastest"] for item in model["rows"] for cell in item["cells"] if cell}
@@ -291,10 +235,7 @@ def test_columns_that_cannot_be_compared_are_named():
 
 
 def test_depth():
-    assert "9 more: --depth 2" in drawn("modules", eager(), depth=1)
-    many = profile(case(), [layer(f"{n}", 1e-3, f"block.{n}.conv.inner") for n in range(30)])
-    assert "Each of the 30 modules of block takes as much: 3." in drawn("modules", many)
-    assert data("modules", many)["models"][0]["depth"] == 4
+    assert data("modules", MANY)["models"][0]["depth"] == 4
 
 
 # Boxes

@@ -14,8 +14,9 @@ from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, r
 from inferlens.views.renderers import render
 from tests.analysis.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
 from tests.analysis.profiles import eager, failed
+from tests.snapshots import screens_test
 from tests.views import profiled
-from tests.views.profiled import loaded, row
+from tests.views.profiled import loaded
 from tests.views.samples import case
 
 
@@ -59,20 +60,57 @@ UNCOUNTED = msgspec.structs.replace(eager(), case=case("torch_compile:default"),
 ALL = (slow(), fast(), failed(case("torchscript:trace"), "It <broke>."), UNCOUNTED)
 
 
-def test_the_layer_with_most_to_win_comes_first():
-    """The one place that holds what is said of floors."""
-    text = drawn(slow())
-    assert row(text, "conv") == ["40.0", "47.5", "%", "60.0", "20.0", "3.00x", "compute", "Module"]
-    assert [line.split()[0] for line in text.splitlines() if " Module" in line] == ["conv", "head", "norm", "relu"]
-    assert row(text, "all layers")[0] == "51.5"
-    assert "floor: the fastest possible on this device, at 1.00 GFLOP/s (fp32) and 1.00 GB/s" in text
-    assert "At most 51.5 of a call of 84.2 ms (61.2 %) could be won, most in conv: 40.0 ms." in text
-    assert text.rstrip().endswith("What to try: inferlens show RESULTS --view findings")
-    assert row(widely(slow()), "conv")[2:10] == ["%", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
-    for sort, names in (("order", ["conv", "norm", "relu", "head"]), ("time", ["conv", "head", "norm", "relu"])):
-        (found,) = profiled.data("roofline", slow(), sort=sort)["cases"]
-        assert [item["name"] for item in found["rows"]] == names
-    assert row(drawn(slow(), top=1), "3 more: --top 4, or --format csv")[0] == "11.5"
+def of_kernels(whole: float, *kernels: tuple[str, float, str], **fields: Any) -> Profile:
+    """The network at the level of kernels, each with its time and modules; ``whole`` seconds a call."""
+    found = tuple(Kernel(name=name, modules=(*paths.split(),), times=(time,) * 8) for name, time, paths in kernels)
+    busy = sum(time for _, time, _ in kernels)
+    told = Kernels(kernels=found, whole=(whole,) * 8, busy=(busy,) * 8, launches=len(found))
+    return msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels", **fields)
+
+
+WAITING = of_kernels(90e-3, ("conv", 25e-3, "conv"), ("head", 9e-3, "head"), case=case("pytorch", device="cuda"))
+GEMM = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x64_32x4_nn_align8>(Params)"
+POINTWISE = ("void at::elementwise<4>(int)", 5e-3, "norm relu")
+KERNELS = of_kernels(45e-3, ("sm80_xmma_fprop", 25e-3, "conv"), POINTWISE, (GEMM, 9e-3, "head"))
+BLOCKS = worked(
+    [timed(f"blocks.{n}.fc", 20e-3 + n * 1e-3, f"blocks.{n}.fc", kind="Linear") for n in range(4)],
+    work_of(*(module(f"blocks.{n}.fc", flops=10, weights=1, outputs=1, given=1, returned=1) for n in range(4))),
+)
+LOST = worked(
+    [timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")],
+    msgspec.structs.replace(CHAIN, uncovered={"aten._fft_r2c": 2}),
+    ceilings=ceilings().__class__(device="x", bandwidth=1e9, rates={}, disturbed="Others were busy."),
+)
+SCREENS = {
+    "layers": lambda: widely(slow()),
+    "first layer": lambda: drawn(slow(), top=1),
+    "scaled": lambda: drawn(slow(), median=42.1e-3) + drawn(fast(), median=40.2e-3),
+    "unknown work": lambda: drawn(fast(), top=2),
+    "repeated blocks": lambda: drawn(BLOCKS) + drawn(BLOCKS, sort="order"),
+    "cases": lambda: drawn(*ALL),
+    "cases with layers": lambda: drawn(*ALL, top=3),
+    "bound by something else": lambda: drawn(worked([timed(one.module, 0.5, one.module) for one in CHAIN.modules])),
+    "waits for the host": lambda: drawn(WAITING, median=60e-3) + drawn(WAITING, slow(), median=60e-3),
+    "two notes at most": lambda: drawn(LOST),
+    "the whole model": lambda: drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)])),
+    "no module": lambda: drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1)))),
+    "kernels": lambda: widely(KERNELS) + drawn(KERNELS, by="module"),
+}
+test_screen = screens_test("roofline", SCREENS)
+
+
+@pytest.mark.parametrize(("sort", "names"), [("order", "conv norm relu head"), ("time", "conv head norm relu")])
+def test_layers_are_sorted(sort, names):
+    (found,) = profiled.data("roofline", slow(), sort=sort)["cases"]
+    assert [item["name"] for item in found["rows"]] == names.split()
+
+
+def test_notes_are_whole_in_json():
+    (told,) = profiled.data("roofline", LOST, median=None)["cases"]
+    assert told["notes"] == [
+        "Others were busy.", "No rate of fp32 is known (it was not measured), so floors count bytes alone.",
+        "In no layer: the work of 1 module, such as head.", "FLOPs not counted: aten._fft_r2c.",
+    ]  # fmt: skip
 
 
 def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won():
@@ -91,96 +129,14 @@ def test_times_are_those_of_the_real_call_and_time_less_floor_is_what_can_be_won
             == pytest.approx(sum(item["won"] for item in known))
             == pytest.approx(found["known"] - found["floor"])
         )
-    text = drawn(slow(), median=42.1e-3)
-    assert row(text, "conv")[:5] == ["10.3", "24.3", "%", "30.3", "20.0"]
-    assert "Times are scaled from profiled calls that took 1.98x as long" in text
-    text = drawn(fast(), median=40.2e-3)
-    assert row(text, "Reorder") == ["–", "–", "1.01", "–", "–", "–", "Conv"]
-    assert row(text, "all layers with a floor")[:5] == ["12.4", "30.5", "%", "39.4", "27.0"]
 
 
 def test_of_a_call_that_waits_for_the_host_no_layer_claims_a_gain():
-    kernels = tuple(
-        Kernel(name=name, modules=(name,), times=(time,) * 8) for name, time in (("conv", 25e-3), ("head", 9e-3))
-    )
-    told = Kernels(kernels=kernels, whole=(90e-3,) * 8, busy=(34e-3,) * 8, launches=2)
-    of = case("pytorch", device="cuda")
-    waiting = msgspec.structs.replace(slow(), case=of, layers=None, kernels=told, level="kernel", id="kernels")
     for median, gain in ((60e-3, False), (35e-3, True)):
-        text = drawn(waiting, median=median)
-        assert ("waits for the host (the GPU works 34,000 µs of it)" in text) is not gain
-        (found,) = profiled.data("roofline", waiting, median=median)["cases"]
+        (found,) = profiled.data("roofline", WAITING, median=median)["cases"]
         assert [item["won"] is not None for item in found["rows"]] == [gain, gain]
         assert (found["won"] is not None) is gain
         assert (found["bound"] == "host") is not gain
-    text = drawn(waiting, slow(), median=60e-3)
-    assert row(text, "pytorch cuda kernels · cuda")[:2] == ["–", "–"]
-    assert "Most to win with pytorch cpu · cpu: at most 28.2 of 60.6 ms (46.6 %)." in text
-
-
-def test_rows_of_repeated_blocks_are_one():
-    blocks = work_of(*(module(f"blocks.{n}.fc", flops=10, weights=1, outputs=1, given=1, returned=1) for n in range(4)))
-    layers = [timed(f"blocks.{n}.fc", 20e-3 + n * 1e-3, f"blocks.{n}.fc", kind="Linear") for n in range(4)]
-    text = drawn(worked(layers, blocks))
-    assert row(text, "blocks.*.fc (4x)") == ["46.0", "53.4", "%", "86.0", "40.0", "2.15x", "compute", "Linear"]
-    assert "blocks.2.fc" not in text
-    assert row(drawn(worked(layers, blocks), sort="order"), "blocks.2.fc")[0] == "12.0"
-
-
-def test_of_several_cases_each_is_a_row():
-    text = drawn(*ALL)
-    assert "Most to win with pytorch: at most 51.5 of 84.2 ms (61.2 %)." in text
-    assert row(text, "pytorch") == ["61.2", "%", "51.5", "84.2", "conv"]
-    assert row(text, "openvino") == ["29.9", "%", "12.0", "40.2", "head"]
-    assert "1 case without floors: It <broke>." in text
-    assert "1 case without floors: Its work was not counted." in text
-    assert text.rstrip().endswith("Where in each: inferlens roofline RESULTS --top 5")
-    assert "No floors: It <broke>." in drawn(*ALL, top=3)
-
-
-def test_a_run_far_from_all_limits_is_bound_by_something_else():
-    text = drawn(worked([timed(name, 0.5, name) for name in ("conv", "norm", "relu", "head")]))
-    assert "Neither arithmetic nor memory bounds the call of 2,000 ms: its layers take 56.3x their floors." in text
-    assert row(text, "conv")[0] == "500", "no gain is claimed"
-
-
-def test_what_is_not_known_is_said():
-    text = drawn(fast())
-    assert row(text, "Reorder")[0] == "–"
-    assert row(drawn(fast(), top=2), "1 of unknown work")[:4] == ["–", "–", "1.00", "–"]
-    work = msgspec.structs.replace(CHAIN, uncovered={"aten._fft_r2c": 2})
-    disturbed = ceilings().__class__(device="x", bandwidth=1e9, rates={}, disturbed="Others were busy.")
-    lost = worked([timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")], work, ceilings=disturbed)
-    (told,) = profiled.data("roofline", lost, median=None)["cases"]
-    assert told["notes"] == [
-        "Others were busy.", "No rate of fp32 is known (it was not measured), so floors count bytes alone.",
-        "In no layer: the work of 1 module, such as head.", "FLOPs not counted: aten._fft_r2c.",
-    ]  # fmt: skip
-    text = drawn(lost)
-    assert "Others were busy." in text
-    assert "FLOPs not counted" not in text, "two notes at most"
-    text = drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)]))
-    assert "The whole model cannot take less than 21.0 ms here, and takes 84.0 ms." in text
-    assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))))
-
-
-def test_kernels_have_floors_as_well():
-    """The same network at the level of kernels: names of the libraries, and nothing outside of them is known."""
-    gemm = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x64_32x4_nn_align8>(Params)"
-    each = {"sm80_xmma_fprop": (25e-3, "conv"), "void at::elementwise<4>(int)": (5e-3, "norm", "relu")}
-    kernels = tuple(
-        Kernel(name=name, modules=tuple(paths), times=(time,) * 8)
-        for name, (time, *paths) in {**each, gemm: (9e-3, "head")}.items()
-    )
-    told = Kernels(kernels=kernels, whole=(45e-3,) * 8, busy=(39e-3,) * 8, launches=3)
-    of_kernels = msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels")
-    text = drawn(of_kernels)
-    assert row(text, "conv") == ["5,000", "11.1", "%", "25,000", "20,000", "1.25x", "compute", "convolution"]
-    assert row(text, "norm +1")[-1] == "pointwise"
-    wide = widely(of_kernels)
-    assert "cutlass_80_tensorop" in wide
-    assert "cutlass::Kernel2" not in wide
-    assert row(drawn(of_kernels, by="module"), "head")[0] == "2,000"
 
 
 def test_numbers_in_the_unit_that_reads_best():
