@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import re
 import shlex
 import sys
 
@@ -26,6 +25,7 @@ from inferlens.views.renderers import render
 from inferlens.views.renderers.terminal import fit
 from inferlens.views.rows import rows
 from inferlens.views.table import Screen
+from tests.snapshots import compare_with_stored, screens_test
 from tests.views.samples import (
     CPU,
     GPU,
@@ -113,9 +113,7 @@ def test_build_is_export_and_build_and_may_be_cached():
     found = [
         record(phases=(Phase("build", 31.0),)), record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),)),
     ]  # fmt: skip
-    drawn = shown(found, width=100, columns="latency,build")
-    assert "cached" in next(line for line in drawn.splitlines() if "tensorrt:rtx  " in line and "0.20" in line).split()
-    assert "31 s to build" in shown(found)
+    compare_with_stored("records/built and cached", shown(found, width=100, columns="latency,build") + shown(found))
 
 
 def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
@@ -243,8 +241,7 @@ def test_energy_and_what_a_call_waits_for_are_columns():
     gpu = replace(gpu, measurements=(*gpu.measurements, enqueue))
     (row,) = rows([gpu])
     assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
-    text = shown([gpu], width=400, wide=True)
-    assert all(words in text for words in ("250 ± 20.0 %", "mJ per item", "host"))
+    compare_with_stored("records/energy", shown([gpu], width=400, wide=True))
 
 
 # Rates alone
@@ -380,20 +377,8 @@ def rounds(count: int, of: dict[str, float], spread: float = 0.004, seed: int = 
     return found
 
 
-def open_race(**fields):
-    """Records of two ways whose processes differ so much that three rounds decide nothing."""
-    return rounds(3, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.08, **fields)
-
-
 def told(*records, reference=None):
     return [str(answer) for answer in answers(rows(records, reference))]
-
-
-def test_a_winner_is_told_with_its_interval_against_the_reference_and_the_next():
-    (answer,) = answers(rows(rounds(6, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3})))
-    assert (answer.head, answer.winner.split()[0], answer.decide) == ("FASTEST", "openvino", "")
-    assert answer.speedup.startswith("1.5")
-    assert "x onnxruntime (1.0" in answer.rival
 
 
 NOTHING_LEFT = Marks(count=9, discarded=tuple(range(9)))
@@ -410,92 +395,120 @@ def test_without_a_winner_the_answer_says_why(records, why):
     assert told(*records)[0].startswith(f"NONE  {why}")
 
 
-def test_equals_are_told_together():
-    found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
-    (answer,) = answers(found)
-    assert (answer.head, answer.winner, answer.rival) == (
-        "FASTEST", "openvino  15.9 ms", "as fast: onnxruntime 15.9 ms",
-    )  # fmt: skip
-    assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
+THREE_WAYS = {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 17.3e-3}
+EQUALS = {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}
+CLOSE = {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}
+OPEN = rounds(3, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.08)  # three rounds decide nothing
 
 
-@pytest.mark.parametrize(("tail", "said"), [(3.0, True), (1.05, False)])
-def test_another_way_with_a_shorter_p95_is_named(tail, said):
-    """One call in ten of the fastest takes longer."""
+def with_tail(tail: float) -> list[Record]:
+    """Two ways, of which one call in ten of the fastest takes longer."""
     fast = tuple(10e-3 * (tail if place % 10 == 0 else 1.0) * (1 + 1e-3 * (place % 7)) for place in range(400))
     even = tuple(12e-3 * (1 + 1e-3 * (place % 7)) for place in range(400))
-    screen = render(
-        records_document([record(case("pytorch"), samples=fast), record(case("openvino:cpu"), samples=even)])
-    )
-    assert ("Shortest p95: openvino:cpu, 12.1 ms (pytorch 30.1 ms)." in screen) is said
+    return [record(case("pytorch"), samples=fast), record(case("openvino:cpu"), samples=even)]
 
 
-def test_what_was_calibrated_with_noise_says_so_among_equals():
-    noise = {"openvino": {"precision": "int8", "calibration": "random"}}
-    race = rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002)
-    made = [
-        replace(item, case=replace(item.case, **noise[item.case.backend]), facts={"quantized_share": 1.0})
-        if item.case.backend in noise
-        else item
-        for item in race
-    ]
-    (answer,) = answers(rows(made))
-    assert answer.head == "FASTEST"
-    assert f"{answer.winner} {answer.rival}".count("accuracy meaningless") == 1
+def with_noise(item: Record) -> Record:
+    """The record, calibrated with noise."""
+    noisy = replace(item.case, precision="int8", calibration="random")
+    return replace(item, case=noisy, facts={"quantized_share": 1.0})
 
 
-def test_the_likeliest_is_told_with_its_probability_and_what_decides_it():
-    (answer,) = answers(rows(open_race()))
-    assert answer.head == "LIKELY FASTEST"
-    assert answer.rival == "94 % sure: pytorch 16.6 ms may be faster"
-    assert answer.decide.startswith("inferlens ab resnet18 openvino pytorch")
+def flat(seconds: float, of=None, **fields) -> Record:
+    """A hundred samples of one time, told apart by the words of the case."""
+    of = of or case()
+    return record(of, samples=(seconds,) * 100, id=f"{of.label} {of.digest}", **fields)
 
 
-def test_all_that_may_be_faster_are_named():
-    race = rounds(4, {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.03, seed=2)
-    (answer,) = answers(rows(race))
-    assert re.fullmatch(r"8\d % sure: onnxruntime 16.4 ms and openvino 16.6 ms may be faster", answer.rival)
-    assert "To decide between the first two: inferlens ab resnet18 " in answer.lines[1]
+def sized(length: int, median: float) -> Record:
+    """A record of rows of token numbers, without names for its dimensions."""
+    facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (1, length), "int64"),))
+    inputs = () if length == 32 else facts.inputs  # the model's own length is one of them
+    return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
 
 
-def test_a_median_that_the_rate_contradicts_is_unsteady():
-    text = shown([record(case("openvino"), median=0.8e-3, rate=111.0), record(case(), rate=99.0)])
-    assert [line.split()[1] for line in text.splitlines() if line.rstrip().endswith("unsteady")] == ["openvino"]
+def busy_rates() -> list[Record]:
+    """Rates alone, of a machine that is busy in the first series and in four turns."""
+    first = [record(case(name), median=None, rate=rate) for name, rate in (("pytorch", 50.0), ("openvino", 80.0))]
+    turns = [replace(item, id=f"{item.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
+             for turn in range(1, 5) for item in first]  # fmt: skip
+    return [replace(item, marks=None, window_marks=item.marks) for item in map(on_busy_machine, [*first, *turns])]
 
 
-def test_a_reference_of_few_samples_is_marked_in_the_headline():
-    made = [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
-    (answer,) = answers(rows(made))
-    assert "400x pytorch (few samples)" in str(answer)
+def left_out() -> list[Record]:
+    """Three ways that ran, three that are wrong, one that is unsupported."""
+    reason = "OpenVINO has no operator for this layer, and none that could be put together from the others here."
+    wrong = [flat(0.01, case(precision="int8", threads=count), agreement=WRONG) for count in (1, 2, 3)]
+    ran = [flat(0.01 * count, case(threads=count)) for count in (1, 2, 3)]
+    return [*ran, *wrong, failure(case("openvino"), "unsupported", reason)]
 
 
-def test_one_command_decides_all_that_is_open():
-    once = [record(case(name, batch=batch), median=median) for name, median in (("pytorch", 20e-3), ("openvino", 19e-3))
-            for batch in (1, 32)]  # fmt: skip
-    text = " ".join(shown(once).replace("\\\n", "").split())
-    command = "inferlens bench resnet18 --backend openvino,pytorch --precision fp32 --batch 1,32 --thorough"
-    assert f"To decide all 2: {command}" in text
-    short = fit(records_document(once), Screen(lines=4, width=100))
+THREADS = [flat(0.01 * count, case(threads=count)) for count in range(1, 31)]
+BATCHES = [record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))]
+SLOWER = record(case(batch=32), median=0.32, rate=12)
+ONCE = [flat(seconds, case(name, batch=batch)) for name, seconds in (("pytorch", 20e-3), ("openvino", 19e-3))
+        for batch in (1, 32)]  # fmt: skip
+AT_BATCHES = [flat(0.01 * batch / threads, case(batch=batch, threads=threads))
+              for batch in (1, 8, 16, 32) for threads in range(1, 9)]  # fmt: skip
+
+
+def elsewhere(where) -> str:
+    return render(records_document(OPEN, where=where, into="other place"), "markdown")
+
+
+# Each shows an answer, or what is said beneath the table.
+SCREENS = {
+    "a winner": lambda: shown(rounds(6, THREE_WAYS)),
+    "equals": lambda: shown(rounds(16, EQUALS, spread=0.002)),
+    "equals, one calibrated with noise": lambda: shown(
+        [with_noise(item) if item.case.backend == "openvino" else item for item in rounds(16, EQUALS, spread=0.002)]
+    ),
+    "calibrated with noise": lambda: shown([flat(0.02), with_noise(flat(0.01, case("openvino")))]),
+    "the likeliest": lambda: shown(OPEN),
+    "three that may be faster": lambda: shown(rounds(4, CLOSE, spread=0.03, seed=2)),
+    "a shorter p95": lambda: shown(with_tail(3.0)) + shown(with_tail(1.05)),
+    "a rate that contradicts": lambda: shown(
+        [record(case("openvino"), median=0.8e-3, rate=111.0), record(case(), rate=99.0)]
+    ),
+    "a reference of few samples": lambda: shown(
+        [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]
+    ),
+    "two comparisons are open": lambda: shown(ONCE),
+    "measured once": lambda: shown([flat(0.02), flat(0.01, case("openvino"))]),
+    "measured once, far apart": lambda: shown([flat(0.03), flat(0.01, case("openvino"))]),
+    "only one ran": lambda: shown([flat(0.02), failure(case("openvino"))]),
+    "throughput hardly grows": lambda: shown(BATCHES),
+    "throughput stops growing": lambda: shown([*BATCHES[:2], SLOWER]),
+    "sizes": lambda: shown([sized(32, 0.01), sized(64, 0.02), sized(256, 0.16)], width=120),
+    "low terminal": lambda: render(records_document(THREADS), lines=24),
+    "high terminal": lambda: render(records_document(THREADS), lines=60),
+    "rows that are left out": lambda: render(records_document(left_out(), top=3)),
+    "the first of each batch": lambda: render(records_document(AT_BATCHES, top=1)),
+    "rates of a busy machine": lambda: shown(busy_rates()),
+    "of a run elsewhere": lambda: elsewhere("other place/resnet18") + elsewhere(["one", "and two"]),
+}
+test_screen = screens_test("records", SCREENS)
+
+
+def test_screens_fit_on_a_screen():
+    for name in SCREENS.keys() - {"high terminal", "of a run elsewhere", "a shorter p95", "sizes"}:
+        lines = SCREENS[name]().splitlines()
+        assert len(lines) <= 24, name
+
+
+def test_tables_that_do_not_fit_are_named():
+    short = fit(records_document(ONCE), Screen(lines=4, width=100))
     assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 
-def test_marks_in_rows_are_explained_beneath_in_two_lines_at_most():
-    noise = case("openvino", precision="int8", calibration="random")
-    made = [record(case(), samples=(0.02,) * 100), record(noise, samples=(0.01,) * 100)]
-    made[1] = replace(made[1], facts={"quantized_share": 1.0})
-    text = shown(made)
-    row = next(line for line in text.splitlines() if line.startswith(" 1 "))
-    assert "accuracy meaningless" in row
-    assert "accuracy meaningless: Calibrated with noise" in text
-    assert "Give real data to --calibration." in text
+def test_equals_are_told_together():
+    found = rows(rounds(16, {"pytorch": 25e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}, spread=0.002))
+    assert {row.backend for row in found if row.fastest} == {"openvino", "onnxruntime"}
 
 
 def test_a_busy_machine_is_told_once_beneath_a_table_and_not_in_its_rows():
     race = [on_busy_machine(item) for item in rounds(4, {"pytorch": 20e-3, "openvino": 16e-3})]
-    text = shown(race)
-    assert "FASTEST  openvino" in text
-    assert text.count("Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was.") == 1
-    assert "disturbed" not in text
+    compare_with_stored("records/busy machine", shown(race))
     data = json.loads(shown(race, "json"))
     assert data["machine_load"] == {"busy": True, "other_cpus": 1.0, "cpus": 2, "gpu_share": None, "steal": 0.0}
 
@@ -504,7 +517,6 @@ def test_the_name_of_a_row_says_that_it_is_quantized_in_part():
     made = record(case("openvino", precision="int8"), samples=(0.01, 0.02) * 100, facts={"quantized_share": 0})
     (row,) = rows([made])
     assert row.name == "openvino int8 (partly)"
-    assert "openvino (partly)" in shown([made, record(case("openvino"), samples=(0.01, 0.02) * 100)])
 
 
 def test_the_command_that_decides_has_all_words_of_the_plan():
@@ -524,116 +536,3 @@ def test_the_command_that_decides_has_all_words_of_the_plan():
     assert TensorSpec.parse_all(told["input"]) == (fields["inputs"],)
     assert (told["threshold"], told["level"]) == ("1%", "90%")
     assert (told["iterations"], told["warmup"], told["timeout"]) == (60, 2, "90s")
-
-
-def test_commands_of_a_run_elsewhere_keep_what_they_measure_there():
-    race = open_race()
-    text = render(records_document(race, where="other place/resnet18", into="other place"), "markdown").replace(
-        "\\", ""
-    )
-    commands = [line for line in text.splitlines() if re.search("inferlens (ab|profile) ", line)]
-    assert len(commands) == 2
-    assert all("--output 'other place'" in line for line in commands)
-    assert "inferlens show 'other place/resnet18' --plot chart.svg" in text
-    assert "inferlens show one 'and two' --plot chart.svg" in render(
-        records_document(race, where=["one", "and two"]), "markdown"
-    )
-
-
-def measured_once(seconds):
-    return [record(case(), samples=(seconds,) * 100), record(case("openvino"), samples=(0.01,) * 100)]
-
-
-def test_what_was_measured_once_says_so_unless_it_is_far_apart():
-    answer, _ = answers(rows(measured_once(0.02)))[0].lines
-    assert answer == (
-        "LIKELY FASTEST  openvino  10.0 ms  2.00x pytorch, 91 % sure, measured once: pytorch 20.0 ms may be faster"
-    )
-    assert told(*measured_once(0.03)) == ["FASTEST  openvino  10.0 ms  3.00x pytorch"]
-
-
-def test_of_several_batch_sizes_it_says_where_throughput_stops_growing():
-    records = [
-        record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))
-    ]
-    slower = record(case(batch=32), median=0.32, rate=12)
-    assert "Throughput hardly grows after batch 8: 400 items a second, 403 at batch 32." in shown(records)
-    assert "Throughput stops growing at batch 8: 400 items a second." in shown([*records[:2], slower])
-
-
-def test_of_several_sizes_it_says_by_how_much_the_time_grows():
-    records = [sized(length, median) for length, median in ((32, 0.01), (64, 0.02), (256, 0.16))]
-    assert [answer.where for answer in answers(rows(records))] == [f"sequence_length {size}" for size in (32, 64, 256)]
-    said = "From sequence_length 32 to 256 (8.00x) the fastest takes 16.0x the time, most steeply from 64 to 256."
-    assert said in shown(records, width=120)
-
-
-def sized(length: int, median: float) -> Record:
-    """A record of rows of token numbers, without names for its dimensions."""
-    facts = ModelFacts(name="bert", inputs=(TensorSpec("ids", (1, length), "int64"),))
-    inputs = () if length == 32 else facts.inputs  # the model's own length is one of them
-    return record(case(inputs=inputs), samples=(median,) * 100, model=facts)
-
-
-def test_all_rows_are_shown_where_they_fit_though_little_be_said_of_them():
-    ways = {"pytorch": 0.02, "openvino": 0.019}
-    made = [
-        record(case(name, batch=batch), samples=(seconds * batch,) * 100, rate=50.0, id=f"{name} {batch}")
-        for batch in (1, 8, 32)
-        for name, seconds in ways.items()
-    ]
-    found = render(records_document(made, where="results/resnet18"))
-    assert len(re.findall(r"^ *(?:\d )? *(?:pytorch|openvino) +(?:1|8|32) ", found, re.M)) == 6
-    assert len(found.splitlines()) <= 24
-
-
-def test_a_higher_terminal_shows_more_rows():
-    made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 31)]
-    low, high = (render(records_document(made), lines=lines) for lines in (24, 60))
-    assert len(low.splitlines()) <= 24
-    assert "pytorch 29 threads" in high
-    assert "more rows" in low
-    assert "more rows" not in high
-
-
-def test_rows_that_are_left_out_are_named_with_their_reasons():
-    noise = replace(WRONG, reason="relative L2 error 0.52 is above 0.0001")
-    made = [record(case(threads=count), samples=(0.01 * count,) * 100, id=f"{count}") for count in range(1, 4)]
-    made += [record(case(precision="int8", threads=count), agreement=noise, id=f"8 {count}") for count in (1, 2, 3)]
-    reason = "OpenVINO has no operator for this layer, and none that could be put together from the others here."
-    made += [failure(case("openvino"), "unsupported", reason)]
-    text = " ".join(render(records_document(made, top=3)).split())
-    assert "int8: wrong in 3 of 3: relative L2 error 0.52 is above 0.0001." in text
-    assert f"openvino: unsupported: {reason}" in text
-
-
-def test_a_way_that_ran_alone_is_not_called_the_fastest():
-    found = told(record(case(), samples=(0.02,) * 100), failure(case("openvino")))
-    assert found[0].startswith("THE ONLY WAY THAT RAN RIGHT  pytorch  20.0 ms")
-
-
-def test_where_only_the_first_of_each_batch_is_shown_it_says_so():
-    every = [(batch, threads) for batch in (1, 8, 16, 32) for threads in range(1, 9)]
-    made = [
-        record(case(batch=batch, threads=threads), samples=(0.01 * batch / threads,) * 100, id=f"{batch} {threads}")
-        for batch, threads in every
-    ]
-    assert "Only the first row of each comparison is shown. 28 more rows: --top 8" in render(
-        records_document(made, top=1)
-    )
-
-
-def test_rates_of_a_busy_machine_have_an_answer_and_stand_in_the_table():
-    ways = {"pytorch": 50.0, "openvino": 80.0}
-    first = [record(case(name), median=None, rate=rate) for name, rate in ways.items()]
-    held = [
-        replace(item, id=f"{item.id}-{turn}", repeat=turn, facts={IN_TURNS: "another"})
-        for turn in range(1, 5)
-        for item in first
-    ]
-    busy = [on_busy_machine(item) for item in [*first, *held]]
-    every = [replace(item, marks=None, window_marks=item.marks) for item in busy]
-    text = shown(every)
-    assert "NONE" not in text
-    assert "openvino" in text.splitlines()[2]
-    assert re.search(r"1 openvino +8\d\.\d ", text), "the rate of the fastest third of windows"
