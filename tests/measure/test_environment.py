@@ -1,5 +1,6 @@
 import sys
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -10,17 +11,14 @@ from tests.measure.fake_nvml import NOT_SUPPORTED, Device, FakeNvml, NVMLError
 
 @pytest.mark.parametrize(("milliwatts", "watts"), [(699_500, 699.5), (None, None)])
 def test_a_gpu_and_its_power_limit_if_it_has_one(milliwatts, watts, monkeypatch):
-    def power_limit(_):
-        if milliwatts is None:
-            raise NVMLError(NOT_SUPPORTED)
-        return milliwatts
-
     nvml = FakeNvml(Device("GPU-1"))
     vars(nvml).update(
         nvmlSystemGetDriverVersion=lambda: "570.1", nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
-        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30), nvmlDeviceGetEnforcedPowerLimit=power_limit,
+        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0), nvmlDeviceGetEnforcedPowerLimit=lambda _: milliwatts,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30),
     )  # fmt: skip
+    if milliwatts is None:
+        nvml.nvmlDeviceGetEnforcedPowerLimit = mock.Mock(side_effect=NVMLError(NOT_SUPPORTED))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     environment = collect()
     gpu = Gpu(name="NVIDIA Fake", memory=2**30, compute_capability="9.0", uuid="GPU-1", power_limit=watts)

@@ -43,16 +43,13 @@ def taken(fake, rule, progress=lambda _: None):
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1000])
 def test_a_fixed_count_takes_exactly_as_many(tmp_path, count):
-    found = taken(runner(tmp_path), FixedCount(count))
-    assert [(item.metric, item.clock, item.samples) for item in found] == [
-        ("latency", "fake", (0.004,) * count) for _ in range(bool(count))
-    ]
+    found = [(item.metric, item.clock, item.samples) for item in taken(runner(tmp_path), FixedCount(count))]
+    assert found == [("latency", "fake", (0.004,) * count)] * bool(count)
 
 
 def test_samples_come_with_the_time_when_they_began(tmp_path):
     (latency,) = taken(runner(tmp_path, "noisy"), FixedCount(500))
-    sums = [0.0, *itertools.accumulate(latency.samples)][:-1]
-    assert latency.begins == pytest.approx(sums, abs=1e-6)
+    assert latency.begins == pytest.approx([0.0, *itertools.accumulate(latency.samples)][:-1], abs=1e-6)
 
 
 @pytest.mark.parametrize("rule", [FixedCount(40), FixedTime(0.1, 10, 50), HalfWidth(0.01, 9.0)])
@@ -63,67 +60,61 @@ def test_progress_grows_to_one(tmp_path, rule):
     assert shares[-1] == 1.0
 
 
+def throughput(fake, *times, **more):
+    return series.throughput(fake, itertools.repeat({}), *times, lambda _: None, **more)
+
+
 def test_throughput_is_calls_over_time_in_windows(tmp_path):
-    measured = series.throughput(runner(tmp_path, latency=2.0), itertools.repeat({}), 0.002, 1.0, lambda _: None)
-    assert measured.unit == "calls/s"
-    assert (measured.in_flight, measured.calls) == (1, 50)
-    assert len(measured.samples) == len(measured.begins) == series.WINDOWS
+    measured = throughput(runner(tmp_path, latency=2.0), 0.002, 1.0)
+    assert (measured.unit, measured.in_flight, measured.calls) == ("calls/s", 1, 50)
     assert measured.samples == pytest.approx([500.0] * series.WINDOWS)
     assert measured.begins == pytest.approx([0.1 * window for window in range(series.WINDOWS)])
 
 
 def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp_path):
-    fake, feeds = runner(tmp_path), itertools.repeat({})
+    fake = runner(tmp_path)
     fake.clock.asynchronous = True
-    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16 * series.LEAST_PER_PLACE
+    assert throughput(fake, 0.004, 0.001, depth=16).calls == 16 * series.LEAST_PER_PLACE
     fake.clock.lanes = 3
-    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None).calls == 3 * series.LEAST_PER_PLACE
+    assert throughput(fake, 0.004, 0.001).calls == 3 * series.LEAST_PER_PLACE
 
 
 @pytest.mark.parametrize(("typical", "calls", "windows"), [(0.004, 25, 10), (0.4, 1, 5), (1.5, 1, 1), (60.0, 1, 1)])
 def test_windows_end_in_time(tmp_path, typical, calls, windows):
-    slow = runner(tmp_path, latency=1e3 * typical)
-    measured = series.throughput(slow, itertools.repeat({}), typical, 1.0, lambda _: None, max_time=2.0)
+    measured = throughput(runner(tmp_path, latency=1e3 * typical), typical, 1.0, max_time=2.0)
     assert (measured.calls, len(measured.samples)) == (calls, windows)
 
 
 def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path):
-    fake = runner(tmp_path, latency=0.1)
+    fake, rule = runner(tmp_path, latency=0.1), FixedTime(1.0, 1, 10_000)
 
     def slowly():
         while True:
             fake.clock._now += 0.1
             yield {}
 
-    rule = FixedTime(1.0, 1, 10_000)
     series.latency(fake, slowly(), rule, lambda _: None)
     assert rule.spent < 1.5
 
 
 def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_path):
-    fake = runner(tmp_path)
-    seen = []
+    fake, seen = runner(tmp_path), []
     fake.infer = lambda feed: seen.append(gc.isenabled())
     taken(fake, FixedCount(3))
-    assert seen == [False] * 3
-    assert gc.isenabled()
+    assert (seen, gc.isenabled()) == ([False] * 3, True)
 
 
 def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path):
-    calls = []
-    together, number = threading.Barrier(2), itertools.count()
+    calls, together, number = [], threading.Barrier(2), itertools.count()
 
     def infer(feed):
         if next(number) < 2:
             together.wait(10)  # gets through only if two calls are in flight
         calls.append(feed)
 
-    fake = runner(tmp_path)
-    callers = [(infer, "a"), (infer, "b")]
-    measured = series.throughput(fake, itertools.repeat({}), 0.01, 0.001, lambda _: None, 2, callers)
+    measured = throughput(runner(tmp_path), 0.01, 0.001, depth=2, callers=[(infer, "a"), (infer, "b")])
     assert (measured.in_flight, measured.calls) == (2, 16)
-    assert len(calls) == 16 * series.WINDOWS
-    assert set(calls) == {"a", "b"}
+    assert (len(calls), set(calls)) == (16 * series.WINDOWS, {"a", "b"})
 
 
 def test_a_call_that_fails_in_a_thread_fails_the_window():
@@ -139,8 +130,7 @@ def test_a_call_that_fails_in_a_thread_fails_the_window():
 
 def fed(rule, samples, chunk=25, pause=0.0):
     """How many of the samples the rule takes, given to it in chunks, with a pause after each sample."""
-    begin = 100.0
-    source = iter(samples)
+    begin, source = 100.0, iter(samples)
     while not rule.finished:
         some = list(itertools.islice(source, min(chunk, rule.most)))
         assert some, "the rule wants more than there are"
@@ -155,21 +145,20 @@ def noisy(count, spread, seed=0, middle=0.01):
     return [middle * (1 + spread * draw.gauss(0, 1)) for _ in range(count)]
 
 
-def test_time_is_from_the_first_begin_to_the_last_end():
-    assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1) == pytest.approx(100, abs=1)
-    assert fed(FixedTime(1.0, 10, 5000), [0.01] * 5000, chunk=1, pause=0.01) == pytest.approx(51, abs=1)
-    assert fed(FixedTime(1.0, 10, 5000), [0.3] * 5000, chunk=1) == 10
-    assert fed(FixedTime(1.0, 10, 50), [0.001] * 5000, chunk=1) == 50
+@pytest.mark.parametrize(("sample", "pause", "most", "count"), [
+    (0.01, 0, 5000, pytest.approx(100, abs=1)), (0.01, 0.01, 5000, pytest.approx(51, abs=1)), (0.3, 0, 5000, 10),
+    (0.001, 0, 50, 50),
+])  # fmt: skip
+def test_time_is_from_the_first_begin_to_the_last_end(sample, pause, most, count):
+    assert fed(FixedTime(1.0, 10, most), [sample] * 5000, chunk=1, pause=pause) == count
 
 
 @pytest.mark.parametrize(("rule", "missed"), [
-    (FixedCount(100), None),
-    (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
-    (FixedTime(1.0, 10, 5000), None),
+    (FixedCount(100), None), (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
+    (FixedTime(1.0, 10, 5000), None), (HalfWidth(1e-9, 0.5), ""),  # the samples tell
     (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
     (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
     (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
-    (HalfWidth(1e-9, 0.5), ""),  # the samples tell
 ])  # fmt: skip
 def test_what_was_not_reached_is_told(rule, missed):
     fed(rule, noisy(5000, 0.0), chunk=1)
@@ -198,20 +187,17 @@ def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch):
 
 
 def test_what_is_not_reached_ends_at_the_time_and_at_the_most():
-    wild = noisy(MOST_SAMPLES + 1, 0.3)
-    rule = HalfWidth(0.0001, 3.0)
-    assert fed(rule, wild) == pytest.approx(300, abs=30)
-    assert not rule.reached
+    wild, rule = noisy(MOST_SAMPLES + 1, 0.3), HalfWidth(0.0001, 3.0)
+    assert (fed(rule, wild), rule.reached) == (pytest.approx(300, abs=30), False)
     assert fed(HalfWidth(0.0001, 1e9), wild, chunk=1000) == MOST_SAMPLES
     assert fed(HalfWidth(0.0001, 3.0), wild, chunk=10, pause=0.02) == pytest.approx(100, abs=10), "between samples, too"
 
 
 def test_warmup_lasts_until_calls_are_steady_or_the_time_is_up():
-    falling = [0.01 + 0.05 * 0.98**index for index in range(3000)]
+    falling, rule = [0.01 + 0.05 * 0.98**index for index in range(3000)], SteadyState(1.0, 10.0)
     count = fed(SteadyState(1.0, 60.0), falling)
     assert count > 200
     assert falling[count] < 0.0102
-    rule = SteadyState(1.0, 10.0)
     fed(rule, [0.01 * 1.01**index for index in range(2000)], chunk=5)
     assert not rule.reached
     assert 10.0 <= rule.spent < 15.0
@@ -223,11 +209,13 @@ def test_warmup_that_is_steady_takes_a_second_and_ten_calls():
     assert fed(SteadyState(1.0, 60.0), noisy(50, 0.01, middle=0.2), chunk=1) == pytest.approx(15, abs=1)
 
 
-def test_budgets_choose_their_rules():
-    assert isinstance(warmup_rule(Budget(warmup=3)), FixedCount)
-    assert isinstance(warmup_rule(Budget()), SteadyState)
-    kinds = [type(sampling_rule(budget)) for budget in (Budget(), Budget(iterations=5), Budget(seconds=1.0))]
-    assert kinds == [HalfWidth, FixedCount, FixedTime]
+@pytest.mark.parametrize(("chosen", "rule"), [
+    (warmup_rule(Budget(warmup=3)), FixedCount), (warmup_rule(Budget()), SteadyState),
+    (sampling_rule(Budget()), HalfWidth), (sampling_rule(Budget(iterations=5)), FixedCount),
+    (sampling_rule(Budget(seconds=1.0)), FixedTime),
+])  # fmt: skip
+def test_budgets_choose_their_rules(chosen, rule):
+    assert type(chosen) is rule
 
 
 # The inputs of calls, and what happens between two of them: seen from the runner.
@@ -262,54 +250,56 @@ def feeding(folder, **how):
     preparation = Preparation(folder, folder)
     runner = Watched(Fake.options(), case, preparation, 1)
     runner.seen, runner.feeds = [], []
-    return runner, Feeding(runner, MODEL, case, make_inputs(MODEL, case.seed), preparation), preparation
+    return runner, Feeding(runner, MODEL, case, make_inputs(MODEL, case.seed), preparation), preparation.facts
 
 
 @pytest.mark.usefixtures("small_cache")
 def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path):
-    runner, feeds, preparation = feeding(tmp_path, rotate=True)
-    facts = preparation.facts["rotating inputs"]
+    runner, feeds, facts = feeding(tmp_path, rotate=True)
+    facts = facts["rotating inputs"]
     assert facts["bytes"] >= series.TIMES_CACHE * CACHE
     HostClock().time(runner.infer, feeds.latency, facts["feeds"] + 1)
     assert runner.seen[:4] == ["bind", "infer", "bind", "infer"]
     assert runner.feeds[0] is runner.feeds[-1]
-    addresses = {feed.ctypes.data for feed in runner.feeds}
-    assert len(addresses) == facts["feeds"]
-    assert not any((one == item).all() for one, item in zip(runner.feeds, runner.feeds[1:], strict=False))
+    assert len({feed.ctypes.data for feed in runner.feeds}) == facts["feeds"]
+    assert not any((one == item).all() for one, item in itertools.pairwise(runner.feeds))
 
 
 @pytest.mark.usefixtures("small_cache")
 def test_the_cache_is_flushed_before_each_latency_sample_and_in_none(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(series, "flusher", lambda *_: lambda: order.append("flush"))
-    runner, feeds, preparation = feeding(tmp_path, cold=True)
+    runner, feeds, facts = feeding(tmp_path, cold=True)
     runner.seen = order
     HostClock().time(runner.infer, feeds.latency, 3)
-    assert order == ["flush", "infer"] * 3
-    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * CACHE
     HostClock().window(runner.infer, feeds.throughput, 2)
-    assert order[6:] == ["infer"] * 2
+    assert order == ["flush", "infer"] * 3 + ["infer"] * 2
+    assert facts["flushed_bytes"] == series.TIMES_CACHE * CACHE
 
 
-def cpu_cache(root, cpu, index, **files):
-    folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
-    folder.mkdir(parents=True)
-    for name, text in files.items():
-        (folder / name).write_text(text + "\n")
-
-
-def test_the_last_level_caches_are_counted_once_each(tmp_path, monkeypatch):
-    for cpu in range(4):
-        cpu_cache(tmp_path, cpu, 0, level="1", size="48K", shared_cpu_list=str(cpu))
-        cpu_cache(tmp_path, cpu, 3, level="3", size="32768K", shared_cpu_list="0-1" if cpu < 2 else "2-3")
+@pytest.fixture
+def caches(tmp_path, monkeypatch):
+    """Makes a cache of a CPU, as the system tells of it."""
     monkeypatch.setattr(series, "CPUS", tmp_path)
+
+    def cache(cpu, level, size, shared):
+        folder = tmp_path / f"cpu{cpu}" / "cache" / f"index{level}"
+        folder.mkdir(parents=True)
+        for name, text in (("level", level), ("size", size), ("shared_cpu_list", shared)):
+            (folder / name).write_text(f"{text}\n")
+
+    return cache
+
+
+def test_the_last_level_caches_are_counted_once_each(caches):
+    for cpu in range(4):
+        caches(cpu, 1, "48K", cpu)
+        caches(cpu, 3, "32768K", "0-1" if cpu < 2 else "2-3")
     assert cache_bytes("cpu") == 2 * 32 << 20
 
 
 @pytest.mark.parametrize("size", ["", "many", "-1K"])
-def test_a_system_that_does_not_say_has_an_assumed_cache(tmp_path, monkeypatch, size):
-    cpu_cache(tmp_path, 0, 3, level="3", size=size, shared_cpu_list="0")
-    monkeypatch.setattr(series, "CPUS", tmp_path)
+def test_a_system_that_does_not_say_has_an_assumed_cache(tmp_path, caches, size):
+    caches(0, 3, size, "0")
     assert cache_bytes("cpu") == 0
-    _, _, preparation = feeding(tmp_path, cold=True)
-    assert preparation.facts["flushed_bytes"] == series.TIMES_CACHE * series.ASSUMED_CACHE
+    assert feeding(tmp_path, cold=True)[2]["flushed_bytes"] == series.TIMES_CACHE * series.ASSUMED_CACHE
