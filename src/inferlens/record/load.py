@@ -209,6 +209,7 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     checked: int = 0
     mixed_up: int = 0
     price: float = 0.0  # of a second of the machine; 0 if not known
+    budget: float = 0.0  # seconds for the whole test
     memory: Memory = Memory()
     warnings: tuple[Warning, ...] = ()
 

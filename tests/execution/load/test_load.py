@@ -65,7 +65,7 @@ def test_wrong_answers_are_seen(tmp_path: Path) -> None:
 
 
 def test_answers_that_went_to_other_requests_are_caught() -> None:
-    expected = [[np.arange(POOL, dtype=np.float32)[:, None] + 1]]
+    expected = {0: [np.arange(POOL, dtype=np.float32)[:, None] + 1]}
     right = _checked([([1, 2, 3], [expected[0][0][[1, 2, 3, 3]]])], expected, 0.1, "reference")
     mixed = _checked([([1, 2, 3], [expected[0][0][[2, 1, 3, 3]]])], expected, 0.1, "reference")
     assert (right.agreement.agrees, right.mixed_up) == (True, 0)

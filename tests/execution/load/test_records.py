@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import inferlens as public
 from inferlens.errors import InferlensError
-from inferlens.execution.load.run import limited_by, load_request, run_http, with_observations
+from inferlens.execution.load.run import limited_by, load_template, run_http, with_observations
 from inferlens.record.load import Deployment, Limit, LoadRecord, LoadRun
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.spec.case import Case
@@ -91,7 +91,7 @@ def test_a_run_has_the_use_of_the_machine_and_the_energy_of_a_request() -> None:
 def test_the_options_of_a_deployment_are_refused_for_a_server() -> None:
     own, _ = own_options("load", {"scenario": "", "instances": 2})
     with pytest.raises(InferlensError, match="that Inferlens serves itself"):
-        run_http(load_request(Plan(model=("http://127.0.0.1:1",)), own), "http://127.0.0.1:1")
+        run_http(Plan(model=("http://127.0.0.1:1",)), load_template(own), "http://127.0.0.1:1")
 
 
 @pytest.mark.usefixtures("one_process")

@@ -71,8 +71,8 @@ def saved(folder: Path) -> list[LoadRecord]:
 
 
 def command(folder: Path) -> subprocess.Popen[str]:
-    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "50"]
-    words += ["--instances", "1", "--batching", "max=1", "--seconds", "0.5"]
+    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "50,60"]
+    words += ["--instances", "1", "--batching", "max=1", "--seconds", "2"]
     start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return start([sys.executable, "-m", "inferlens", *words])
 
@@ -81,20 +81,22 @@ def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_p
     folder = tmp_path / "results" / "demo" / "load"
     first = command(tmp_path)
     end = time.monotonic() + 200
-    while not saved(folder) and time.monotonic() < end:
+    while len(saved(folder)) < 2 and time.monotonic() < end:
         time.sleep(0.1)
-    time.sleep(2)  # the second way is being prepared
     children = psutil.Process(first.pid).children(recursive=True)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "the same command goes on" in err
-    assert "fake:steady" in out
+    assert "50.0 requests/s" in out
+    assert "fast sleep=true: the measurement was interrupted" in out
     psutil.wait_procs(children, timeout=5)
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
-    (kept,) = saved(folder)
+    kept, interrupted = saved(folder)
+    assert (len(kept.runs), len(interrupted.runs)) == (2, 1)
     again = command(tmp_path)
     again.communicate(timeout=200)
     assert again.returncode == 0
-    assert {kept.id} < {record.id for record in saved(folder)}
-    assert [record.case.variant for record in saved(folder)] == ["steady", "fast"]
+    *_, last = records = saved(folder)
+    assert [record.case.variant for record in records] == ["steady", "fast", "fast"]
+    assert (records[0].id, last.status, len(last.runs)) == (kept.id, "ok", 2)

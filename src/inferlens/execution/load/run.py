@@ -182,36 +182,21 @@ def load_test(
 ) -> None:
     """Measure a model, the winners of a folder as plans, or a server; ``records`` gets each record at once."""
     own, others = own_options("load", words)
+    template = load_template(own)
     name = str(model) if isinstance(model, (str, Path)) else ""
     with model_handle(model, example_inputs) as handle:
-        if ways:
-            plan = ways[0]
-        else:
-            plan = read_plan([name], others) if name else Plan.from_words({**others, "model": handle.spec})
-        request = load_request(plan, own, ways)
+        plan = read_plan([name], others) if name else Plan.from_words({**others, "model": handle.spec})
         if name.startswith("http://"):
-            records += run_http(request, name)
+            records += run_http(plan, template, name)
         else:
-            run(request, observer, records, None if ways else handle)
+            run(ways or [structs.replace(plan, recommended=True)], template, observer, records, handle)
 
 
-class TrafficRequest(NamedTuple):
-    """The ways, the traffic and the time of one ``inferlens load``."""
+def load_template(own: Mapping[str, Any]) -> LoadRecord:
+    """Return the part that all records share, by the own options of ``load``; 0 instances stand for the best number.
 
-    plan: Plan  # of the ways, and of how they are measured
-    template: LoadRecord  # of each record, with 0 instances if the best number is searched
-    budget: float  # seconds for everything; at least one round is measured
-    ways: tuple[Plan, ...]  # plans of one way each, in place of all ways of the plan
-
-    def record(self, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
-        """Return the record of a case before it is measured."""
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-        own = {"case": case, "requested": deployment, "deployment": deployment, **fields}
-        return structs.replace(self.template, id=uuid.uuid4().hex, created=now, **own)
-
-
-def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) -> TrafficRequest:
-    """Return the request that the own options of ``load`` mean. Raises InferlensError for values that do not fit."""
+    Raises InferlensError for values that do not fit.
+    """
     limit = Constraint.parse(own["within"])
     if limit.name not in QUANTILES:
         raise InferlensError(f"{limit.name} cannot be a limit of load.", expected="p50, p95 or p99, such as p99=50ms")
@@ -222,7 +207,7 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         raise InferlensError("--rate and --concurrency are two kinds of traffic.", expected="one of them")
     max_batch, wait = parse_batching(own["batching"]) if own["batching"] else (DEFAULT_BATCH, 0.0)
     most = Deployment(own["instances"], max_batch, wait, own["queue"], own["give_up"])
-    template = LoadRecord(
+    return LoadRecord(
         id="",
         created="",
         case=Case(model="", backend=""),
@@ -237,31 +222,42 @@ def load_request(plan: Plan, own: Mapping[str, Any], ways: Sequence[Plan] = ()) 
         seconds=own["seconds"],
         scenario=own["scenario"],
         price=parse_price(own["price"]) if own["price"] else 0.0,
+        budget=own["budget"],
     )
-    return TrafficRequest(plan, template, own["budget"], tuple(ways))
 
 
-def run(request: TrafficRequest, observer: Observer, records: list[LoadRecord], model: ModelHandle | None) -> None:
-    """Measure every way of the plan under load, and let the best deployments meet in rounds.
+def new_record(template: LoadRecord, case: Case, deployment: Deployment, **fields: Any) -> LoadRecord:
+    """Return the record of a case before it is measured."""
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    own = {"case": case, "requested": deployment, "deployment": deployment, **fields}
+    return structs.replace(template, id=uuid.uuid4().hex, created=now, **own)
+
+
+def run(
+    plans: Sequence[Plan],
+    template: LoadRecord,
+    observer: Observer,
+    records: list[LoadRecord],
+    model: ModelHandle | None,
+) -> None:
+    """Measure every way of the plans under load, and let the best deployments meet in rounds.
 
     ``records`` gets each record at once, so that those before an interrupt are there.
     """
-    deadline = time.monotonic() + request.budget
+    deadline = time.monotonic() + template.budget
     observer.doing("looking at models and backends")
-    plans = request.ways or (structs.replace(request.plan, recommended=True),)
-    template, mixed = request.template, request.template.mix != Mix()
-    if mixed:
+    if mixed := template.mix != Mix():
         groups = template.mix.groups
         dim = tuple(tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in groups)
-        plans = tuple(structs.replace(plan, dim=dim) for plan in plans)
+        plans = [structs.replace(plan, dim=dim) for plan in plans]
     cases = [planned for plan in plans for planned in cases_of(plan, model)]
     ways: dict[str, Way] = {}
     for planned in cases:
         case = structs.replace(planned.case, batch=None, inputs=() if mixed else planned.case.inputs)
         ways.setdefault(case.digest, Way(case, [])).groups.append(planned)
-    folder = Path(request.plan.output) / safe_name(cases[0].model.name) / FOLDER
-    with lock_folder(folder.parent), open_scheduler(request.plan, observer, cases, live_files(model)) as scheduler:
-        measurer = Measurer(request, scheduler, folder, records)
+    folder = Path(plans[0].output) / safe_name(cases[0].model.name) / FOLDER
+    with lock_folder(folder.parent), open_scheduler(plans[0], observer, cases, live_files(model)) as scheduler:
+        measurer = Measurer(template, scheduler, folder, records)
         first = {}
         for left, (digest, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
             now = time.monotonic()
@@ -282,10 +278,10 @@ class Way(NamedTuple):
     groups: list[PlannedCase]
 
 
-def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
+def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
     """Measure a server that runs already, over HTTP; the traffic is made by threads of this process."""
-    template, most = request.template, request.template.deployment
-    own = (template.scenario, not template.search, most.instances, most.queue, most.timeout, request.plan.backend)
+    most = template.deployment
+    own = (template.scenario, not template.search, most.instances, most.queue, most.timeout, plan.backend)
     if any(own) or template.mix != Mix():
         options = "--mix, --scenario, --batching, --instances, --queue, --give-up and --backend"
         message = f"{options} are for models that Inferlens serves itself."
@@ -294,22 +290,21 @@ def run_http(request: TrafficRequest, url: str) -> list[LoadRecord]:
     settings = instances.settings
     facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
     case, here = Case(model=settings["model"], backend=url), environment.collect()
-    record = request.record(case, Deployment(instances.count), search=False, environment=here, model=facts)
+    record = new_record(template, case, Deployment(instances.count), search=False, environment=here, model=facts)
     try:
-        record = tasks.measured(record, instances, lambda _: None, time.monotonic() + request.budget)
+        record = tasks.measured(record, instances, lambda _: None, time.monotonic() + template.budget)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
     record = structs.replace(record, requested=deployment, deployment=deployment)
-    save(record, Path(request.plan.output) / safe_name(facts.name) / FOLDER)
+    write_whole(new_file(record, Path(plan.output) / safe_name(facts.name) / FOLDER), msgspec.json.encode(record))
     return [record]
 
 
-def save(record: LoadRecord, folder: Path) -> None:
-    """Write a record to a file that is named after its time."""
+def new_file(record: LoadRecord, folder: Path) -> Path:
+    """Return the file of a record in a folder, which is made; it is named after its time."""
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
-    write_whole(file, msgspec.json.encode(record))
+    return folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
 
 
 def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
@@ -317,7 +312,7 @@ def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
 
     No number of instances begins after ``end``.
     """
-    template = measurer.request.template
+    template = measurer.template
     instances = most = template.deployment.instances or 1
     if not (template.deployment.instances or template.rates or template.clients):
         most = MOST_INSTANCES if way.case.device != "cpu" else min(MOST_INSTANCES, len(usable_cpus()))
@@ -337,7 +332,7 @@ def measure_capacity(
     """Return the record of a case's capacity in a round: with the deployment of the first round, or the best one."""
     plan = structs.replace(scheduler.plan, rerun=True)
     folder = Path(plan.output) / safe_name(planned.model.name) / FOLDER
-    measurer = Measurer(load_request(plan, own_options("load", {"within": limit})[0]), scheduler, folder, [])
+    measurer = Measurer(load_template(own_options("load", {"within": limit})[0]), scheduler, folder, [])
     way = Way(structs.replace(planned.case, batch=None), [planned])
     if first:
         return measurer.measure(way, first.deployment, number, end, first)
@@ -356,38 +351,45 @@ def with_threads(case: Case, deployment: Deployment) -> Case:
 class Measurer:
     """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
 
-    def __init__(self, request: TrafficRequest, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
-        self.request, self.scheduler, self.folder, self.records = request, scheduler, folder, records
-        self.earlier = [] if request.plan.rerun else load_loads([folder])
+    def __init__(self, template: LoadRecord, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
+        self.template, self.scheduler, self.folder, self.records = template, scheduler, folder, records
+        self.earlier = [] if scheduler.plan.rerun else load_loads([folder])
 
     def measure(
         self, way: Way, deployment: Deployment, number: int, end: float, before: LoadRecord | None = None
     ) -> LoadRecord:
         """Return the record of a deployment in a round; from ``end`` on its capacity is not narrowed further.
 
-        The search for it begins at that of the record ``before``.
+        The search for it begins at that of the record ``before``, or of an earlier run that its budget ended.
         """
-        case, request = way.case, self.request
-        own = self.scheduler.environments.of(case)
-        choose = request.template.search and not number
-        facts = ModelFacts(name=way.groups[0].model.name)
-        record = request.record(case, deployment, round=number, environment=own, search=choose, model=facts)
-        record = structs.replace(record, service=before.service, capacity=before.capacity) if before else record
-        same = (one for one in self.earlier if one.key == record.key and one.status == "ok")
-        saved = next((one for one in same if not one.cut_short), None)
-        if saved is None:
+        template, case = self.template, way.case
+        own, facts = self.scheduler.environments.of(case), ModelFacts(name=way.groups[0].model.name)
+        choose = template.search and not number
+        record = new_record(template, case, deployment, round=number, environment=own, search=choose, model=facts)
+        same = [one for one in self.earlier if one.key == record.key and one.status == "ok"]
+        if saved := next((one for one in same if not one.cut_short), None):
+            self.records.append(saved)
+            return saved
+        if known := before or next(reversed(same), None):
+            deployed = known.deployment
+            record = structs.replace(record, service=known.service, capacity=known.capacity, deployment=deployed)
+        file = new_file(record, self.folder)
+        try:
             if refusal := next((one.refusal for one in way.groups if one.refusal), None):
                 record = structs.replace(record, status="unsupported", reason=refusal.sentence, hint=refusal.hint)
             else:
                 self.scheduler.observer.doing(f"{case.label}: {deployment}")
-                record = self._served(record, way, end)
-            save(record, self.folder)
-        self.records.append(saved or record)
-        return saved or record
+                record = self._served(record, way, end, file)
+            write_whole(file, msgspec.json.encode(record))
+        except KeyboardInterrupt:
+            self.records += load_loads([file])  # with the runs so far
+            raise
+        self.records.append(record)
+        return record
 
-    def _served(self, record: LoadRecord, way: Way, end: float) -> LoadRecord:
-        """Return the record with what its instances measured."""
-        scheduler, deployment = self.scheduler, record.requested
+    def _served(self, record: LoadRecord, way: Way, end: float, file: Path) -> LoadRecord:
+        """Return the record with what its instances measured; the file has the runs so far."""
+        scheduler, deployment = self.scheduler, record.deployment
         pools = [dataclasses.replace(one, case=structs.replace(one.case, batch=POOL)) for one in way.groups]
         references = [scheduler.references.of(pool) for pool in pools]
         if missing := next((one.missing for one in references if one.missing), ""):
@@ -399,13 +401,16 @@ class Measurer:
             folder.mkdir()
         address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
         drive = tasks.DriveJob(
-            address=address, stop=str(scratch / "stop"), record=record, logs=str(logs), patience=PATIENCE, end=end
-        )
+            address=address, stop=str(scratch / "stop"), record=record, file=str(file.resolve()), logs=str(logs),
+            patience=PATIENCE, end=end,
+        )  # fmt: skip
+        limited = record.search and not (record.capacity or record.rates or record.clients)
+        longest = record.limit.seconds if limited else 0.0
         groups = tuple((one.case.inputs, file.path) for one, file in zip(way.groups, references, strict=True))
         serves = [
             tasks.ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
-                groups=groups, reference=references[0].name,
+                groups=groups, reference=references[0].name, longest=longest,
             )
             for instance, folder in enumerate(folders)
         ]  # fmt: skip

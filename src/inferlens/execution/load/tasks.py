@@ -16,7 +16,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace as replaced
 from itertools import product
@@ -24,6 +24,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +48,7 @@ from inferlens.execution.load.dispatcher import (
 from inferlens.execution.protocol import CaseJob, Job
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.output_check import compare
+from inferlens.record.files import write_whole
 from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun
 from inferlens.record.record import Agreement
 from inferlens.spec.case import TensorSpec
@@ -54,9 +56,11 @@ from inferlens.spec.case import TensorSpec
 WARMUP_CALLS = 3
 CONNECT_SECONDS = 30.0
 NEVER_SERVED = "An instance ended before it could serve."
+INTERRUPTED = "the measurement was interrupted"
 KEPT_BATCHES, KEPT_EVERY, KEPT_BYTES = 64, 16, 256 << 20
 MOST_PASSES = 4  # of warming up, while calls still compile
-ANSWER = struct.Struct("dd?")
+HELLO = struct.Struct("ii")  # the instance, and the largest size that it has prepared
+ANSWER = struct.Struct("dd?")  # the times of a call, and whether it compiled
 
 
 class ServeJob(CaseJob, frozen=True, kw_only=True):
@@ -67,6 +71,7 @@ class ServeJob(CaseJob, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
     groups: tuple[tuple[tuple[TensorSpec, ...], str], ...]  # the inputs, and the file of the reference's samples
     reference: str = ""  # its name
+    longest: float = 0.0  # seconds of a call beyond which larger sizes are not prepared; 0: all sizes are
 
 
 class ServeResult(Struct, frozen=True, kw_only=True):
@@ -81,34 +86,36 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
     """Prepare the runners, then answer until the dispatcher is done."""
     with ExitStack() as stack:
         runners: dict[tuple[int, int], Runner] = {}
-        pools: list[Inputs] = []
-        expected: list[Outputs] = []
+        pools: dict[int, Inputs] = {}
+        expected: dict[int, Outputs] = {}
         module = None
-        for number, (specs, samples) in enumerate(job.groups):
-            for size in job.sizes:
+        for size in job.sizes:
+            seconds = 0.0
+            for number, (specs, samples) in enumerate(job.groups):
                 own = CaseContext(job, specs, number, size, context)
                 model = own.load()
                 module = module or model.module
-                model = replaced(model, module=module)  # one copy of the weights
-                runners[number, size] = own.prepare(model)
-            with np.load(samples, allow_pickle=False) as file:
-                inputs = [file[name] for name in file.files if name.startswith("input")]
-                expected.append([file[name] for name in file.files if name.startswith("output")])
-            pools.append({spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)})
-        for (number, size), runner in runners.items():
-            stack.enter_context(runner)
-            context.runner = runner
-            _call(runner, _stacked(pools[number], range(size), size))
+                runner = own.prepare(replaced(model, module=module))  # one copy of the weights
+                if number not in pools:
+                    with np.load(samples, allow_pickle=False) as file:
+                        inputs = [file[name] for name in file.files if name.startswith("input")]
+                        expected[number] = [file[name] for name in file.files if name.startswith("output")]
+                    pools[number] = {spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)}
+                context.runner = runners[number, size] = stack.enter_context(runner)
+                _timed_call(runner, pools[number], size)
+                seconds = max(seconds, _timed_call(runner, pools[number], size))
+            if 0 < job.longest < seconds:
+                break
         for _ in range(MOST_PASSES):  # to enter a runner may have discarded what others had compiled
             compilations = runner.compilations()
             for (number, size), one in runners.items():
                 for _ in range(WARMUP_CALLS):
-                    _call(one, _stacked(pools[number], range(size), size))
+                    _timed_call(one, pools[number], size)
             if runner.compilations() == compilations:
                 break
         context.model = own.model
         connection = stack.enter_context(_connected(job.address))
-        connection.send_bytes(struct.pack("i", job.instance))
+        connection.send_bytes(HELLO.pack(job.instance, size))
         kept = _answer(connection, runners, pools)
     return _checked(kept, expected, context.backend.tolerance(job.case), job.reference)
 
@@ -152,8 +159,15 @@ def _call(runner: Runner, inputs: Inputs) -> Outputs:
     return runner.collect(outputs)
 
 
+def _timed_call(runner: Runner, pool: Inputs, size: int) -> float:
+    """Return the seconds of a call with the first samples of a pool."""
+    inputs, begin = _stacked(pool, range(size), size), time.perf_counter()
+    _call(runner, inputs)
+    return time.perf_counter() - begin
+
+
 def _answer(
-    connection: Connection, runners: dict[tuple[int, int], Runner], pools: Sequence[Inputs]
+    connection: Connection, runners: dict[tuple[int, int], Runner], pools: Mapping[int, Inputs]
 ) -> list[tuple[list[int], Outputs]]:
     """Answer batches until the dispatcher sends an empty one, or is gone; return some of them with their outputs."""
     kept: list[tuple[list[int], Outputs]] = []
@@ -176,10 +190,10 @@ def _answer(
 
 
 def _checked(
-    kept: Sequence[tuple[list[int], Outputs]], expected: Sequence[Outputs], tolerance: float, name: str
+    kept: Sequence[tuple[list[int], Outputs]], expected: Mapping[int, Outputs], tolerance: float, name: str
 ) -> ServeResult:
     """Return how far kept answers agree with the reference's rows, each with its own."""
-    if any(output.shape[:1] != (POOL,) for outputs in expected for output in outputs):
+    if any(output.shape[:1] != (POOL,) for outputs in expected.values() for output in outputs):
         return ServeResult(agreement=Agreement(reference=name, reason="the outputs have no batch dimension"))
     agreements: list[Agreement] = []
     mixed_up = checked = 0
@@ -217,6 +231,7 @@ class ServedInstances(Instances):
 
     def __init__(self, listener: Listener, count: int, stop: Path, patience: float) -> None:
         self.count = count
+        self.largest = 1 << 16  # size that all instances have prepared
         self._patience = patience
         self._connections: dict[int, Connection] = {}
         descriptor = listener._listener._socket.fileno()  # type: ignore[attr-defined]
@@ -225,8 +240,8 @@ class ServedInstances(Instances):
                 raise InferlensError(NEVER_SERVED)
             if select.select([descriptor], [], [], 0.2)[0]:
                 connection = listener.accept()
-                (instance,) = struct.unpack("i", connection.recv_bytes())
-                self._connections[instance] = connection
+                instance, largest = HELLO.unpack(connection.recv_bytes())
+                self._connections[instance], self.largest = connection, min(self.largest, largest)
         self._wakes, self._waker = os.pipe()
         self._busy: dict[int, tuple[int, float]] = {}  # by descriptors: the instance, and since when
 
@@ -372,6 +387,7 @@ class DriveJob(Job, frozen=True, kw_only=True):
     address: str
     stop: str  # a file that appears if an instance ends before it could serve
     record: LoadRecord
+    file: str  # has the record so far after each run
     logs: str  # the folder of LoadGen's logs
     patience: float  # seconds after which an instance that does not answer is lost
     end: float  # the time by time.monotonic from which on the capacity is not narrowed further
@@ -379,10 +395,17 @@ class DriveJob(Job, frozen=True, kw_only=True):
 
 def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
     """Wait for the instances, measure, and let them end."""
+    record, deployment = job.record, job.record.deployment
     with Listener(job.address, "AF_UNIX") as listener:
-        instances = ServedInstances(listener, job.record.deployment.instances, Path(job.stop), job.patience)
+        instances = ServedInstances(listener, deployment.instances, Path(job.stop), job.patience)
+
+    def keep(record: LoadRecord) -> None:
+        context.value = record
+        write_whole(Path(job.file), msgspec.json.encode(replace(record, status="failed", reason=INTERRUPTED)))
+
     try:
-        record = measured(job.record, instances, lambda record: setattr(context, "value", record), job.end)
+        most = replace(deployment, max_batch=min(deployment.max_batch, instances.largest))
+        record = measured(replace(record, deployment=most), instances, keep, job.end)
         rate = record.capacity or next(iter(record.rates), 0.0)
         if record.scenario and rate:
             verdict = loadgen_run(instances, record, rate, Path(job.logs))
