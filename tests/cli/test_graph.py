@@ -93,12 +93,3 @@ def test_errors_are_a_sentence_and_a_hint(results, arguments, said):
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(here.glob("graph.*"))
-
-
-def test_a_profile_is_drawn_with_the_times_that_its_layers_have(tmp_path):
-    """Those of a call that was not profiled, and so made longer: 2.13x here."""
-    pytest.importorskip("pygraphviz")
-    profile = str(Path(__file__).parents[2] / "examples/h200/profiles/resnet50/tensorrt-rtx-fp16-b1-cuda")
-    assert inferlens("graph", profile, "--depth", "1", cwd=tmp_path).returncode == 0
-    assert "whole run 463 µs" in (tmp_path / "graph.svg").read_text()
-    assert "Call: 463 µs" in inferlens("layers", profile, cwd=tmp_path).stdout

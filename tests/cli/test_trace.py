@@ -18,6 +18,7 @@ from inferlens.trace.distributed import runs_in, traces_in
 from inferlens.views.table import FORMATS
 from inferlens.views.trace import VIEWS
 from tests.commands import inferlens
+from tests.snapshots import compare_with_stored
 from tests.trace.samples import event, faster, kernel, launch, of_torch, step, text, training
 
 
@@ -76,8 +77,6 @@ def test_rows_are_told_apart_and_limited(folder):
     done = inferlens("trace", "gpu.json", "--view", "kernels", "--by", "operator", "--format", "csv", cwd=folder)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["operator"] for row in rows} == {"aten::mm", "aten::linear", "aten::copy_"}
-    done = inferlens("trace", "gpu.json", "--view", "operators", "--by", "shapes,stack", "--top", "1", cwd=folder)
-    assert "2 more rows: --top 3" in done.stdout
     one = inferlens("trace", "gpu.json", "--view", "steps", "--step", "1", "--format", "json", cwd=folder).stdout
     assert [row["step"] for row in json.loads(one)["traces"][0]["tables"]["steps"]] == ["1"]
 
@@ -121,38 +120,48 @@ def test_frames_of_polars(folder):
     assert trace.advice()[0].seconds > 0
 
 
-def test_people_get_times_of_one_step_and_programs_the_sums(folder):
-    shown = inferlens("trace", "gpu.json", "--view", "kernels", cwd=folder).stdout
-    assert "3 launches a step, mean of 2 steps" in shown
-    assert "(0.200 of 0.340 ms a step) goes to add." in shown
-    cells = [line.split() for line in shown.splitlines() if line.startswith("add")]
-    assert [each[:3] for each in cells] == [["add", "1", "0.200"]]
-    operators = inferlens("trace", "gpu.json", "--view", "operators", "--columns", "calls,device_self", cwd=folder)
-    assert ["aten::linear", "1", "0.200"] in [line.split() for line in operators.stdout.splitlines()]
+def one_kernel(name: str, module: str) -> bytes:
+    """A step with a kernel in a module."""
+    around = event(module, 5, 90, "user_annotation")
+    return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
+
+
+FILES = {
+    "gpu": training(), "faster": faster(), "unmarked": text(launch(1, 10), kernel(1, 20, 50, "gemm")),
+    "old": one_kernel("old", "Net"), "new": one_kernel("new", "Net"), "engine": one_kernel("new", "Engine"),
+    "b" * 60: one_kernel("old", "Net"),
+}  # fmt: skip
+LINES = {
+    "overview": "gpu.json", "overview, wide": "gpu.json --wide",
+    "kernels": "gpu.json --view kernels", "operators": "gpu.json --view operators --columns calls,device_self",
+    "operators by shape": "gpu.json --view operators --by shapes,stack --top 1",
+    "columns": "gpu.json --view kernels --columns calls,min",
+    "against": "faster.json --against gpu.json", "against, kernels": "faster.json --against gpu.json --view kernels",
+    "against, unmarked": "unmarked.json --against gpu.json",
+    "against, other kernels": "new.json --against old.json --view kernels",
+    "against, other modules": "engine.json --against old.json --view kernels",
+    "against, long names": f"{'b' * 60}.json --against old.json",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_screen(name, tmp_path):
+    for file, data in FILES.items():
+        (tmp_path / f"{file}.json").write_bytes(data)
+    done = inferlens("trace", *LINES[name].split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    compare_with_stored(f"trace/{name}", done.stderr + done.stdout)
+
+
+def test_programs_get_the_sums_of_all_steps(folder):
     done = inferlens("trace", "gpu.json", "--view", "kernels", "--format", "json", cwd=folder)
     row, *_ = json.loads(done.stdout)["traces"][0]["tables"]["kernels"]
     assert (row["calls"], row["total"]) == (2, pytest.approx(400e-6))
 
 
-def test_a_trace_says_each_share_once_and_that_tracing_adds_to_what_the_gpu_waits(folder):
-    shown = inferlens("trace", "gpu.json", cwd=folder).stdout
-    assert "GPU busy 56.7 % of a traced step, waiting for the host 35 %; tracing adds to that." in shown
-    assert "GPU 0: tensor cores in 33.3 % of the kernels' time" in shown
-    for other in ("efficiency", "occupancy", "GPU idle", "bottleneck"):
-        assert other not in shown
-    assert "efficiency" in inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
-
-
 def test_what_is_shown_can_be_chosen_and_written(folder):
-    wide = inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
-    assert "  SMs  " in wide, "a table of GPUs"
-    assert "  SMs  " not in inferlens("trace", "gpu.json", cwd=folder).stdout
     shown = inferlens("trace", "gpu.json", "--view", "kernels", "--columns", "min,grid", cwd=folder)
     assert (shown.returncode, "grid" in shown.stderr) == (2, True), "which is told apart with --by operator alone"
-    shown = inferlens("trace", "gpu.json", "--view", "kernels", "--columns", "calls,min", cwd=folder)
-    assert [line.split() for line in shown.stdout.splitlines() if line.startswith("kernel")] == [
-        ["kernel", "calls", "µs"]
-    ]
     done = inferlens("trace", "gpu.json", "--view", "kernels", "-o", "kernels.csv", cwd=folder)
     assert (done.returncode, done.stdout) == (0, "")
     assert len((folder / "kernels.csv").read_text().splitlines()) == 4
@@ -204,10 +213,6 @@ def test_against(tmp_path, monkeypatch):
     assert [round(step_row[key] * 1e6) for key in ("before", "after", "change")] == [600, 400, -200]
     states = {row["name"]: row["state"] for row in shown["tables"]["kernels"]}
     assert (states["relu"], states["add"]) == ("new", "gone"), "of what the candidate does and the base does not"
-    done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
-    assert done.stdout.startswith("b.json against a.json\n")
-    assert "base  candidate" in done.stdout
-    assert "inferlens trace b.json --against a.json --view kernels" in done.stdout
     monkeypatch.setenv("FORCE_COLOR", "1")
     coloured = inferlens("trace", "b.json", "--against", "a.json", "--view", "kernels", cwd=tmp_path).stdout
     monkeypatch.delenv("FORCE_COLOR")
@@ -216,34 +221,6 @@ def test_against(tmp_path, monkeypatch):
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "a.json").write_bytes(faster())
     assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")
-
-
-def test_a_whole_trace_against_a_step_is_said(tmp_path):
-    (tmp_path / "a.json").write_bytes(training())
-    (tmp_path / "b.json").write_bytes(text(launch(1, 10), kernel(1, 20, 50, "gemm")))
-    done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
-    words = "b.json has no marked steps: the whole of it is compared with one step of a.json."
-    assert words in " ".join(done.stderr.split())
-
-
-def test_where_no_kernel_is_in_both_another_view_is_named(tmp_path):
-    def one(name: str, module: str) -> bytes:
-        around = event(module, 5, 90, "user_annotation")
-        return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
-
-    for name, data in (("a", one("old", "Net")), ("b", one("new", "Net")), ("c", one("new", "Engine"))):
-        (tmp_path / f"{name}.json").write_bytes(data)
-    for file, says, look in (
-        ("b.json", "No kernel is in both.\n", "--view modules"),
-        ("c.json", "No kernel is in both: inferlens modules compares profiles by module.\n", "--view timeline"),
-    ):
-        shown = inferlens("trace", file, "--against", "a.json", "--view", "kernels", cwd=tmp_path).stdout
-        assert says in shown
-        assert f"inferlens trace {file} --against a.json {look}" in shown
-    long = "b" * 60 + ".json"
-    (tmp_path / long).write_bytes(one("old", "Net"))
-    shown = inferlens("trace", long, "--against", "a.json", cwd=tmp_path).stdout
-    assert shown.endswith(".json --against a.json \\\n--view kernels\n"), "to be pasted"
 
 
 def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:

@@ -18,7 +18,6 @@ from inferlens.views.comparison import (
     COMPARISON_FORMATS,
     MAX_CASES,
     case_lines,
-    comparison_answer,
     comparison_chart,
     comparison_report,
     github_command,
@@ -29,6 +28,7 @@ from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
 from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
+from tests.snapshots import screens_test
 from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
@@ -107,29 +107,35 @@ def test_what_is_said():
     ]
 
 
-def test_what_changed_is_the_users_code_where_that_is_the_model():
-    """Of a library's model the folder's revision says nothing; a checkout is where its profile has to be taken."""
+def user_code(of: Case) -> RecordComparison:
+    """A case that is slower after a change of the folder's revision."""
     old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=name) for name in ("abc123", "def456+"))
-
-    def said(of: Case) -> str:
-        slow = ran(of, seconds=11e-3, run="new", environment=new)
-        return " ".join(render_comparison(compare(ran(of, environment=old), slow), width=200).split())
-
-    mine = said(case(model="factory:mine:net"))
-    assert "What else differs: git revision abc123 / def456+." in mine
-    profile = "inferlens profile factory:mine:net"
-    assert mine.endswith(f"What changed: git diff abc123 Why slower: {profile} -b pytorch --batch 1")
-    checkout = said(msgspec.structs.replace(case(model="factory:mine:net"), checkout="../new"))
-    assert f"What changed: git -C ../new diff abc123 Why slower: cd ../new && {profile}" in checkout
-    library = said(case())
-    assert "abc123" not in library
-    assert library.endswith("Why slower: inferlens profile resnet18 -b pytorch --batch 1")
+    return compare(ran(of, environment=old), ran(of, seconds=11e-3, run="new", environment=new))
 
 
-def test_the_answer_counts_and_says_how_much_at_most():
-    assert comparison_answer(compare(ran(), ran(run="new"))) == "None slower, 1 the same within 2 %."
-    slow = [*ran(seconds=11e-3, run="new"), *ran(case("openvino"), 12e-3, run="new")]
-    assert comparison_answer(compare([*ran(), *ran(case("openvino"))], slow)) == "2 slower by up to 20 %."
+MINE = case(model="factory:mine:net")
+OTHER_WAY = case("openvino")
+ONCE = ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new")
+UNSURE = ran(OTHER_WAY, noise=20), ran(OTHER_WAY, noise=20, run="new")
+TWO_SLOWER = [*ran(seconds=11e-3, run="new"), *ran(OTHER_WAY, 12e-3, run="new")]
+OLD = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
+LIBRARIES = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
+COMPARED = {
+    "a user's code": lambda: user_code(MINE),
+    "a checkout, where the profile has to be taken": lambda: user_code(
+        msgspec.structs.replace(MINE, checkout="../new")
+    ),
+    "a library's model, of which the revision says nothing": lambda: user_code(case()),
+    "the same": lambda: compare(ran(), ran(run="new")),
+    "two slower": lambda: compare([*ran(), *ran(OTHER_WAY)], TWO_SLOWER),
+    "measured once": lambda: compare(*ONCE),
+    "one measured once": lambda: compare([*ONCE[0], *UNSURE[0]], [*ONCE[1], *UNSURE[1]]),
+    "several runs": lambda: compare([*OLD, *ran()], ran(run="new")),
+    "many libraries": lambda: compare(ran(), ran(run="new", environment=LIBRARIES)),
+}
+test_screen = screens_test("comparison", {
+    name: lambda made=made: render_comparison(made(), width=100) for name, made in COMPARED.items()
+})  # fmt: skip
 
 
 def many(count: int) -> RecordComparison:
@@ -148,33 +154,6 @@ def test_the_worst_come_first_and_the_rest_by_asking():
     assert "10 more rows: --top 20, or --format csv" in drawn
     assert len(drawn.splitlines()) <= 24
     assert len(re.findall(r"^pytorch n=", render_comparison(twenty, top=20), re.M)) == 20
-
-
-def test_a_case_measured_once_says_what_is_likeliest():
-    compared = compare(ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new"))
-    (line,) = case_lines(compared)
-    assert (line.compared_case.verdict, line.remark) == ("UNDECIDED", "likely slower")
-    assert "each side measured once" in " ".join(render_comparison(compared).split())
-    assert comparison_answer(compared) == "1 undecided (1 likely slower)."
-    assert "--repeats 5" in render_comparison(compared)
-    other = case("openvino")
-    slow = [*ran(seconds=10.3e-3, processes=1, run="new"), *ran(other, noise=20, run="new")]
-    mixed = compare([*ran(processes=1), *ran(other, noise=20)], slow)
-    assert "UNDECIDED: likely slower, measured once" in " ".join(render_comparison(mixed).split())
-
-
-def test_that_a_side_has_several_runs_is_said():
-    old = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
-    compared = compare([*old, *ran()], ran(run="new"))
-    assert "1 case measured several times: the newest run counts." in render_comparison(compared)
-    assert compared.with_verdict("SAME")
-
-
-def test_what_else_differs_is_one_note_however_much_it_is():
-    environment = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
-    drawn = render_comparison(compare(ran(), ran(run="new", environment=environment)))
-    assert re.search(r"more:\s--format json", drawn)
-    assert len(drawn.splitlines()) <= 12
 
 
 def test_names_tell_cases_apart():

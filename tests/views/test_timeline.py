@@ -73,51 +73,33 @@ def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, floa
     ]
 
 
-def test_runs_and_layers_stand_where_they_were(tmp_path):
-    trace = traced(tmp_path, network())
-    assert drawn(trace, "host · runs") == [("run 1", 0, 10)]
-    assert drawn(trace, "host · runs", 2) == [("run 2", 50, 10)]
-    assert drawn(trace, "host · layers", 2) == [
-        ("a", 50, 1), ("b", 51, 2), ("copy", 53, 0.5), ("c", 53.5, 1), ("d+e", 55, 3),
-    ]  # fmt: skip
+UNDATED = [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))]
+AROUND = placed("", 0, 2, ""), placed("one", 0.5, 3, "one"), placed("twice", 4, 4, "twice", calls=2)
+SIDE_BY_SIDE = "host · layers ({} of 2 side by side)"
+UNKNOWN = "host · layers (laid out in order, when each began is not known)"
 
 
-def test_modules_hold_their_consecutive_layers(tmp_path):
-    """A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules."""
-    assert drawn(traced(tmp_path, network()), "modules") == [
-        ("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2),
-        ("the model", 3.5, 4.5), ("block", 3.5, 1), ("c", 3.5, 1), ("head", 5, 3),
-    ]  # fmt: skip
+@pytest.mark.parametrize(("made", "row", "run", "expected"), [
+    (network(), "host · runs", 1, [("run 1", 0, 10)]), (network(), "host · runs", 2, [("run 2", 50, 10)]),
+    (network(), "host · layers", 2, [("a", 50, 1), ("b", 51, 2), ("copy", 53, 0.5), ("c", 53.5, 1), ("d+e", 55, 3)]),
+    # A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules.
+    (network(), "modules", 1, [("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2), ("the model", 3.5, 4.5),
+                               ("block", 3.5, 1), ("c", 3.5, 1), ("head", 5, 3)]),
+    (profile(case(), UNDATED), UNKNOWN, 2, [("a", 50, 2), ("b", 52, 4)]),
+    # A container's own time lies around the modules in it; a module that is called twice is drawn as one.
+    (placed_profile(*AROUND), SIDE_BY_SIDE.format(1), 1, [("(no name)", 0, 2), ("twice", 4, 4)]),
+    (placed_profile(*AROUND), SIDE_BY_SIDE.format(2), 1, [("one", 0.5, 3)]),
+    (placed_profile(*AROUND), "modules", 1, [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]),
+    (kernels(), "GPU stream 13 · kernels", 1, [("copy", 0.5, 3)]),
+])  # fmt: skip
+def test_what_ran_stands_where_it_was(made, row, run, expected, tmp_path):
+    assert drawn(traced(tmp_path, made), row, run) == expected
 
 
-def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path):
-    made = profile(case(), [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))])
-    trace = traced(tmp_path, made)
-    row = "host · layers (laid out in order, when each began is not known)"
-    assert row in trace["rows"]
-    assert drawn(trace, row, 2) == [("a", 50, 2), ("b", 52, 4)]
-
-
-def test_what_runs_side_by_side_has_rows_beneath_each_other(tmp_path):
-    """A container's own time lies around the modules in it; a module that is called twice is drawn as one."""
-    trace = traced(
-        tmp_path,
-        placed_profile(
-            placed("", 0, 2, ""), placed("one", 0.5, 3, "one"), placed("twice", 4, 4, "twice", calls=2), label="pytorch"
-        ),
-    )
-    assert drawn(trace, "host · layers (1 of 2 side by side)") == [("(no name)", 0, 2), ("twice", 4, 4)]
-    assert drawn(trace, "host · layers (2 of 2 side by side)") == [("one", 0.5, 3)]
-    assert drawn(trace, "modules") == [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]
-
-
-def test_kernels_have_a_row_for_each_stream(tmp_path):
-    trace = traced(tmp_path, kernels())
-    assert drawn(trace, "GPU stream 13 · kernels") == [("copy", 0.5, 3)]
-    row = trace["rows"]["GPU stream 7 · kernels"]
+def test_kernels_have_their_shape(tmp_path):
+    row = traced(tmp_path, kernels())["rows"]["GPU stream 7 · kernels"]
     assert [event["name"] for event in row] == ["gemm<128, 64>", "relu", "add"] * 2
-    assert row[0]["args"]["grid"] == "8x1x1"
-    assert row[1]["args"]["tensor cores"] is False
+    assert (row[0]["args"]["grid"], row[1]["args"]["tensor cores"]) == ("8x1x1", False)
 
 
 def test_names_are_escaped_and_long_ones_shortened(tmp_path):
