@@ -35,14 +35,9 @@ def rounds(*ratios):
 
 
 @pytest.mark.parametrize(("ratio", "half", "verdict"), [
-    (1.05, 0.04, "SLOWER"),
-    (0.95, 0.04, "FASTER"),
-    (1.00, 0.015, "SAME"),
+    (1.05, 0.04, "SLOWER"), (0.95, 0.04, "FASTER"), (1.00, 0.015, "SAME"), (1.0205, 0.01, "SLOWER"),
     (1.01, 0.005, "SAME"),  # sure, but smaller than the threshold
-    (1.015, 0.01, "UNDECIDED"),
-    (1.05, 0.06, "UNDECIDED"),
-    (1.00, 0.03, "UNDECIDED"),
-    (1.0205, 0.01, "SLOWER"),
+    (1.015, 0.01, "UNDECIDED"), (1.05, 0.06, "UNDECIDED"), (1.00, 0.03, "UNDECIDED"),
 ])  # fmt: skip
 def test_the_verdict_follows_from_the_interval(ratio, half, verdict):
     assert conclude(difference(ratio, half), threshold=0.02, level=0.95).verdict == verdict
@@ -70,8 +65,7 @@ def test_only_rounds_that_both_were_in_count():
 
 def test_other_close_pairs_make_a_pair_surer():
     pair = rounds(1.02, 1.06)
-    assert paired_difference(*pair, CPU_NOISE, borrowed=(0.01, 10)).freedom == 5
-    assert paired_difference(*pair, CPU_NOISE).freedom == 2
+    assert [paired_difference(*pair, CPU_NOISE, **more).freedom for more in ({"borrowed": (0.01, 10)}, {})] == [5, 2]
 
 
 def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict():
@@ -81,11 +75,10 @@ def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict
 
 
 def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
-    looks = [
-        LogRatio(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise)
+    early, late, noisy = (
+        allowed_error(LogRatio(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise), 0.95)
         for count, noise in ((2, 1), (10, 1), (10, 3))
-    ]
-    early, late, noisy = (allowed_error(look, 0.95) for look in looks)
+    )
     assert early < late
     assert noisy < late < 0.11
 
@@ -128,16 +121,13 @@ def test_neither_order_nor_unit_matter_and_swapping_the_sides_inverts_the_ratio(
 
 
 def test_the_median_over_processes_is_their_geometric_mean():
-    found = estimate([[1.0, 1.0, 1.0], [4.0, 4.0, 4.0], []])
-    assert (found.median, found.replicated) == (pytest.approx(2.0), True)
+    found, single = estimate([[1.0, 1.0, 1.0], [4.0, 4.0, 4.0], []]), estimate([normal(1)])
+    assert (found.median, found.replicated, single.replicated) == (pytest.approx(2.0), True, False)
     assert found.interval.low < 1 < 4 < found.interval.high
-    single = estimate([normal(1)])
-    assert (single.replicated, single.interval.low < single.median < single.interval.high) == (False, True)
-    assert estimate([[0.0]]) is None
-    assert estimate([]) is None
+    assert single.interval.low < single.median < single.interval.high
+    assert estimate([[0.0]]) is estimate([]) is None
 
 
 def test_the_interval_over_processes_needs_a_number_of_each():
-    assert interval_over_processes([1.0, None]) is None
-    assert interval_over_processes([1.0]) is None
+    assert interval_over_processes([1.0, None]) is interval_over_processes([1.0]) is None
     assert interval_over_processes([1.0, 1.02, 0.99]).low < 1.0

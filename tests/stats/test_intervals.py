@@ -31,17 +31,13 @@ from tests.stats.series import autoregressive, normal
 SERIES = st.lists(st.floats(min_value=1e-6, max_value=10, allow_nan=False), min_size=10, max_size=60)
 
 
-@pytest.mark.parametrize(
-    "samples", [[1.0] * 9, [1.0] * 20 + [math.nan], list(np.linspace(1, 2, 40))], ids=["few", "not finite", "a slope"]
-)
-def test_no_interval(samples):
-    assert median_interval(samples) is None
-    assert ratio_interval(samples, [1.0] * 100) is None
+@pytest.mark.parametrize("samples", [[1.0] * 9, [1.0] * 20 + [math.nan], list(np.linspace(1, 2, 40))])
+def test_no_interval_of_few_samples_odd_ones_or_a_slope(samples):
+    assert median_interval(samples) is ratio_interval(samples, [1.0] * 100) is None
 
 
 def test_constant_samples_leave_no_doubt():
-    assert median_interval([0.5] * 30) == Interval(0.5, 0.5)
-    assert ratio_interval([1.0] * 30, [0.5] * 30) == Interval(2.0, 2.0)
+    assert (median_interval([0.5] * 30), ratio_interval([1.0] * 30, [0.5] * 30)) == (Interval(0.5, 0.5), Interval(2, 2))
 
 
 @pytest.mark.parametrize(("share", "truth"), [(0.05, -1.6449), (0.95, 1.6449), (0.99, 2.3263), (None, 0.0)])
@@ -71,7 +67,7 @@ def test_ties_do_not_break_it():
 def test_correlated_samples_give_a_wider_interval():
     noise = np.random.default_rng(3).standard_normal(1000)
     slow = np.convolve(noise, np.ones(15) / 15**0.5, mode="same")
-    independent, correlated = median_interval(1 + 0.01 * noise), median_interval(1 + 0.01 * slow)
+    independent, correlated = (median_interval(1 + 0.01 * values) for values in (noise, slow))
     assert correlated.high - correlated.low > 1.5 * (independent.high - independent.low)
 
 
@@ -132,8 +128,7 @@ def test_time_of_a_known_process(correlation, time):
 
 def test_alternating_samples_are_worth_no_more_than_their_number():
     found = autocorrelation([1.0, 2.0] * 50)
-    assert 0 < found.time < 1
-    assert (found.independent, found.freedom) == (100, np.inf)
+    assert (0 < found.time < 1, found.independent, found.freedom) == (True, 100, np.inf)
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0, 2.0, 1.0], [3.0] * 50])
@@ -144,11 +139,11 @@ def test_nothing_to_see(samples):
 
 def test_neighbours_are_said_to_resemble_each_other_when_they_do():
     alike, unlike = (
-        [has_correlation(autocorrelations(ranks(one))) for one in autoregressive(seed, count, 100, correlation)]
+        sum(has_correlation(autocorrelations(ranks(one))) for one in autoregressive(seed, count, 100, correlation))
         for seed, count, correlation in ((2, 100, 0.9), (3, 400, 0.0))
     )
-    assert all(alike)
-    assert sum(unlike) <= 32  # one in twenty are 20
+    assert alike == 100
+    assert unlike <= 32  # one in twenty are 20
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=80), st.sampled_from([0.25, 2.0, 1024.0]))
@@ -173,9 +168,8 @@ def test_a_share_as_published(hits, count, low, high):
 
 
 def pairs(both, first, second, none):
-    return [1.0] * (both + first) + [0.0] * (second + none), [1.0] * both + [0.0] * first + [1.0] * second + [
-        0.0
-    ] * none
+    pairs = [(1.0, 1.0)] * both + [(1.0, 0.0)] * first + [(0.0, 1.0)] * second + [(0.0, 0.0)] * none
+    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def test_a_difference_of_shares_as_published():
@@ -186,15 +180,11 @@ def test_a_difference_of_shares_as_published():
     assert same.high == -same.low == pytest.approx(1.96 / 102, rel=1e-4)  # (1.96 / (n + 2)) sqrt(0.5 + 0.5)
 
 
-@pytest.mark.parametrize(
-    ("count", "only_first", "only_second"), [(100, 0.06, 0.01), (400, 0.03, 0.02), (1000, 0.01, 0.0)]
-)
-def test_the_interval_of_a_difference_holds_it_19_times_of_20(count, only_first, only_second):
-    random, held = np.random.default_rng(0), 0
-    for _ in range(1500):
-        first, second, _ = random.multinomial(count, [only_first, only_second, 1 - only_first - only_second])
-        interval = difference_of_shares(*pairs(count - first - second, first, second, 0))
-        held += only_first - only_second in interval
+@pytest.mark.parametrize(("count", "first", "second"), [(100, 0.06, 0.01), (400, 0.03, 0.02), (1000, 0.01, 0.0)])
+def test_the_interval_of_a_difference_holds_it_19_times_of_20(count, first, second):
+    """Of shares that only the first one has, and only the second."""
+    draws = np.random.default_rng(0).multinomial(count, [first, second, 1 - first - second], 1500)
+    held = sum(first - second in difference_of_shares(*pairs(count - a - b, a, b, 0)) for a, b, _ in draws)
     assert 0.925 <= held / 1500 <= 0.995
 
 

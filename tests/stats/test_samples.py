@@ -21,19 +21,15 @@ def test_known_quantiles_and_summary():
         median([])
 
 
-@pytest.mark.parametrize(("count", "p95", "p99"), [
-    (1, False, False), (19, False, False), (20, True, False), (99, True, False), (100, True, True),
-])  # fmt: skip
+@pytest.mark.parametrize(("count", "p95", "p99"), [(1, 0, 0), (19, 0, 0), (20, 1, 0), (99, 1, 0), (100, 1, 1)])
 def test_percentiles_need_enough_samples(count, p95, p99):
     summary = summarise(list(np.linspace(1, 2, count)))
-    assert (summary.p95 is not None, summary.p99 is not None) == (p95, p99)
-    assert (summary.p5 is not None) == p95
+    assert [value is not None for value in (summary.p5, summary.p95, summary.p99)] == [p95, p95, p99]
 
 
 @given(SAMPLES)
 def test_summary_is_in_order(samples):
     summary = summarise(samples)
     known = [summary.minimum, summary.p5, summary.median, summary.p95, summary.p99, summary.maximum]
-    values = [value for value in known if value is not None]
-    assert all(low <= high * (1 + 1e-12) for low, high in pairwise(values))
+    assert all(low <= high * (1 + 1e-12) for low, high in pairwise(value for value in known if value is not None))
     assert summary.minimum <= summary.mean <= summary.maximum

@@ -15,37 +15,36 @@ def of(family, *settings):
     return Point(family, frozenset(settings))
 
 
+def seen(*logs):
+    return [Observation(*log) for log in logs]
+
+
 def test_rounds_are_no_difference_between_candidates():
-    seen = [Observation(A, 0.0, 1), Observation(B, 0.2, 1), Observation(A, 0.5, 2), Observation(B, 0.7, 2)]
-    belief = predict(seen, [A, B])
+    belief = predict(seen((A, 0.0, 1), (B, 0.2, 1), (A, 0.5, 2), (B, 0.7, 2)), [A, B])
     assert belief.mean[1] - belief.mean[0] == pytest.approx(0.2, abs=0.01)
     assert math.sqrt(belief.difference_variance(0, 1)) < 0.04
 
 
 def test_what_a_setting_did_is_expected_elsewhere_too_but_less_surely():
-    seen = [Observation(A, 0.0, 1), Observation(of("a", "x"), -0.1, 1), Observation(B, 0.3, 1)]
-    belief = predict(seen, [A, of("a", "x"), B, of("b", "x"), of("b", "y")])
+    points = [A, of("a", "x"), B, of("b", "x"), of("b", "y")]
+    belief = predict(seen((A, 0.0, 1), (of("a", "x"), -0.1, 1), (B, 0.3, 1)), points)
     mine, other, unknown = (belief.mean[place] - belief.mean[base] for place, base in ((1, 0), (3, 2), (4, 2)))
-    assert mine < other < unknown
-    assert unknown == pytest.approx(0, abs=1e-3)
+    assert mine < other < unknown == pytest.approx(0, abs=1e-3)
     assert belief.difference_variance(2, 3) > belief.difference_variance(0, 1)
 
 
 def test_most_is_gained_by_what_is_faster_or_not_known():
-    logs = ((A, 0.0, 1), (B, 0.5, 1), (of("a", "x"), 0.1, 1), (A, 0.01, 2), (B, 0.51, 2))
-    seen = [Observation(*log) for log in logs]
-    belief = predict(seen, [A, B, of("a", "x"), of("a", "y"), of("a", "x", "y")])
-    gain = belief.gain(0)
+    logs = seen((A, 0.0, 1), (B, 0.5, 1), (of("a", "x"), 0.1, 1), (A, 0.01, 2), (B, 0.51, 2))
+    belief = predict(logs, [A, B, of("a", "x"), of("a", "y"), of("a", "x", "y")])
+    gain, chance = belief.gain(0), belief.chance(0)
     assert gain[0] == pytest.approx(0, abs=1e-6)
     assert gain[3] == max(gain) > gain[4] > gain[1] >= 0
-    chance = belief.chance(0)
     assert chance[3] == pytest.approx(0.5, abs=0.1)
     assert chance[1] < 0.01
 
 
 def test_what_will_be_measured_is_known_better_afterwards():
-    seen = [Observation(A, 0.0, 1), Observation(B, 0.5, 1)]
-    belief = predict(seen, [A, of("a", "x"), of("a", "x", "y")])
+    belief = predict(seen((A, 0.0, 1), (B, 0.5, 1)), [A, of("a", "x"), of("a", "x", "y")])
     after = belief.after_measuring(1)
     assert np.all(np.diag(after.covariance) <= np.diag(belief.covariance) + 1e-12)
     assert after.gain(0)[1] < belief.gain(0)[1]
@@ -56,38 +55,33 @@ def test_what_will_be_measured_is_known_better_afterwards():
 EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
-def rounds(draw, count, noise):
+def rounds(draw, count, noise=0.05):
     """The default and three candidates in each round; another family beside them."""
-    seen = []
+    logs = []
     for number in range(count):
         wave = draw.gauss(0, 0.1)
-        some = [Point("f", frozenset(name for name in EFFECTS if draw.random() < 0.5)) for _ in range(3)]
-        for point in (Point("f"), Point("other"), *some):
+        some = [of("f", *(name for name in EFFECTS if draw.random() < 0.5)) for _ in range(3)]
+        for point in (of("f"), of("other"), *some):
             log = wave + sum(EFFECTS[name] for name in point.settings) + draw.gauss(0, noise)
-            seen.append(Observation(point, log, number))
-    return seen
+            logs.append(Observation(point, log, number))
+    return logs
 
 
 @pytest.mark.parametrize("count", [2, 4, 12])
 def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_looked_best(count):
-    draw, called, known = random.Random(count), 0, 0
+    draw, lows_and_highs = random.Random(count), []
     for _ in range(400):
-        seen = rounds(draw, count, noise=0.05)
-        found = setting_effects(seen, Point("f", frozenset(EFFECTS)))
+        found = setting_effects(rounds(draw, count), of("f", *EFFECTS))
         told = [item for name, item in found.items() if item and not EFFECTS[name]]
-        if told:  # the one that a search would keep
-            _, low, high = max(told)
-            known += 1
-            called += low > 1 or high < 1
-    assert known > 100
-    assert called <= 0.05 * known
+        lows_and_highs += [max(told)[1:]] if told else []  # of the one that a search would keep
+    assert len(lows_and_highs) > 100
+    assert sum(low > 1 or high < 1 for low, high in lows_and_highs) <= 0.05 * len(lows_and_highs)
 
 
 def test_more_rounds_tell_more():
     draw, widths = random.Random(1), []
     for count in (3, 12, 48):
-        told = setting_effects(rounds(draw, count, noise=0.05), Point("f", frozenset(["a"])))["a"]
-        speedup, low, high = told
+        speedup, low, high = setting_effects(rounds(draw, count), of("f", "a"))["a"]
         assert low <= speedup <= high
         assert low <= math.exp(0.3) <= high
         widths.append(high / low)
@@ -95,15 +89,13 @@ def test_more_rounds_tell_more():
 
 
 def test_what_rounds_do_not_tell_is_not_said():
-    both, point = Point("f", frozenset("ab")), Point("f", frozenset("c"))
-    few = [Observation(Point("f"), 0.0, 1), Observation(both, -0.2, 1)]
+    both, point = of("f", "a", "b"), of("f", "c")
+    few = seen((of("f"), 0.0, 1), (both, -0.2, 1))
     assert setting_effects(few, both) == {"a": None, "b": None}, "there is nothing left to say how far processes differ"
-    more = [
-        Observation(observed.point, observed.log + 0.01 * number, number) for number in (1, 2, 3) for observed in few
-    ]
+    more = seen(*((one.point, one.log + 0.01 * number, number) for number in (1, 2, 3) for one in few))
     assert setting_effects(more, both) == {"a": None, "b": None}, "never one without the other"
     assert setting_effects(more, point) == {"a": None, "b": None, "c": None}, "never measured"
-    alone = [Observation(Point("f", frozenset("a")), -0.1 + 0.01 * number, number) for number in (1, 2, 3)]
-    told = setting_effects([*more, *alone], both)
+    more += seen(*((of("f", "a"), -0.1 + 0.01 * number, number) for number in (1, 2, 3)))
+    told = setting_effects(more, both)
     assert [round(item[0], 3) for item in told.values() if item] == [round(math.exp(0.1), 3)] * 2
-    assert setting_effects([*more, *alone], Point("f")) == told, "nor does the winner have to have them"
+    assert setting_effects(more, of("f")) == told, "nor does the winner have to have them"
