@@ -1,19 +1,15 @@
 """Two cases in turns: when it is over, what counts, and what is kept."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import inferlens
-from inferlens import ABResult, InferlensError, load_records
+from inferlens import InferlensError, load_records
 from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child as processes
@@ -23,25 +19,25 @@ from inferlens.stats.intervals import Interval
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")
-QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
+QUICK = {"warmup": 2, "iterations": 30}
 
 
 LAUNCH, RUN = processes.launch, Interleaver.run
 
 
 @pytest.fixture
-def fresh_processes(one_process: None, probed_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh_processes(one_process, probed_here, monkeypatch):
     """Processes are what they are outside of tests, but for the one that asks what backends can do."""
     monkeypatch.setattr(processes, "launch", LAUNCH)
     monkeypatch.setattr(Interleaver, "run", RUN)
 
 
-def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:
+def ab(folder, a, b, **words):
     return inferlens.ab("fake:demo", a, b, output=str(folder), **{**QUICK, **words})
 
 
-def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
-    looks: list[ABResult] = []
+def test_twice_as_fast_is_decided_at_the_first_look(tmp_path):
+    looks = []
     found = ab(tmp_path, "fake:steady", "fake:fast", on_round=looks.append)
     assert (found.verdict, found.end, found.rounds, found.exit_code) == ("FASTER", "decided", 3, 0)
     assert found.ratio == pytest.approx(0.5)
@@ -53,16 +49,11 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
 
 
-@pytest.mark.parametrize(
-    ("latency", "words", "verdict"),
-    [
-        ("4.12", {"iterations": 500}, "SLOWER"),
-        ("4.12", {"iterations": 500, "threshold": 0.08}, "SAME"),
-        ("4.12", {"iterations": 500, "threshold": "5%"}, "UNDECIDED"),
-        ("4.07", {"iterations": 20}, "UNDECIDED"),
-    ],
-)
-def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str) -> None:
+@pytest.mark.parametrize(("latency", "words", "verdict"), [
+    ("4.12", {"iterations": 500}, "SLOWER"), ("4.12", {"iterations": 500, "threshold": 0.08}, "SAME"),
+    ("4.12", {"iterations": 500, "threshold": "5%"}, "UNDECIDED"), ("4.07", {"iterations": 20}, "UNDECIDED"),
+])  # fmt: skip
+def test_noise(tmp_path, latency, words, verdict):
     found = ab(tmp_path, "fake:noisy latency=4", f"fake:noisy latency={latency}", max_rounds=5, **words)
     assert found.verdict == verdict, found.sentence
     if verdict == "UNDECIDED":
@@ -74,7 +65,7 @@ def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str
     assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if few else 0.012)
 
 
-def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> None:
+def test_records_are_those_of_one_run_in_alternating_order(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast")
     records = load_records([tmp_path]).records
     assert [(record.repeat, record.case.variant) for record in records] == [
@@ -86,19 +77,17 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
     assert all(record.budget.mode == "latency" for record in records)
 
 
-def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(rounds, "usable_cpus", lambda: range(6))
-    looks: list[ABResult] = []
-    words: dict[str, Any] = {"max_rounds": 6, "iterations": 20, "on_round": looks.append}
+    looks = []
+    words = {"max_rounds": 6, "iterations": 20, "on_round": looks.append}
     found = ab(tmp_path, "fake:noisy latency=4", "fake:noisy latency=4.07", **words)
     assert [look.rounds for look in looks] == [1, 4, 6]
     assert (found.verdict, found.end) == ("UNDECIDED", "rounds")
     assert sorted(record.repeat for record in load_records([tmp_path]).records) == sorted([*range(1, 7)] * 2)
 
 
-def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
+def test_throughput_is_compared_as_calls_a_second(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast", metric="throughput", iterations=None, seconds=0.2)
     assert (found.verdict, found.ratio) == ("FASTER", pytest.approx(0.5))
     assert "B is FASTER: 2.00x as fast as A" in found.sentence
@@ -106,9 +95,7 @@ def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("within", "done"), [("0s", 3), ("34s", 3), ("1h", 5)])
-def test_when_the_time_is_up_no_round_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, done: int
-) -> None:
+def test_when_the_time_is_up_no_round_is_begun(tmp_path, monkeypatch, within, done):
     """Each round takes some ticks; the first three run whatever the time."""
     clock = SimpleNamespace(monotonic=itertools.count(0.0, 2.0).__next__)
     for module in (running, rounds):
@@ -118,17 +105,12 @@ def test_when_the_time_is_up_no_round_is_begun(
     assert (found.verdict, found.end, found.rounds) == ("UNDECIDED", "time" if done < 5 else "rounds", done)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "said", "kept"),
-    [
-        ("fake:fast trouble=raise", "fake:steady", "A, failed: this backend was told to fail", 2),
-        ("fake:steady", "fake:fast error=0.1", "B, outputs wrong: ", 2),
-        ("fake:steady", "fake:fast cuda", "only on cpu", 1),
-    ],
-)
-def test_a_side_that_fails_is_wrong_or_cannot_run_here_ends_it(
-    tmp_path: Path, a: str, b: str, said: str, kept: int
-) -> None:
+@pytest.mark.parametrize(("a", "b", "said", "kept"), [
+    ("fake:fast trouble=raise", "fake:steady", "A, failed: this backend was told to fail", 2),
+    ("fake:steady", "fake:fast error=0.1", "B, outputs wrong: ", 2),
+    ("fake:steady", "fake:fast cuda", "only on cpu", 1),
+])  # fmt: skip
+def test_a_side_that_fails_is_wrong_or_cannot_run_here_ends_it(tmp_path, a, b, said, kept):
     found = ab(tmp_path, a, b)
     assert (found.verdict, found.end, found.exit_code, found.rounds) == ("DID NOT RUN", "a side did not run", 4, 0)
     assert (found.ratio, found.interval) == (None, None)
@@ -136,49 +118,43 @@ def test_a_side_that_fails_is_wrong_or_cannot_run_here_ends_it(
     assert len(load_records([tmp_path]).records) == kept
 
 
-def test_a_process_that_fails_later_leaves_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_fails_later_leaves_no_verdict(tmp_path, monkeypatch):
     """The round before it is not enough, and those that ran would mostly be the fast ones."""
 
-    def sometimes(*given: Any, **words: Any) -> Any:
+    def sometimes(*given, **words):
         calls.append(given)
         return ended("crashed", "It fell.") if len(calls) == 8 else launch(*given, **words)
 
-    calls: list[Any] = []
+    calls = []
     monkeypatch.setattr(processes, "launch", sometimes)
     found = ab(tmp_path, "fake:steady", "fake:fast")
     assert (found.verdict, found.ratio) == ("DID NOT RUN", None)
     assert "crashed: It fell" in found.sentence
 
 
-def test_what_is_not_the_same_work_is_said(tmp_path: Path) -> None:
+def test_what_is_not_the_same_work_is_said(tmp_path):
     found = ab(tmp_path, "fake:steady batch=2", "fake:steady batch=1 latency=8")
     assert "same work" in found.notes[0]
     assert not [note for note in ab(tmp_path, "fake:steady", "fake:fast").notes if "same work" in note]
 
 
-def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> None:
-    shared: dict[str, Any] = {"batch": 8, "precision": "fp16", "option": ["fake.latency=2", "fake.per_item=0"]}
+def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path):
+    shared = {"batch": 8, "precision": "fp16", "option": ["fake.latency=2", "fake.per_item=0"]}
     found = ab(tmp_path, "fake:steady", "fake:steady batch=4 latency=1", **shared)
     assert found.a.label == "fake:steady fp16 batch 8 cpu latency=2.0 per_item=0.0"
     assert found.b.label == "fake:steady fp16 batch 4 cpu latency=1.0 per_item=0.0"
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "words", "said"),
-    [
-        ("fake", "fake:steady", {}, "the same case"),
-        ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
-        ("fake", "fake:all", {}, "B means 3 cases"),
-        ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
-        ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
-        ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
-        ("fake", "fake:fast", {"max_rounds": 1}, "--max-rounds 1 is out of range"),
-        ("fake", "fake:fast", {"threshold": 0}, "threshold"),
-        ("fake", "fake:fast", {"level": "100%"}, "level"),
-        ("fake", "fake:fast", {"within": "soon"}, "is not a duration"),
-    ],
-)
-def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("a", "b", "words", "said"), [
+    ("fake", "fake:steady", {}, "the same case"), ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
+    ("fake", "fake:all", {}, "B means 3 cases"), ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
+    ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
+    ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
+    ("fake", "fake:fast", {"max_rounds": 1}, "--max-rounds 1 is out of range"),
+    ("fake", "fake:fast", {"threshold": 0}, "threshold"), ("fake", "fake:fast", {"level": "100%"}, "level"),
+    ("fake", "fake:fast", {"within": "soon"}, "is not a duration"),
+])  # fmt: skip
+def test_bad_input_is_refused(tmp_path, a, b, words, said):
     with pytest.raises(InferlensError, match=said):
         ab(tmp_path, a, b, **words)
     assert not list(tmp_path.rglob("record.json"))
@@ -187,7 +163,7 @@ def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, A
 # What A and B may be
 
 
-def test_two_models_of_the_same_inputs(tmp_path: Path) -> None:
+def test_two_models_of_the_same_inputs(tmp_path):
     found = inferlens.ab("fake:demo", "fake:other", backend="fake", output=str(tmp_path), **QUICK)
     assert (found.verdict, found.a.model, found.b.model) == ("SAME", "fake:demo", "fake:other")
     assert "A and B are EQUALLY FAST within 2 %: B is 1.00x as fast as A" in found.sentence
@@ -197,23 +173,23 @@ def test_two_models_of_the_same_inputs(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} - {".cache"} == {"demo", "other"}
 
 
-def test_words_of_a_case_may_stand_behind_a_model(tmp_path: Path) -> None:
+def test_words_of_a_case_may_stand_behind_a_model(tmp_path):
     found = inferlens.ab("fake:demo fake:fast", "fake:other latency=1", output=str(tmp_path), **QUICK)
     assert (found.a.label, found.b.label) == ("fake:fast fp32 batch 1 cpu", "fake:steady fp32 batch 1 cpu latency=1.0")
     assert found.ratio == pytest.approx(0.5)
 
 
-def test_two_options_of_the_usual_backend(tmp_path: Path) -> None:
+def test_two_options_of_the_usual_backend(tmp_path):
     found = ab(tmp_path, "fp16", "latency=1")
     assert found.a.label == "fake:steady fp16 batch 1 cpu"
     assert found.b.label == "fake:steady fp32 batch 1 cpu latency=1.0"
 
 
-def test_two_modules_of_one_class(tmp_path: Path) -> None:
+def test_two_modules_of_one_class(tmp_path):
     torch = pytest.importorskip("torch")
     plain = torch.nn.Sequential(torch.nn.Linear(8, 8))
     larger = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8))
-    words: dict[str, Any] = {**QUICK, "output": str(tmp_path), "within": "0s"}
+    words = {**QUICK, "output": str(tmp_path), "within": "0s"}
     found = inferlens.ab(plain, larger, example_inputs=torch.ones(1, 8), **words)
     assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 3)
     assert [record.model.parameters for record in load_records(tmp_path).records[:2]] == [72, 1096]
@@ -222,7 +198,7 @@ def test_two_modules_of_one_class(tmp_path: Path) -> None:
     assert "DIFFERENT OUTPUTS" in str(found)
 
 
-def test_two_models_with_different_inputs_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+def test_two_models_with_different_inputs_are_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(InferlensError, match=r"x=2x3x8x8:float32 of A, x=1x3x8x8:float32 of B.*Try: --input x=2x3x8x8"):
         inferlens.ab("fake:demo batch=2", "fake:other", output=str(tmp_path), **QUICK)
     assert not list(tmp_path.rglob("record.json"))
@@ -237,7 +213,7 @@ def build():
 
 
 @pytest.fixture
-def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkouts(tmp_path, monkeypatch):
     """Two of a package: one in the folder itself, one in ``src``."""
     for place, width in (("old", 4), ("new/src", 64)):
         package = tmp_path / place / "shop"
@@ -254,7 +230,7 @@ def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("fresh_processes")
-def test_one_factory_in_two_checkouts(checkouts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
     """Each side imports its own code, and its record says from where, and which revision that is."""
     monkeypatch.setattr(running, "LEAST_VERDICT_ROUNDS", 1)  # the verdict is no matter here
     found = inferlens.ab("shop.models:build", checkout="old,new", threads=1, within="0s", **QUICK)
@@ -268,33 +244,30 @@ def test_one_factory_in_two_checkouts(checkouts: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("fresh_processes")
-def test_code_that_is_not_in_the_checkout_is_refused(checkouts: Path) -> None:
+def test_code_that_is_not_in_the_checkout_is_refused(checkouts):
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
         inferlens.ab("shop.models:build", checkout="old,empty")
     assert not (checkouts / "results").exists()
 
 
-def test_a_librarys_model_is_in_no_checkout(checkouts: Path) -> None:
+def test_a_librarys_model_is_in_no_checkout(checkouts):
     with pytest.raises(InferlensError, match="resnet18 comes with a library, not from the checkout old"):
         inferlens.ab("torchvision:resnet18", checkout="old,new")
     assert not (checkouts / "results").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "words", "said"),
-    [
-        (("fake:demo",), {}, "What to compare fake:demo with is missing"),
-        (("fake:demo", "fake:fast"), {}, "What to compare fake:fast with is missing"),
-        (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
-        (("fake:demo", "fake:other"), {"checkout": "a,b"}, "no folder a"),
-        (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is not a word of a case"),
-        (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
-        (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),
-        (("fake:demo fp61", "fake:other"), {}, "'fp61' is not a word"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], words: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("given", "words", "said"), [
+    (("fake:demo",), {}, "What to compare fake:demo with is missing"),
+    (("fake:demo", "fake:fast"), {}, "What to compare fake:fast with is missing"),
+    (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
+    (("fake:demo", "fake:other"), {"checkout": "a,b"}, "no folder a"),
+    (("fake:demo", "onnxruntim"), {"python": "a,b"}, "'onnxruntim' is not a word of a case"),
+    (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
+    (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),
+    (("fake:demo fp61", "fake:other"), {}, "'fp61' is not a word"),
+])  # fmt: skip
+def test_what_cannot_be_compared_is_refused(given, words, said):
     with pytest.raises(InferlensError, match=said):
         inferlens.ab(*given, **words)
 
@@ -302,7 +275,7 @@ def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], words: dict[
 # What it says
 
 
-def test_it_prints_itself(tmp_path: Path) -> None:
+def test_it_prints_itself(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast batch=2")
     answer, common, _, *sides = str(found).splitlines()[:5]
     assert answer == found.sentence
@@ -315,30 +288,27 @@ def test_it_prints_itself(tmp_path: Path) -> None:
     assert " ".join(lines).endswith(f"(28 more: inferlens show {tmp_path} --view notes)")
 
 
-def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path: Path) -> None:
+def test_an_interval_of_far_too_few_rounds_has_no_numbers(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     vague = replace(found, verdict="UNDECIDED", ratio=9.35, interval=Interval(0.000012, 7e6))
     assert vague.ratio_text == "0.107x as fast as A (hardly known)"
     assert replace(vague, interval=Interval(90.0, 9500.0), ratio=900.0).ratio_text.endswith("(0.00011 to 0.011)")
 
 
-@pytest.mark.parametrize(
-    ("ratio", "width", "more"),
-    [
-        (1.10, 0.2, {"within": "27m", "max-rounds": "27"}),  # four times as many rounds for half of the width
-        (1.0, 0.03, {"within": "14m"}),
-        (1.019, 0.02, {"threshold": "4%"}),  # too close to the threshold to say on which side of it
-        (1.12, 1.03, {"within": "100m", "max-rounds": "100"}),  # nobody cares for three times as long alone
-    ],
-)
-def test_what_would_decide_it(tmp_path: Path, ratio: float, width: float, more: dict[str, str]) -> None:
+@pytest.mark.parametrize(("ratio", "width", "more"), [
+    (1.10, 0.2, {"within": "27m", "max-rounds": "27"}),  # four times as many rounds for half of the width
+    (1.0, 0.03, {"within": "14m"}),
+    (1.019, 0.02, {"threshold": "4%"}),  # too close to the threshold to say on which side of it
+    (1.12, 1.03, {"within": "100m", "max-rounds": "100"}),  # nobody cares for three times as long alone
+])  # fmt: skip
+def test_what_would_decide_it(tmp_path, ratio, width, more):
     found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
     between = Interval(ratio * math.exp(-width), ratio * math.exp(width))
     found = replace(found, verdict="UNDECIDED", rounds=5, seconds=250.0, ratio=ratio, interval=between)
     assert found.retry_options == more
 
 
-def test_its_records_are_judged_by_what_they_were_measured_with(tmp_path: Path) -> None:
+def test_its_records_are_judged_by_what_they_were_measured_with(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:steady latency=4.4", threshold="20%", level="80%")
     assert found.verdict == "SAME"
     shown = load_records(tmp_path)

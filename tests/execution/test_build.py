@@ -1,10 +1,6 @@
 """What a backend does with a model other than running it: which case is meant, files that are whole or not there."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,21 +9,20 @@ from inferlens.errors import InferlensError
 from inferlens.execution import child as processes
 from inferlens.execution import deploy as build
 from inferlens.execution.child import Outcome
-from inferlens.execution.deploy import FileJob
 from inferlens.execution.protocol import PhaseStart, TaskResult
 from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case
 from tests.commands import ended
 
-FINE: Outcome[Any] = Outcome(TaskResult())
+FINE = Outcome(TaskResult())
 CASE = Case(model="fake:demo", backend="onnxruntime", variant="cpu")
 
 
-def worker(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], outcome: Outcome[Any]) -> list[FileJob]:
+def worker(monkeypatch, write, outcome):
     """Puts ``write`` in the place of the process that does the task; gives the jobs it was asked to do."""
-    jobs: list[FileJob] = []
+    jobs = []
 
-    def launch(_: Any, job: FileJob, __: Any, *, timeout: float, on_event: Any) -> Outcome[Any]:
+    def launch(_, job, __, *, timeout, on_event):
         jobs.append(job)
         on_event(PhaseStart("export"))
         write(Path(job.path))
@@ -37,36 +32,33 @@ def worker(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], out
     return jobs
 
 
-def test_the_suffix_says_who_writes_a_file() -> None:
+def test_the_suffix_says_who_writes_a_file():
     for name, backend in (("a.onnx", "onnxruntime"), ("a.pt2", "pytorch"), ("a.plan", "tensorrt")):
         assert build.saver(Path(name)) == backend
         assert build.saver(Path(name), f"{backend}:any") == f"{backend}:any"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"model": "fake:demo", "precision": "fp32,fp16"}, "This command takes one case, not 2."),
-        ({"model": "fake:a,fake:b"}, "This command takes one model."),
-        ({"model": "fake:demo", "option": "fake.latencyy=1"}, "did you mean latency?"),
-    ],
-)
-def test_a_task_takes_one_case(words: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    ({"model": "fake:demo", "precision": "fp32,fp16"}, "This command takes one case, not 2."),
+    ({"model": "fake:a,fake:b"}, "This command takes one model."),
+    ({"model": "fake:demo", "option": "fake.latencyy=1"}, "did you mean latency?"),
+])  # fmt: skip
+def test_a_task_takes_one_case(words, message):
     with pytest.raises(InferlensError, match=message.replace("?", r"\?")):
         build.single(words, "fake:steady")
 
 
-def test_the_one_case_that_is_meant() -> None:
+def test_the_one_case_that_is_meant():
     case = build.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
     assert case.label == "fake:fast fp32 batch 2 cpu"
     assert case.seed == 3
 
 
-def test_what_was_done_and_said_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: TaskResult[None] = TaskResult(phases=(Phase("export", 1.5),), warnings=(Warning("w", "Mind."),))
+def test_what_was_done_and_said_comes_back(tmp_path, monkeypatch):
+    said = TaskResult(phases=(Phase("export", 1.5),), warnings=(Warning("w", "Mind."),))
     jobs = worker(monkeypatch, lambda _: None, Outcome(said))
-    heard: list[str] = []
-    more: Any = {"trust": True, "rebuild": True, "cache": tmp_path / "c", "phase": heard.append}
+    heard = []
+    more = {"trust": True, "rebuild": True, "cache": tmp_path / "c", "phase": heard.append}
     assert build.save(tmp_path / "x.onnx", CASE, **more) == said
     assert heard == ["export"]
     (job,) = jobs
@@ -74,8 +66,8 @@ def test_what_was_done_and_said_comes_back(tmp_path: Path, monkeypatch: pytest.M
     assert not Path(job.folder).exists()
 
 
-def test_a_file_and_what_belongs_to_it_appear_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(path: Path) -> None:
+def test_a_file_and_what_belongs_to_it_appear_together(tmp_path, monkeypatch):
+    def write(path):
         path.write_text("new")
         path.with_name(f"{path.name}.data").write_text("weights")
         assert not (tmp_path / "deep" / "m.onnx").exists()
@@ -86,20 +78,15 @@ def test_a_file_and_what_belongs_to_it_appear_together(tmp_path: Path, monkeypat
     assert found == {"m.onnx": "new", "m.onnx.data": "weights"}
 
 
-FAILED: Outcome[Any] = Outcome(TaskResult(status="failed", reason="The disk is full.", hint="make some"))
+FAILED = Outcome(TaskResult(status="failed", reason="The disk is full.", hint="make some"))
 
 
-@pytest.mark.parametrize(
-    ("outcome", "words"),
-    [
-        (FAILED, "The disk is full. Try: make some"),
-        (ended("crashed", "killed by SIGSEGV", ("one", "two")), "killed by SIGSEGV.\n  one"),
-        (ended("timed out", "not done after 1 s", ("File one, line 2",)), "cpu fp32 batch 1 cpu: not done after 1 s"),
-    ],
-)
-def test_a_task_that_fails_leaves_what_was_there(
-    outcome: Outcome[Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("outcome", "words"), [
+    (FAILED, "The disk is full. Try: make some"),
+    (ended("crashed", "killed by SIGSEGV", ("one", "two")), "killed by SIGSEGV.\n  one"),
+    (ended("timed out", "not done after 1 s", ("File one, line 2",)), "cpu fp32 batch 1 cpu: not done after 1 s"),
+])  # fmt: skip
+def test_a_task_that_fails_leaves_what_was_there(outcome, words, tmp_path, monkeypatch):
     (tmp_path / "m.onnx").write_text("old")
     worker(monkeypatch, lambda path: path.write_text("half"), outcome)
     with pytest.raises(InferlensError) as raised:
@@ -110,8 +97,8 @@ def test_a_task_that_fails_leaves_what_was_there(
     assert (tmp_path / "m.onnx").read_text() == "old"
 
 
-def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(path: Path) -> None:
+def test_an_interrupted_task_leaves_nothing_behind(tmp_path, monkeypatch):
+    def interrupt(path):
         (path.parent / f".{path.name}.half").write_text("half")
         raise KeyboardInterrupt
 
@@ -122,9 +109,7 @@ def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("place", ["a file/m.onnx", "folder", f"{'a' * 300}.onnx"])
-def test_a_place_that_cannot_be_written_is_one_message(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_written_is_one_message(place, tmp_path, monkeypatch):
     (tmp_path / "a file").write_text("")
     (tmp_path / "folder" / "full").mkdir(parents=True)
     worker(monkeypatch, lambda path: path.write_text("new"), FINE)
@@ -133,7 +118,7 @@ def test_a_place_that_cannot_be_written_is_one_message(
     assert not list(tmp_path.rglob(".inferlens-*"))
 
 
-def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path: Path) -> None:
+def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path):
     with pytest.raises(InferlensError, match="The backend 'onnxruntime' cannot do that") as raised:
         build.build(tmp_path / "m.engine", CASE, 1, cache=tmp_path)
     assert raised.value.hint == "--backend tensorrt"

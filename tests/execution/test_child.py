@@ -1,7 +1,5 @@
 """Processes of cases: each one has its own row whatever it does, and several take turns."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
@@ -12,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -24,8 +21,8 @@ from inferlens.backends.fake import Fake
 from inferlens.execution import child
 from inferlens.execution import child as launch
 from inferlens.execution import scheduler as running
-from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver, Slot
-from inferlens.execution.protocol import Event, Observer, Order, PhaseStart, PlannedCase, TaskAnswer
+from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver
+from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase, TaskAnswer
 from inferlens.execution.scheduler import Interference, MeasureOptions, Scheduler
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
 from inferlens.execution.worker import perform
@@ -41,23 +38,20 @@ from tests import commands
 TROUBLES = {
     "raise": ("failed", "this backend was told to fail"),
     "unsupported": ("unsupported", "The operator 'aten.fake' is not supported."),
-    "memory error": ("out of memory", "MemoryError"),
-    "segfault": ("crashed", "SIGSEGV"),
-    "abort": ("crashed", "SIGABRT"),
-    "kill": ("crashed", "SIGKILL"),
-    "exit": ("crashed", "without an answer"),
-}
+    "memory error": ("out of memory", "MemoryError"), "segfault": ("crashed", "SIGSEGV"),
+    "abort": ("crashed", "SIGABRT"), "kill": ("crashed", "SIGKILL"), "exit": ("crashed", "without an answer"),
+}  # fmt: skip
 
 
 pytestmark = pytest.mark.usefixtures("probed_here", "without_torch")
 
 
-def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:
+def bench_fake(tmp_path, option=None, **words):
     words = {"backend": "fake:steady", "iterations": 50, "warmup": 2, **words}
     return inferlens.bench("fake:demo", option=option, output=str(tmp_path / "results"), quick=True, **words)
 
 
-def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path: Path) -> None:
+def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path):
     troubles = ["none", *TROUBLES, "rubbish", "none"]
     records = bench_fake(tmp_path, [f"fake.trouble={','.join(troubles)}"])
     by_trouble = {record.case.options["trouble"]: record for record in records}
@@ -74,9 +68,7 @@ def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path: Path)
     assert on_disk.problems == []
 
 
-def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_and_says_so(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     *crashed, late = bench_fake(tmp_path, ["fake.trouble=segfault", "fake.when=prepare,enter,infer,exit"])
     for record, phase in zip(crashed, ("load", "build", "first inference"), strict=True):
@@ -87,14 +79,14 @@ def test_a_crash_names_its_phase_and_after_the_last_sample_it_keeps_the_numbers_
     assert [(each.code, "SIGSEGV" in each.message) for each in late.warnings] == [("bad-exit", True)]
 
 
-def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path) -> None:
+def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path):
     (record,) = bench_fake(tmp_path, ["fake.trouble=hang"], timeout="2s")
     assert (record.status, "2 s" in record.reason) == ("timed out", True)
     assert any("fake.py" in line for line in record.output_tail)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     words = {"mode": "throughput", "iterations": None, "seconds": "5s"}
     (long,), (short,) = (bench_fake(tmp_path, max_time=each, **words) for each in (None, "200ms"))
@@ -106,24 +98,22 @@ def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_wrong_answer_is_seen_and_not_ranked(tmp_path: Path) -> None:
+def test_a_wrong_answer_is_seen_and_not_ranked(tmp_path):
     right, wrong = bench_fake(tmp_path, ["fake.error=0,0.02"])
     assert (right.ranked, right.agreement.agrees) == (True, True)
     assert (wrong.ranked, wrong.agreement.rel_l2) == (False, pytest.approx(0.02, rel=0.01))
 
 
-def unchecked(folder: Path, why: str) -> BenchmarkJob:
+def unchecked(folder, why):
     """A few calls of the fake backend, without a reference."""
     return BenchmarkJob(
         case=inferlens.Case(model="fake:demo", backend="fake", variant="steady"),
-        budget=inferlens.Budget(iterations=5, warmup=1),
-        folder=str(folder),
-        cache=str(folder),
+        budget=inferlens.Budget(iterations=5, warmup=1), folder=str(folder), cache=str(folder),
         reference=Reference(name="fake", missing=why),
-    )
+    )  # fmt: skip
 
 
-def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> None:
+def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path):
     job = unchecked(tmp_path, "the reference failed: no memory")
     found = commands.launch("benchmark", job, BenchmarkResult, timeout=60).result.value.agreement
     assert (found.agrees, "no memory" in found.reason) == (None, True)
@@ -135,7 +125,7 @@ COMMAND = [
 ]  # fmt: skip
 
 
-def start(output: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+def start(output):
     """The command, once its second case hangs, and the process of that case."""
     # What a shell starts in the background ignores interrupts, and so does all that it starts.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -153,9 +143,7 @@ def start(output: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_however_it_is_ended_what_was_measured_is_kept_and_no_child_is_left(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_however_it_is_ended_what_was_measured_is_kept_and_no_child_is_left(tmp_path, number):
     command, child = start(tmp_path)
     command.send_signal(number)
     printed, noted = command.communicate(timeout=30)
@@ -169,7 +157,7 @@ def test_however_it_is_ended_what_was_measured_is_kept_and_no_child_is_left(
         assert not list(tmp_path.glob("demo/*hang*"))
 
 
-def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path: Path) -> None:
+def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path):
     group = next((root for root in map(Path, ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")) if root.is_dir()), tmp_path)
     limit = (
         group / f"inferlens-test-{os.getpid()}" / ("memory.limit_in_bytes" if group.name == "memory" else "memory.max")
@@ -202,7 +190,7 @@ def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
-def test_what_is_used_is_in_the_peak_and_a_large_parent_is_not_in_that_of_its_child() -> None:
+def test_what_is_used_is_in_the_peak_and_a_large_parent_is_not_in_that_of_its_child():
     script = "from inferlens.execution.tasks import host_peak; print(host_peak())"
     parent = f"""
 import subprocess, sys
@@ -216,14 +204,14 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
     assert child < 200 << 20 < 400 << 20 < own
 
 
-def interrupt_twice(folder: Path) -> None:
+def interrupt_twice(folder):
     """Interrupt a measurement twice, and check that no process is left."""
     job = unchecked(folder, "none")
-    started: list[int] = []
+    started = []
     # To the main thread itself: with os.kill another thread may take the signal, so that it comes after this test.
     again = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
 
-    def interrupt(event: Event) -> None:
+    def interrupt(event):
         """Once the process has answered; and again, while it is waited for."""
         started.extend(child.pid for child in psutil.Process().children() if child.pid not in started)
         if isinstance(event, TaskAnswer):
@@ -231,7 +219,7 @@ def interrupt_twice(folder: Path) -> None:
             again.start()
             raise KeyboardInterrupt
 
-    def launched() -> None:
+    def launched():
         try:
             child.launch("benchmark", job, BenchmarkResult, timeout=60, on_event=interrupt)
         finally:
@@ -243,7 +231,7 @@ def interrupt_twice(folder: Path) -> None:
     assert not any(map(psutil.pid_exists, started))
 
 
-def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
+def test_who_interrupts_twice_leaves_no_process_either(tmp_path):
     """In a process of its own, which a late interrupt may end."""
     call = f"import pathlib; from {__name__} import interrupt_twice; interrupt_twice(pathlib.Path({str(tmp_path)!r}))"
     root = Path(__file__).parents[2]
@@ -257,25 +245,25 @@ def test_who_interrupts_twice_leaves_no_process_either(tmp_path: Path) -> None:
 class Heard:
     """A slot whose answers can be read."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot):
         self.slot = slot
         self._answers, theirs = os.pipe()
         os.set_blocking(self._answers, False)
         slot.started(0, theirs)  # no process
 
-    def words(self) -> bytes:
+    def words(self):
         try:
             return os.read(self._answers, 100)
         except BlockingIOError:
             return b""
 
-    def waits(self, enough: bool = False) -> None:
+    def waits(self, enough=False):
         self.slot.waits(enough)
 
 
-def test_one_that_was_killed_while_it_waited_gets_no_turn() -> None:
+def test_one_that_was_killed_while_it_waited_gets_no_turn():
     first, second = (Heard(slot) for slot in Interleaver(one_turn=True).slots)
-    turns: list[str] = []
+    turns = []
     first.slot.on_turn = lambda: turns.append("first")
     first.waits()
     first.slot.end()
@@ -284,10 +272,10 @@ def test_one_that_was_killed_while_it_waited_gets_no_turn() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no thread choose its CPU")
-def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
+def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn():
     answers, theirs = os.pipe()
 
-    def turns(slot: Slot) -> list[set[int]]:
+    def turns(slot):
         turn = InterleavedTurn(lambda _: None, answers, slot.interleaver.seed)
         turn.ready(gpu=True)
         every = []
@@ -308,7 +296,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn() -> None:
     os.close(theirs)
 
 
-def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
+def test_three_go_round_and_nobody_goes_before_all_are_there():
     first, second, third = every = [Heard(slot) for slot in Interleaver(3).slots]
     first.waits()
     second.waits()
@@ -326,7 +314,7 @@ def test_three_go_round_and_nobody_goes_before_all_are_there() -> None:
     assert (first.words(), third.words()) == (OVER, OVER)
 
 
-def test_when_one_has_ended_the_other_goes_on_by_itself() -> None:
+def test_when_one_has_ended_the_other_goes_on_by_itself():
     first, second = (Heard(slot) for slot in Interleaver().slots)
     first.waits()
     second.waits()
@@ -340,12 +328,12 @@ def test_when_one_has_ended_the_other_goes_on_by_itself() -> None:
 class Scripted(Turn):
     """Another one that takes ten seconds for each of its turns, and has enough after so many."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns):
         self.over, self.waited, self._left = False, 0.0, turns
-        self.asked: list[bool] = []
-        self.clock: Any = None
+        self.asked = []
+        self.clock = None
 
-    def wait(self, *, enough: bool = False) -> None:
+    def wait(self, *, enough=False):
         self.asked.append(enough)
         self.waited += 10.0
         self.clock._now += 10.0
@@ -353,7 +341,7 @@ class Scripted(Turn):
         self.over = self._left <= 0
 
 
-def taken(tmp_path: Path, rule: Any, turn: Scripted) -> tuple[Any, ...]:
+def taken(tmp_path, rule, turn):
     case = Case(model="fake:demo", backend="fake", variant="steady")
     model = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3)),))
     runner = Fake().prepare(model, case, Preparation(tmp_path, tmp_path))
@@ -361,7 +349,7 @@ def taken(tmp_path: Path, rule: Any, turn: Scripted) -> tuple[Any, ...]:
     return series.latency(runner, itertools.repeat({}), rule, lambda _: None, turn=turn)
 
 
-def test_who_has_enough_goes_on_until_the_other_one_has_and_waiting_is_not_time_spent(tmp_path: Path) -> None:
+def test_who_has_enough_goes_on_until_the_other_one_has_and_waiting_is_not_time_spent(tmp_path):
     turn, rule = Scripted(9), FixedTime(0.1, 1, 10_000)
     (latency,) = taken(tmp_path, rule, turn)
     assert turn.asked == [False] + [True] * 8  # one call to see how long it is, then chunks of 0.2 s
@@ -369,22 +357,20 @@ def test_who_has_enough_goes_on_until_the_other_one_has_and_waiting_is_not_time_
     assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
 
 
-def test_who_has_enough_of_calls_that_are_longer_than_a_turn_leaves_the_turns_to_the_other_one(tmp_path: Path) -> None:
+def test_who_has_enough_of_calls_that_are_longer_than_a_turn_leaves_the_turns_to_the_other_one(tmp_path):
     turn = Scripted(9)
     turn.chunk_seconds = 0.003  # a call takes four milliseconds
     (latency,) = taken(tmp_path, FixedTime(0.01, 1, 10_000), turn)
     assert (len(latency.samples), turn.asked) == (3, [False, False, *[True] * 7])
 
 
-def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path):
     turn = Scripted(30)
     (latency,) = taken(tmp_path, FixedCount(20), turn)
     assert (len(latency.samples), len(turn.asked)) == (20, 30)
 
 
-def cases_in(
-    folder: Path, *sides: dict[str, Any], timeout: float = 60.0
-) -> tuple[Scheduler, list[tuple[PlannedCase, int]]]:
+def cases_in(folder, *sides, timeout=60.0):
     """Cases of the fake backend, to be measured in processes of their own."""
     budget = Budget(mode="latency", warmup=3, seconds=0.5, timeout=timeout)
     plan = Plan(model=("fake:demo",), budget=budget, output=str(folder))
@@ -396,13 +382,13 @@ def cases_in(
     return Scheduler(plan, Observer(), folder), every
 
 
-def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:
+def one_round(folder, *sides, timeout=60.0):
     """The records of two cases of the fake backend that were measured in turns."""
     scheduler, pair = cases_in(folder, *sides, timeout=timeout)
     return scheduler.measure_together(pair, MeasureOptions(scheduler.plan.budget, only_right=True))
 
 
-def calls_of(records: list[Record]) -> list[tuple[float, float, int]]:
+def calls_of(records):
     """When each call of all of them began and ended, and whose it is."""
     latencies = [record.measurement("latency") for record in records]
     return sorted(
@@ -413,7 +399,7 @@ def calls_of(records: list[Record]) -> list[tuple[float, float, int]]:
     )
 
 
-def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
+def test_calls_of_both_alternate_and_never_overlap(tmp_path):
     pair = one_round(tmp_path, {}, {})
     calls = calls_of(pair)
     assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
@@ -422,27 +408,20 @@ def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
     assert all(record.cpu_energy is None or "in turns" in record.cpu_energy.reason for record in pair)
 
 
-@pytest.mark.parametrize(
-    ("options", "statuses"),
-    [
-        ({"trouble": "kill"}, ["crashed", "ok"]),
-        ({"trouble": "hang"}, ["timed out", "ok"]),
-        ({"trouble": "hang", "when": "exit"}, ["ok", "ok"]),
-    ],
-    ids=str,
-)
-def test_one_that_dies_or_hangs_takes_none_of_the_others_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], statuses: list[str]
-) -> None:
+@pytest.mark.parametrize(("options", "statuses"), [
+    ({"trouble": "kill"}, ["crashed", "ok"]), ({"trouble": "hang"}, ["timed out", "ok"]),
+    ({"trouble": "hang", "when": "exit"}, ["ok", "ok"]),
+], ids=str)  # fmt: skip
+def test_one_that_dies_or_hangs_takes_none_of_the_others_time(tmp_path, monkeypatch, options, statuses):
     monkeypatch.setattr(launch, "GOODBYE", 0.5)
     assert [record.status for record in one_round(tmp_path, options, {}, timeout=2.5)] == statuses
 
 
-def test_what_fails_before_it_has_a_process_ends_both() -> None:
-    def fails(_: Slot) -> None:
+def test_what_fails_before_it_has_a_process_ends_both():
+    def fails(_):
         raise OSError("the disk is full")
 
-    def waits(slot: Slot) -> None:
+    def waits(slot):
         heard = Heard(slot)
         heard.waits()
         heard.waits()
@@ -451,14 +430,14 @@ def test_what_fails_before_it_has_a_process_ends_both() -> None:
         Interleaver().run([waits, fails])
 
 
-def test_what_ends_one_ends_the_other() -> None:
+def test_what_ends_one_ends_the_other():
     sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
 
-    def fails(_: Slot) -> None:
+    def fails(_):
         begun.wait()
         raise KeyboardInterrupt
 
-    def waits(slot: Slot) -> int:
+    def waits(slot):
         slot.started(sleeper.pid, -1)
         begun.set()
         return sleeper.wait()
@@ -469,13 +448,11 @@ def test_what_ends_one_ends_the_other() -> None:
     assert sleeper.returncode == -signal.SIGKILL
 
 
-def test_cases_load_side_by_side_and_each_is_measured_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cases_load_side_by_side_and_each_is_measured_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(6))
     monkeypatch.setattr(Interference, "repeat", False)
     scheduler, every = cases_in(tmp_path, {}, {"trouble": "kill"}, {}, timeout=20.0)
-    done: list[str] = []
+    done = []
     monkeypatch.setattr(scheduler.observer, "done", lambda record, _: done.append(record.case.variant))
     records = scheduler.measure_singly(every)
     assert [(each.case.variant, each.status) for each in records] == [
@@ -493,16 +470,14 @@ def test_cases_load_side_by_side_and_each_is_measured_by_itself(
         assert each.machine.cpu
 
 
-def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
     monkeypatch.setattr(Interference, "repeat", False)
     scheduler, every = cases_in(tmp_path, {}, {})
 
     done = list[tuple[Record, Path]]()
 
-    def interrupts(record: Record, folder: Path) -> None:
+    def interrupts(record, folder):
         done.append((record, folder))
         raise KeyboardInterrupt
 
@@ -514,37 +489,31 @@ def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(
     assert not [*tmp_path.glob("*/fake-fast*")]
 
 
-@pytest.mark.parametrize(
-    ("times_kernels", "words", "order"),
-    [
-        (False, {}, ["build", "first inference", "turn", "warm-up", "turn"]),
-        (True, {}, ["turn", "build", "first inference", "turn", "warm-up", "turn"]),
-        (True, {"built": True}, ["build", "first inference", "turn", "warm-up", "turn"]),
-        (False, {"one_turn": True}, ["build", "first inference", "turn", "warm-up", "steady state"]),
-        (True, {"one_turn": True}, ["turn", "build", "first inference", "warm-up", "steady state"]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("times_kernels", "words", "order"), [
+    (False, {}, ["build", "first inference", "turn", "warm-up", "turn"]),
+    (True, {}, ["turn", "build", "first inference", "turn", "warm-up", "turn"]),
+    (True, {"built": True}, ["build", "first inference", "turn", "warm-up", "turn"]),
+    (False, {"one_turn": True}, ["build", "first inference", "turn", "warm-up", "steady state"]),
+    (True, {"one_turn": True}, ["turn", "build", "first inference", "warm-up", "steady state"]),
+], ids=str)  # fmt: skip
 def test_a_build_that_times_kernels_and_a_case_by_itself_wait_for_their_turn(
-    times_kernels: bool, words: dict[str, Any], order: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
+    times_kernels, words, order, tmp_path, monkeypatch
+):
+    told = []
 
     class Told(Turn):
-        def wait(self, *, enough: bool = False) -> None:
+        def wait(self, *, enough=False):
             told.append("turn")
 
-    def heard(event: Event) -> None:
+    def heard(event):
         if isinstance(event, PhaseStart):
             told.append(event.phase)
 
     monkeypatch.setattr(Fake, "times_kernels", lambda self, case, *, cached=False: times_kernels and not cached)
     scheduler, ((planned, _),) = cases_in(tmp_path, {})
     job = BenchmarkJob(
-        **scheduler.job_fields(planned.case, tmp_path),
-        **words,
-        budget=scheduler.plan.budget,
+        **scheduler.job_fields(planned.case, tmp_path), **words, budget=scheduler.plan.budget,
         reference=Reference(name=""),
-    )
+    )  # fmt: skip
     perform(Order.of("benchmark", job), heard, Told())
     assert told[told.index("load") + 1 :][: len(order)] == order

@@ -1,14 +1,11 @@
 """A measured case as a callable, and as files that run without this library: with the outputs of its model."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +13,7 @@ import pytest
 import torch
 
 import inferlens
-from inferlens import InferlensError, Record, load_records
+from inferlens import InferlensError, load_records
 from inferlens.backends.base import TOLERANCES, Deployer
 from inferlens.backends.onnxruntime.backend import OnnxRuntime
 from inferlens.models import resolve
@@ -41,7 +38,7 @@ FILES = {
 QUICK = {"quick": True, "iterations": 3, "warmup": 1, "threads": 1, "mode": "latency"}
 
 
-def measured(output: Path, model: str, backend: str, **words: Any) -> None:
+def measured(output, model, backend, **words):
     """Records of a model, made in this process."""
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
@@ -49,7 +46,7 @@ def measured(output: Path, model: str, backend: str, **words: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(tmp_path_factory):
     """A small model's records, of each backend here with an option, in another folder than where they were written."""
     output, moved = tmp_path_factory.mktemp("results"), tmp_path_factory.mktemp("moved")
     option = [f"{label.partition(':')[0]}.{option}" for label, option in OPTIONS.items()]
@@ -60,7 +57,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def int8_winners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def int8_winners(tmp_path_factory):
     """What a tuning left that tried one backend in int8 alone, and cases of others; data and cache are gone."""
     output, moved = tmp_path_factory.mktemp("tuned"), tmp_path_factory.mktemp("winners")
     data = output / "data.npz"
@@ -83,7 +80,7 @@ def int8_winners(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def nested(tmp_path_factory):
     """The same of a model of two inputs, whose outputs are nested."""
     output = tmp_path_factory.mktemp("nested")
     measured(output, NESTED, "pytorch,onnxruntime:cpu", input=["values=3x12", "tokens=3x6:int64:0..50"])
@@ -91,17 +88,17 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def one(results: Path, tmp_path: Path) -> Path:
+def one(results, tmp_path):
     """A copy of one record's folder, to be spoilt."""
     return Path(shutil.copytree(folder_of(results, "onnxruntime:cpu"), tmp_path / "one"))
 
 
-def folder_of(results: Path, label: str) -> Path:
+def folder_of(results, label):
     records = load_records(results)
     return next(records.folders[record.id] for record in records if record.case.backend_label == label)
 
 
-def changed(folder: Path, **fields: Any) -> Record:
+def changed(folder, **fields):
     """Writes a record with other fields in the place of the one in a folder."""
     record = msgspec.structs.replace(load_records(folder)[0], **fields)
     Store.save(folder, record)
@@ -109,7 +106,7 @@ def changed(folder: Path, **fields: Any) -> Record:
 
 
 @pytest.fixture(scope="module")
-def asked(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def asked(results, tmp_path_factory):
     """Inputs and the outputs of the model in fp32 for them, in a file."""
     model = resolve.load(load_records(results)[0].case)
     inputs = small.arrays(model, seed=5)
@@ -141,23 +138,18 @@ print(json.dumps(found))
 """
 
 
-def in_a_process(code: str, *arguments: object, before: str = "", cwd: Path) -> Any:
+def in_a_process(code, *arguments, before="", cwd):
     """What a program prints as JSON in its last line."""
     done = subprocess.run(
-        [sys.executable, "-c", before + code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
+        [sys.executable, "-c", before + code, *map(str, arguments)], capture_output=True, text=True, cwd=cwd,
         timeout=300,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
-def loaded(
-    results: Path, int8_winners: dict[str, Path], asked: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, Any]:
+def loaded(results, int8_winners, asked, tmp_path_factory):
     """What a fresh process says of each folder; only those in fp32 need the model, a factory of the tests."""
     fp32 = [folder_of(results, label) for label in BACKENDS]
     root = f"+{Path(__file__).parents[2]}"
@@ -165,19 +157,19 @@ def loaded(
 
 
 @pytest.mark.parametrize("label", BACKENDS)
-def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(loaded: dict[str, Any], label: str) -> None:
+def test_in_a_fresh_process_the_folder_of_a_winner_is_enough(loaded, label):
     error, inference, grad, _ = loaded[f"{label} fp32"]
     assert error < TOLERANCES["fp32"]
     assert (inference, grad) == (False, True), "PyTorch's modes are left as they were"
 
 
 @pytest.mark.parametrize("label", INT8)
-def test_in_a_fresh_process_the_folder_of_an_int8_winner_is_enough(loaded: dict[str, Any], label: str) -> None:
+def test_in_a_fresh_process_the_folder_of_an_int8_winner_is_enough(loaded, label):
     """Without the data that it was calibrated with, and without the model."""
     assert 1e-4 < loaded[f"{label} int8"][0] < 0.1, "not so exact as the model in fp32"
 
 
-def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path, monkeypatch):
     stay(monkeypatch)
     shorten(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -190,7 +182,7 @@ def test_the_winner_of_a_model_file_needs_that_file_no_more(tmp_path: Path, monk
         torch.testing.assert_close(fast(image), module(image).detach())
 
 
-def test_what_was_exported_needs_no_pytorch(results: Path, asked: Path, tmp_path: Path) -> None:
+def test_what_was_exported_needs_no_pytorch(results, asked, tmp_path):
     before = "import sys; sys.modules.update(dict.fromkeys(('torch', 'onnx', 'onnxscript')))\n"
     labels = ("onnxruntime:cpu", "openvino:cpu")
     found = in_a_process(LOADED, asked, *(folder_of(results, label) for label in labels), before=before, cwd=tmp_path)
@@ -218,7 +210,7 @@ print(json.dumps(found))
 """
 
 
-def exported(folder: Path, name: str, around: Path) -> Path:
+def exported(folder, name, around):
     """Files of a copy of a case, which are moved, and the copy is gone."""
     case = Path(shutil.copytree(folder, around / "case"))
     done = command("export", "--best", case.name, "--output", name, cwd=around)
@@ -229,9 +221,7 @@ def exported(folder: Path, name: str, around: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def files(
-    results: Path, int8_winners: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, str], Path]:
+def files(results, int8_winners, tmp_path_factory):
     """Folders of files by backend and precision."""
     around = tmp_path_factory.mktemp("files")
     folders = {(label, "fp32"): folder_of(results, label) for label in BACKENDS}
@@ -239,7 +229,7 @@ def files(
     return {key: exported(folder, f"deploy{place}", around) for place, (key, folder) in enumerate(folders.items())}
 
 
-def test_files_run_without_this_library(files: dict[tuple[str, str], Path], asked: Path, tmp_path: Path) -> None:
+def test_files_run_without_this_library(files, asked, tmp_path):
     found = in_a_process(RUN, asked, *files.values(), cwd=tmp_path)
     for (label, precision), folder in files.items():
         low, high = (1e-4, 0.1) if precision == "int8" else (0, TOLERANCES["fp32"])
@@ -247,9 +237,7 @@ def test_files_run_without_this_library(files: dict[tuple[str, str], Path], aske
 
 
 @pytest.mark.parametrize("label", BACKENDS)
-def test_files_name_what_they_need_in_the_versions_that_were_measured(
-    files: dict[tuple[str, str], Path], results: Path, label: str
-) -> None:
+def test_files_name_what_they_need_in_the_versions_that_were_measured(files, results, label):
     script, needed = ((files[label, "fp32"] / name).read_text() for name in ("run.py", "requirements.txt"))
     assert "inferlens" not in script
     assert len(script.splitlines()) <= 30
@@ -262,13 +250,13 @@ def test_files_name_what_they_need_in_the_versions_that_were_measured(
 
 
 @pytest.mark.parametrize("label", INT8)
-def test_files_in_int8_are_the_quantized_model_alone(files: dict[tuple[str, str], Path], label: str) -> None:
+def test_files_in_int8_are_the_quantized_model_alone(files, label):
     folder = files[label, "int8"]
     assert {path.name for path in folder.iterdir()} == {"run.py", "requirements.txt", *FILES[label]}
     assert ("torchao==" in (folder / "requirements.txt").read_text()) == (label == "torch_compile:default")
 
 
-def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested: Path) -> None:
+def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested):
     with (
         inferlens.load(folder_of(nested, "pytorch")) as eager,
         inferlens.load(folder_of(nested, "onnxruntime:cpu")) as ort,
@@ -287,26 +275,23 @@ def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested
         np.testing.assert_array_equal(ort(**doubled)[0], ort(**arrays)[0])
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (lambda x: ((x, x), {}), "2 inputs were given. Expected: image=2x3x16x16:float32."),
-        (lambda x: ((), {}), "'image' is missing. Expected: image=2x3x16x16:float32."),
-        (lambda x: ((), {"imag": x}), "no input 'imag'.*did you mean image"),
-        (lambda x: ((x,), {"image": x}), "'image' is given twice"),
-        (lambda x: ((x[:1],), {}), "'image' is 1x3x16x16:float32. Expected: image=2x3x16x16:float32."),
-        (lambda x: ((x.astype(np.int64),), {}), "'image' is 2x3x16x16:int64. Expected: image=2x3x16x16:float32."),
-        (lambda x: ((x.tolist(),), {}), "'image' is a list. Expected: a tensor or an array, image=2x3x16x16:float32."),
-    ],
-)
-def test_wrong_inputs_are_said_with_what_was_expected(given: Any, words: str, results: Path) -> None:
+@pytest.mark.parametrize(("given", "words"), [
+    (lambda x: ((x, x), {}), "2 inputs were given. Expected: image=2x3x16x16:float32."),
+    (lambda x: ((), {}), "'image' is missing. Expected: image=2x3x16x16:float32."),
+    (lambda x: ((), {"imag": x}), "no input 'imag'.*did you mean image"),
+    (lambda x: ((x,), {"image": x}), "'image' is given twice"),
+    (lambda x: ((x[:1],), {}), "'image' is 1x3x16x16:float32. Expected: image=2x3x16x16:float32."),
+    (lambda x: ((x.astype(np.int64),), {}), "'image' is 2x3x16x16:int64. Expected: image=2x3x16x16:float32."),
+    (lambda x: ((x.tolist(),), {}), "'image' is a list. Expected: a tensor or an array, image=2x3x16x16:float32."),
+])  # fmt: skip
+def test_wrong_inputs_are_said_with_what_was_expected(given, words, results):
     args, named = given(np.zeros((2, 3, 16, 16), np.float32))
     with inferlens.load(folder_of(results, "onnxruntime:cpu")) as fast, pytest.raises(InferlensError, match=words):
         fast(*args, **named)
 
 
 @pytest.mark.parametrize("label", BACKENDS)
-def test_outputs_are_the_callers_own(results: Path, label: str) -> None:
+def test_outputs_are_the_callers_own(results, label):
     x, y = (np.full((2, 3, 16, 16), value, np.float32) for value in (1, 2))
     with inferlens.load(folder_of(results, label)) as fast:
         first = fast(x)
@@ -319,7 +304,7 @@ def test_outputs_are_the_callers_own(results: Path, label: str) -> None:
         fast(x)
 
 
-def test_outputs_that_the_next_call_overwrites_are_for_those_who_ask(results: Path) -> None:
+def test_outputs_that_the_next_call_overwrites_are_for_those_who_ask(results):
     x, y = (np.full((2, 3, 16, 16), value, np.float32) for value in (1, 2))
     with inferlens.load(folder_of(results, "openvino:cpu"), copy=False) as fast:
         assert np.shares_memory(fast(x), fast(y))
@@ -328,18 +313,18 @@ def test_outputs_that_the_next_call_overwrites_are_for_those_who_ask(results: Pa
 class Positive(torch.nn.Module):
     """Where an input is above 0."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return torch.nonzero(x > 0).float()
 
 
-def test_outputs_may_have_another_shape_in_each_call(tmp_path: Path) -> None:
+def test_outputs_may_have_another_shape_in_each_call(tmp_path):
     measured(tmp_path, f"{Positive.__module__}:Positive", "onnxruntime:cpu", input="x=2x8")
     with inferlens.load(tmp_path) as fast:
         shapes = [fast(np.eye(2, 8, k=place, dtype=np.float32)).shape for place in (0, 7, 8, 0)]
     assert shapes == [(2, 2), (1, 2), (0, 2), (2, 2)]
 
 
-def test_settings_hold_while_it_is_open(results: Path) -> None:
+def test_settings_hold_while_it_is_open(results):
     before, state = torch.get_num_threads(), torch.get_rng_state()
     try:
         torch.set_num_threads(2)
@@ -358,37 +343,31 @@ def test_settings_hold_while_it_is_open(results: Path) -> None:
         torch.set_num_threads(before)
 
 
-def spoilt_artefact(folder: Path) -> None:
+def spoilt_artefact(folder):
     (folder / "model.onnx").write_bytes(b"short")
 
 
-def without_artefact(folder: Path) -> None:
+def without_artefact(folder):
     (folder / "model.onnx").unlink()
 
 
-def other_version(folder: Path) -> None:
+def other_version(folder):
     environment = load_records(folder)[0].environment
     libraries = {**environment.libraries, "onnxruntime": "1.0"}
     changed(folder, environment=msgspec.structs.replace(environment, libraries=libraries))
 
 
-def other_weights(folder: Path) -> None:
+def other_weights(folder):
     without_artefact(folder)
     changed(folder, artefacts=(), model=msgspec.structs.replace(load_records(folder)[0].model, weights_sha256="0" * 64))
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (spoilt_artefact, "model.onnx is not the file that was measured. Expected: [0-9]+ bytes"),
-        (without_artefact, "model.onnx is missing"),
-        (other_version, "measured with onnxruntime 1.0 \\(here: "),
-        (other_weights, "has other weights than the model that was measured"),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(
-    spoil: Any, words: str, one: Path, one_process: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("spoil", "words"), [
+    (spoilt_artefact, "model.onnx is not the file that was measured. Expected: [0-9]+ bytes"),
+    (without_artefact, "model.onnx is missing"), (other_version, "measured with onnxruntime 1.0 \\(here: "),
+    (other_weights, "has other weights than the model that was measured"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(spoil, words, one, one_process, monkeypatch):
     spoil(one)
     with pytest.raises(InferlensError, match=f"{words}.*Try: rebuild=True"):
         inferlens.load(one)
@@ -401,7 +380,7 @@ def test_what_does_not_fit_is_refused_and_prepared_anew_if_asked(
         inferlens.load(one, rebuild=True)
 
 
-def test_another_gpu_is_refused(one: Path) -> None:
+def test_another_gpu_is_refused(one):
     record = load_records(one)[0]
     from inferlens.record.record import Gpu
 
@@ -415,24 +394,21 @@ def test_another_gpu_is_refused(one: Path) -> None:
         inferlens.load(one)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"status": "failed", "reason": "it fell over."}, "did not run: it fell over. Try: "),
-        (
-            {"agreement": Agreement(reference="pytorch", agrees=False, reason="they are off")},
-            "are wrong: they are off. Try: another case",
-        ),
-    ],
-)
-def test_what_failed_or_was_wrong_is_refused_even_anew(fields: dict[str, Any], words: str, one: Path) -> None:
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"status": "failed", "reason": "it fell over."}, "did not run: it fell over. Try: "),
+    (
+        {"agreement": Agreement(reference="pytorch", agrees=False, reason="they are off")},
+        "are wrong: they are off. Try: another case",
+    ),
+])  # fmt: skip
+def test_what_failed_or_was_wrong_is_refused_even_anew(fields, words, one):
     changed(one, **fields)
     for rebuild in (False, True):
         with pytest.raises(InferlensError, match=words):
             inferlens.load(one, rebuild=rebuild)
 
 
-def test_a_module_that_was_handed_over_is_there_only_where_it_was_exported(tmp_path: Path, one_process: None) -> None:
+def test_a_module_that_was_handed_over_is_there_only_where_it_was_exported(tmp_path, one_process):
     module = torch.nn.Linear(4, 2)
     backends = "pytorch,onnxruntime:cpu"
     records = inferlens.bench(module, torch.ones(1, 4), backend=backends, output=tmp_path, **QUICK)
@@ -444,14 +420,14 @@ def test_a_module_that_was_handed_over_is_there_only_where_it_was_exported(tmp_p
 
 
 @pytest.fixture(scope="module")
-def faked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def faked(tmp_path_factory):
     """Records of the fake backend, of which one is fastest."""
     output = tmp_path_factory.mktemp("faked")
     measured(output, "fake:demo", "fake:steady,fake:fast")
     return output / "demo"
 
 
-def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> None:
+def test_the_fastest_case_of_a_folder_is_loaded(faked, tmp_path):
     with inferlens.load(faked) as fast:
         assert fast.record.case.variant == "fast"
         (spec,) = fast.inputs
@@ -475,7 +451,7 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked: Path, tmp_path: Path) -> 
         inferlens.load(tmp_path / "demo")
 
 
-def test_of_several_models_in_a_folder_none_is_taken(faked: Path, tmp_path: Path) -> None:
+def test_of_several_models_in_a_folder_none_is_taken(faked, tmp_path):
     shutil.copytree(folder_of(faked, "fake:fast"), tmp_path / "demo" / "best")
     measured(tmp_path, "fake:other", "fake:steady")
     message = rf"holds records of 2 models: fake:demo and fake:other\. Try: .*, such as {tmp_path}/demo/best"
@@ -486,22 +462,19 @@ def test_of_several_models_in_a_folder_none_is_taken(faked: Path, tmp_path: Path
         best_case(tmp_path / "demo")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "Give either MODEL with --to"),
-        (("--best", "here"), "Expected: MODEL --to FILE, or --best RESULTS --output FOLDER"),
-        (("fake:demo", "--best", "here", "-o", "there"), "Give either MODEL with --to, or --best with --output"),
-        (("--best", "here", "-o", "there"), "here does not exist"),
-    ],
-)
-def test_export_says_what_it_takes(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arguments", "words"), [
+    ((), "Give either MODEL with --to"),
+    (("--best", "here"), "Expected: MODEL --to FILE, or --best RESULTS --output FOLDER"),
+    (("fake:demo", "--best", "here", "-o", "there"), "Give either MODEL with --to, or --best with --output"),
+    (("--best", "here", "-o", "there"), "here does not exist"),
+])  # fmt: skip
+def test_export_says_what_it_takes(arguments, words, tmp_path):
     done = command("export", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.split())
 
 
-def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
+def test_a_folder_that_holds_something_stays(one, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
     done = command("export", "--best", str(one), "-o", "full", cwd=tmp_path)
@@ -510,7 +483,7 @@ def test_a_folder_that_holds_something_stays(one: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
 
 
-def test_python_writes_the_same_files(one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_writes_the_same_files(one, tmp_path, monkeypatch):
     stay(monkeypatch)
     random = msgspec.structs.replace(load_records(one)[0].model, weights="random, seed 0")
     changed(one, model=random)
@@ -523,22 +496,14 @@ def test_python_writes_the_same_files(one: Path, tmp_path: Path, monkeypatch: py
         inferlens.export(one, folder)
 
 
-@pytest.mark.parametrize(
-    ("changed_run", "words"),
-    [
-        (
-            "[output + 1 for output in own(*inputs)]",
-            "The script that was written is wrong in output 1 of 1: relative L2",
-        ),
-        ("[output * float('nan') for output in own(*inputs)]", "in output 1 of 1: outputs are not finite"),
-        ("own(*inputs) * 2", "The script that was written is wrong in its outputs: outputs have shapes"),
-        ("1 / 0", "The script that was written fails: ZeroDivisionError"),
-    ],
-)
-def test_a_wrong_script_is_not_left_behind(
-    changed_run: str, words: str, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def script(*arguments: Any) -> str:
+@pytest.mark.parametrize(("changed_run", "words"), [
+    ("[output + 1 for output in own(*inputs)]", "The script that was written is wrong in output 1 of 1: relative L2"),
+    ("[output * float('nan') for output in own(*inputs)]", "in output 1 of 1: outputs are not finite"),
+    ("own(*inputs) * 2", "The script that was written is wrong in its outputs: outputs have shapes"),
+    ("1 / 0", "The script that was written fails: ZeroDivisionError"),
+])  # fmt: skip
+def test_a_wrong_script_is_not_left_behind(changed_run, words, one, tmp_path, monkeypatch):
+    def script(*arguments):
         return f"{right(*arguments)}\n\nown = run\n\n\ndef run(*inputs):\n    return {changed_run}\n"
 
     right = OnnxRuntime.script
@@ -549,7 +514,7 @@ def test_a_wrong_script_is_not_left_behind(
     assert not (tmp_path / "deploy").exists()
 
 
-def test_a_script_for_a_gpu_converts_what_it_is_given(one: Path, asked: Path, tmp_path: Path) -> None:
+def test_a_script_for_a_gpu_converts_what_it_is_given(one, asked, tmp_path):
     """ONNX Runtime copies the bytes of an array whatever their type is; here on the CPU, which binds as a GPU does."""
     model = resolve.load(load_records(one)[0].case)
     case = small.case("onnxruntime:cuda", device="cuda", precision="fp16")
@@ -564,22 +529,18 @@ def test_a_script_for_a_gpu_converts_what_it_is_given(one: Path, asked: Path, tm
     assert error < TOLERANCES["fp16"]
 
 
-@pytest.mark.parametrize(
-    ("label", "file", "options"),
-    [
-        ("pytorch", "model.pt2", {"cuda_graph": True, "channels_last": True}),
-        ("pytorch", "model.pt2", {"autocast": True, "cudnn_benchmark": True}),
-        ("torchscript:trace", "model.pt", {"freeze": True}),
-        ("torch_compile:max-autotune", "model.pt2", {"fullgraph": True}),
-        ("onnxruntime:cuda", "model.onnx", {"cuda_graph": True, "tf32": True}),
-        ("onnxruntime:tensorrt", "model.onnx", {}),
-        ("tensorrt:rtx", "model.engine", {"cuda_graph": True}),
-        ("tensorrt:trt", "model.engine", {"version_compatible": True, "profile": 1}),
-        ("torch_tensorrt:dynamo", "model.ep", {"cuda_graph": True, "autocast": True}),
-        ("torch_tensorrt:ts-trace", "model.ts", {}),
-    ],
-)
-def test_scripts_for_a_gpu_are_programs(label: str, file: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("label", "file", "options"), [
+    ("pytorch", "model.pt2", {"cuda_graph": True, "channels_last": True}),
+    ("pytorch", "model.pt2", {"autocast": True, "cudnn_benchmark": True}),
+    ("torchscript:trace", "model.pt", {"freeze": True}),
+    ("torch_compile:max-autotune", "model.pt2", {"fullgraph": True}),
+    ("onnxruntime:cuda", "model.onnx", {"cuda_graph": True, "tf32": True}), ("onnxruntime:tensorrt", "model.onnx", {}),
+    ("tensorrt:rtx", "model.engine", {"cuda_graph": True}),
+    ("tensorrt:trt", "model.engine", {"version_compatible": True, "profile": 1}),
+    ("torch_tensorrt:dynamo", "model.ep", {"cuda_graph": True, "autocast": True}),
+    ("torch_tensorrt:ts-trace", "model.ts", {}),
+])  # fmt: skip
+def test_scripts_for_a_gpu_are_programs(label, file, options):
     """They run in ``tests/gpu``."""
     backend = small.backend(label)
     case = small.case(label, device="cuda", precision="fp16", threads=2, options=options)
@@ -592,12 +553,12 @@ def test_scripts_for_a_gpu_are_programs(label: str, file: str, options: dict[str
     assert ("torch.cuda.CUDAGraph()" in script) == (options.get("cuda_graph", False) and "onnx" not in label)
 
 
-def test_to_quantize_it_anew_takes_the_data(int8_winners: dict[str, Path]) -> None:
+def test_to_quantize_it_anew_takes_the_data(int8_winners):
     with pytest.raises(InferlensError, match=r"There is no data '.*data\.npz'"):
         inferlens.load(int8_winners["onnxruntime:cpu"], rebuild=True)
 
 
-def test_without_the_quantized_file_no_noise_calibrates(int8_winners: dict[str, Path], tmp_path: Path) -> None:
+def test_without_the_quantized_file_no_noise_calibrates(int8_winners, tmp_path):
     folder = Path(shutil.copytree(int8_winners["onnxruntime:cpu"], tmp_path / "one"))
     (spoilt,) = (folder / "quantized").glob("*.onnx")
     spoilt.unlink()

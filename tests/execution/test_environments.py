@@ -4,8 +4,6 @@ Each has this environment's packages on its path, and before them what makes it 
 version, which a small backend is slower with, or one that is broken.
 """
 
-from __future__ import annotations
-
 import site
 import sys
 import venv
@@ -56,7 +54,7 @@ def build():
 Make = Callable[..., str]
 
 
-def installed(folder: Path, name: str, version: str, entry_points: str = "") -> None:
+def installed(folder, name, version, entry_points=""):
     """What is left in a folder of packages when one is installed there."""
     meta = folder / f"{name}-{version}.dist-info"
     meta.mkdir(parents=True)
@@ -66,14 +64,14 @@ def installed(folder: Path, name: str, version: str, entry_points: str = "") -> 
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
+def make(tmp_path_factory):
     """Makes a virtual environment, and gives its interpreter."""
     root = tmp_path_factory.mktemp("environments")
     plugin = root / "plugin"
     installed(plugin, "engine-plugin", "1.0", "[inferlens.backends]\nengine = engine_backend:Engine\n")
     (plugin / "engine_backend.py").write_text(BACKEND)
 
-    def made(name: str, version: str = "1.0", milliseconds: float = 4.0, error: float = 0.0, more: str = "") -> str:
+    def made(name, version="1.0", milliseconds=4.0, error=0.0, more=""):
         folder = root / name
         venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
         (packages,) = folder.glob("lib/*/site-packages")
@@ -83,34 +81,32 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         (packages / "all.pth").write_text("\n".join(dict.fromkeys(paths)))
         return str(folder / "bin" / "python")
 
-    made.plugin = plugin  # type: ignore[attr-defined]
+    made.plugin = plugin
     return made
 
 
 @pytest.fixture(scope="module")
-def pythons(make: Make) -> dict[str, str]:
+def pythons(make):
     """Environments: two that are equal, one with a slower library, and one whose library is broken."""
     return {
-        "old": make("old"),
-        "same": make("same"),
-        "new": make("new", "2.0", 5.0),
+        "old": make("old"), "same": make("same"), "new": make("new", "2.0", 5.0),
         "broken": make("broken", "3.0", more="raise ImportError('libengine.so.3 is missing')"),
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture
-def backend(make: Make, without_torch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def backend(make, without_torch, monkeypatch):
     """This environment has the small backend, too; nobody asks those that import a framework what they can do."""
     from inferlens.backends import BACKENDS
 
-    monkeypatch.syspath_prepend(make.plugin)  # type: ignore[attr-defined]
+    monkeypatch.syspath_prepend(make.plugin)
     monkeypatch.delitem(BACKENDS.__dict__, "_points", raising=False)
     monkeypatch.setattr(cases, "backends_named", lambda _: ("engine", "fake"))
     yield
     BACKENDS.__dict__.pop("_points", None)
 
 
-def named(pythons: dict[str, str], *names: str) -> list[str]:
+def named(pythons, *names):
     return [pythons[name] for name in names]
 
 
@@ -118,7 +114,7 @@ def named(pythons: dict[str, str], *names: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("backend")
-def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, str], tmp_path: Path) -> None:
+def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
     """Each side runs in its own environment and says which libraries it has; then the same as a step of several."""
     found = inferlens.ab(
         "fake:demo", "engine", python=named(pythons, "old", "new"), iterations=20, warmup=1, max_rounds=3,
@@ -157,8 +153,8 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons: dict[str, st
 
 @pytest.mark.usefixtures("probed_here")
 def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environments_have_the_library(
-    make: Make, pythons: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make, pythons, tmp_path, monkeypatch
+):
     """They are compared with those of the first environment, not each with its own."""
     (tmp_path / "scaling.py").write_text(SCALING)
     monkeypatch.chdir(tmp_path)
@@ -169,7 +165,7 @@ def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environmen
 
 
 @pytest.mark.usefixtures("backend")
-def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons: dict[str, str], tmp_path: Path) -> None:
+def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_path):
     words = {"iterations": 5, "warmup": 1, "quick": True, "output": str(tmp_path)}
     records = inferlens.bench("fake:demo", backend="engine", python=named(pythons, "old", "broken"), **words)
     assert [(record.status, record.environment.libraries["enginelib"]) for record in records] == [
@@ -180,7 +176,7 @@ def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons: dict
     assert records[0].case.python == pythons["old"]
 
 
-def test_no_package_of_this_environment_is_found_in_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_package_of_this_environment_is_found_in_another(monkeypatch, tmp_path):
     """The folder of a program and what comes with its variables are: there the user's own modules lie."""
     monkeypatch.setattr(
         sys, "path", [str(tmp_path), *(path for path in sys.path if path.endswith((".zip", "site-packages")))]
@@ -193,7 +189,7 @@ def test_no_package_of_this_environment_is_found_in_another(monkeypatch: pytest.
     assert "site-packages" in child.variables_for()["PYTHONPATH"]
 
 
-def test_an_interpreter_that_is_gone_is_a_reason(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_gone_is_a_reason(tmp_path):
     job = cases.NamesJob(names=("fake",), interpreter=str(tmp_path / "python"))
     outcome = child.launch("capabilities", job, dict, timeout=5)
     assert (outcome.result.status, "could not be started" in outcome.result.reason) == ("crashed", True)
@@ -202,13 +198,13 @@ def test_an_interpreter_that_is_gone_is_a_reason(tmp_path: Path) -> None:
 # What is refused before anything runs
 
 
-def script(path: Path, answer: str) -> str:
+def script(path, answer):
     path.write_text(f"#!/bin/sh\necho '{answer}'\n")
     path.chmod(0o755)
     return str(path)
 
 
-def said(**answer: object) -> str:
+def said(**answer):
     import json
 
     return environment.MARK + json.dumps(answer)
@@ -217,18 +213,15 @@ def said(**answer: object) -> str:
 VERSION = inferlens.__version__
 
 
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ("hello", "is not a Python interpreter"),
-        (said(python=[3, 9, 18], error="No module named 'inferlens'", missing="inferlens"), "is Python 3.9.18"),
-        (said(python=[3, 11, 7], error="No module named 'inferlens'", missing="inferlens"), "has no Inferlens"),
-        (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "has Inferlens 0.0.9"),
-        (said(python=[3, 11, 7], version=VERSION, error="No module", missing="msgspec"), "lacks msgspec"),
-        (said(python=[3, 11, 7], version=VERSION, code="of another"), "its code is not that of this one"),
-    ],
-)
-def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Path, answer: str, message: str) -> None:
+@pytest.mark.parametrize(("answer", "message"), [
+    ("hello", "is not a Python interpreter"),
+    (said(python=[3, 9, 18], error="No module named 'inferlens'", missing="inferlens"), "is Python 3.9.18"),
+    (said(python=[3, 11, 7], error="No module named 'inferlens'", missing="inferlens"), "has no Inferlens"),
+    (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "has Inferlens 0.0.9"),
+    (said(python=[3, 11, 7], version=VERSION, error="No module", missing="msgspec"), "lacks msgspec"),
+    (said(python=[3, 11, 7], version=VERSION, code="of another"), "its code is not that of this one"),
+])  # fmt: skip
+def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path, answer, message):
     path = script(tmp_path / "python", answer)
     with pytest.raises(InferlensError) as raised:
         environment.check(path, {})
@@ -236,19 +229,18 @@ def test_an_interpreter_that_cannot_do_it_is_refused_in_a_sentence(tmp_path: Pat
     assert f"{path} -m pip install" in str(raised.value) or "not a Python" in message or "is Python" in message
 
 
-def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(tmp_path: Path) -> None:
+def test_of_an_interpreter_that_does_not_tell_the_machine_is_known_all_the_same(tmp_path):
     here, found = collect(), cases.environment_by(script(tmp_path / "python", "exit 1"))
     assert (found.cpu, found.memory, found.gpus) == (here.cpu, here.memory, here.gpus)
     assert (found.libraries, found.python) == ({}, "")
 
 
-def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], tmp_path: Path) -> None:
+def test_bad_paths_end_a_command_before_anything_runs(pythons, tmp_path):
     folder = str(Path(pythons["old"]).parents[1])
     messages = {
         folder: f"is a folder. Expected: {environment.EXPECTED} Try: {folder}/bin/python",
-        "nowhere/python": "There is no interpreter nowhere/python.",
-        __file__: "is not a Python interpreter.",
-    }
+        "nowhere/python": "There is no interpreter nowhere/python.", __file__: "is not a Python interpreter.",
+    }  # fmt: skip
     every = (("bench", "fake:demo"), ("ab", "fake:demo", "fake"), ("tune", "fake:demo"))
     for command, (path, message) in zip(every, messages.items(), strict=True):
         done = commands.inferlens(*command, "--python", f"{pythons['old']},{path}", cwd=tmp_path)
@@ -256,9 +248,7 @@ def test_bad_paths_end_a_command_before_anything_runs(pythons: dict[str, str], t
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_that_the_shell_would_have_completed_is_told_whole(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_path_that_the_shell_would_have_completed_is_told_whole(monkeypatch, tmp_path):
     """As of the second in ``~/old/bin/python,~/new/bin/python``, and of a command that is on the path."""
     path = script(tmp_path / "python", "exit 1")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -269,13 +259,13 @@ def test_a_path_that_the_shell_would_have_completed_is_told_whole(
 
 
 @pytest.mark.parametrize("words", [{"b": "fake:fast"}, {"a": "fake", "checkout": "a,b"}, {"python": "a,b,c"}])
-def test_environments_are_compared_in_one_case(words: dict[str, str]) -> None:
+def test_environments_are_compared_in_one_case(words):
     with pytest.raises(InferlensError, match="one case of one model"):
         inferlens.ab("fake:demo", **{"a": "fake", "python": "a,b", **words})
 
 
 @pytest.mark.parametrize("given", ["", ",new/bin/python", "old/bin/python,", "a,,b"])
-def test_an_environment_without_a_name_is_refused(given: str) -> None:
+def test_an_environment_without_a_name_is_refused(given):
     for measure in (inferlens.ab, inferlens.ab_steps):
         with pytest.raises(InferlensError, match="A side is missing"):
             measure("fake:demo", python=given)
@@ -284,7 +274,7 @@ def test_an_environment_without_a_name_is_refused(given: str) -> None:
 # Words
 
 
-def test_an_environment_has_a_short_name() -> None:
+def test_an_environment_has_a_short_name():
     assert environment_of("../old/bin/python") == "old"
     assert environment_of("/home/a/shop/.venv/bin/python3.11") == "shop/.venv"
     assert environment_of("") == ""
@@ -292,7 +282,7 @@ def test_an_environment_has_a_short_name() -> None:
     assert [case.python for case in shown_together(cases)] == ["x/env1", "y/env1", ""]
 
 
-def test_an_interpreter_is_a_word_of_cases_plans_and_folders() -> None:
+def test_an_interpreter_is_a_word_of_cases_plans_and_folders():
     fast = Case(model="fake:demo", backend="fake", variant="fast")
     old, new = (replace(fast, python=f"{name}/bin/python") for name in ("old", "new"))
     assert words_of(old.label, ["fake"])["python"] == "old/bin/python"

@@ -1,9 +1,5 @@
 """What the machine did to a case: marks of its samples, energy, memory, and whether it is to be measured again."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -21,31 +17,31 @@ COUNT = 800
 BUSY = during(3.0, 3.5, 3.9, 0.0)  # others' load: of 4 CPUs nearly all
 
 
-def latencies(count: int = COUNT) -> Measurement:
+def latencies(count=COUNT):
     """From 1 s to 9 s, without a gap."""
     each = 8 / count
     begins = tuple(1 + index * each for index in range(count))
     return Measurement(metric="latency", unit="s", clock="a clock", samples=(each,) * count, begins=begins)
 
 
-def windows(count: int = 10) -> Measurement:
+def windows(count=10):
     """From 1 s to 9 s, without a gap, of 100 calls each."""
     rates = (100 * count / 8,) * count
     return msgspec.structs.replace(latencies(count), metric="throughput", unit="calls/s", samples=rates, calls=100)
 
 
-def answer(*measurements: Measurement, **fields: Any) -> TaskResult[BenchmarkResult]:
+def answer(*measurements, **fields):
     return TaskResult(model=facts(ON_GPU), value=BenchmarkResult(measurements=measurements or (latencies(),)), **fields)
 
 
-def test_a_calm_machine_leaves_all_samples() -> None:
+def test_a_calm_machine_leaves_all_samples():
     found = interference_of(ON_CPU, answer(latencies(), windows()), cpu_log())
     assert (found.marks.count, found.marks.disturbed) == (COUNT, ())
     assert (found.window_marks.count, found.window_marks.disturbed) == (10, ())
     assert not found.repeat
 
 
-def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes_are_named() -> None:
+def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes_are_named():
     whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
     named = msgspec.structs.replace(whole, peak_case_memory=500)
     told = ((named, True), (whole, True), (whole, False))
@@ -54,7 +50,7 @@ def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes
     assert "in turns" in beside.energy.reason
 
 
-def test_a_short_disturbance_leaves_samples_out() -> None:
+def test_a_short_disturbance_leaves_samples_out():
     """A mean of half a second stands for the interval before it: from 2.5 s to 3.5 s, of windows three of ten."""
     log = cpu_log(others=BUSY, busy=during(3.0, 3.5, 4.0, 1.0))
     marks = interference_of(ON_CPU, answer(), log).marks
@@ -67,13 +63,13 @@ def test_a_short_disturbance_leaves_samples_out() -> None:
 
 
 @pytest.mark.parametrize(("wave", "repeat"), [(0.0, False), (during(3.0, 5.0, 3.9, 0.0), True)], ids=["calm", "loud"])
-def test_windows_of_throughput_may_ask_for_it_too(wave: Any, repeat: bool) -> None:
+def test_windows_of_throughput_may_ask_for_it_too(wave, repeat):
     """Five of them have to remain; of calls more than there are here."""
     found = interference_of(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
     assert (found.marks, found.repeat) == (None, repeat)
 
 
-def test_what_is_not_known_has_no_marks() -> None:
+def test_what_is_not_known_has_no_marks():
     for told, log in ((answer(), None), (TaskResult(status="failed"), cpu_log())):
         found = interference_of(ON_CPU, told, log)
         assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (*[None] * 4, False)
@@ -81,21 +77,18 @@ def test_what_is_not_known_has_no_marks() -> None:
     assert interference_of(ON_CPU, answer(old), cpu_log()).marks is None
 
 
-def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
+def test_the_log_is_kept_for_the_time_of_the_samples():
     short = msgspec.structs.replace(latencies(), samples=(0.01,) * 100, begins=tuple(3 + i / 100 for i in range(100)))
     found = interference_of(ON_CPU, answer(short), cpu_log())
     assert found.machine.cpu.times == (2.5, 3.0, 3.5, 4.0, 4.5)
 
 
-@pytest.mark.parametrize(
-    ("on", "log", "measured", "joules", "items"),
-    [
-        (ON_GPU, gpu_log(energy=lambda time: 300 * time), latencies(), 300 * 8 / (COUNT * 8), COUNT * 8),
-        (ON_CPU, cpu_log(energy=lambda time: 40 * time), latencies(), 40 * 8 / (COUNT * 8), COUNT * 8),
-        (ON_GPU, gpu_log(energy=lambda time: 300 * time), windows(), 300 * 8 / 8000, 10 * 100 * 8),
-    ],
-)
-def test_energy_is_of_an_item_and_of_the_device(on: Any, log: Any, measured: Any, joules: float, items: int) -> None:
+@pytest.mark.parametrize(("on", "log", "measured", "joules", "items"), [
+    (ON_GPU, gpu_log(energy=lambda time: 300 * time), latencies(), 300 * 8 / (COUNT * 8), COUNT * 8),
+    (ON_CPU, cpu_log(energy=lambda time: 40 * time), latencies(), 40 * 8 / (COUNT * 8), COUNT * 8),
+    (ON_GPU, gpu_log(energy=lambda time: 300 * time), windows(), 300 * 8 / 8000, 10 * 100 * 8),
+])  # fmt: skip
+def test_energy_is_of_an_item_and_of_the_device(on, log, measured, joules, items):
     found = interference_of(on, answer(measured), log)
     energy, other = (found.energy, found.cpu_energy) if on is ON_GPU else (found.cpu_energy, found.energy)
     assert (energy.joules, energy.items, other) == (pytest.approx(joules), items, None)
@@ -104,7 +97,7 @@ def test_energy_is_of_an_item_and_of_the_device(on: Any, log: Any, measured: Any
     assert (energy.joules, "flushed" in energy.reason) == (None, True)
 
 
-def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
+def test_device_memory_is_that_of_the_watch_with_its_basis():
     own = Memory(host_peak=10, host_basis="ru_maxrss", library_peak=5, library_basis="PyTorch")
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
     found = interference_of(ON_GPU, answer(memory=own), log).memory
@@ -115,14 +108,10 @@ def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
     assert (found.device_peak, "whole device" in found.device_basis) == (600, True)
 
 
-@pytest.mark.parametrize(
-    ("on", "status", "peak", "found"),
-    [(ON_CPU, "ok", 700, None), (ON_GPU, "ok", None, None), (ON_GPU, "out of memory", 700, 700)],
-    ids=["on the CPU", "not watched", "failed"],
-)
-def test_device_memory_is_known_of_a_case_that_failed_and_on_the_cpu_is_none(
-    on: Any, status: Any, peak: int | None, found: int | None
-) -> None:
+@pytest.mark.parametrize(("on", "status", "peak", "found"), [
+    (ON_CPU, "ok", 700, None), (ON_GPU, "ok", None, None), (ON_GPU, "out of memory", 700, 700),
+], ids=["on the CPU", "not watched", "failed"])  # fmt: skip
+def test_device_memory_is_known_of_a_case_that_failed_and_on_the_cpu_is_none(on, status, peak, found):
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=peak)
     memory = interference_of(on, answer(status=status, memory=Memory(host_peak=10)), log).memory
     assert (memory.host_peak, memory.device_peak) == (10, found)

@@ -1,14 +1,11 @@
 """Plans on several workers: what is placed where, what becomes of lost workers, and the same command again."""
 
-from __future__ import annotations
-
 import itertools
 import platform
 import threading
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -36,7 +33,7 @@ from inferlens.execution.resume import content_of
 from inferlens.measure import environment
 from inferlens.measure.environment import code
 from inferlens.models.model import ModelInfo
-from inferlens.record.record import CUT_SHORT, Environment, Record
+from inferlens.record.record import CUT_SHORT, Environment
 from inferlens.record.store import Store, load_records
 from inferlens.spec.plan import Plan, Where, where_of
 from tests.commands import Heard
@@ -44,22 +41,22 @@ from tests.commands import inferlens as command
 from tests.views.samples import case
 from tests.views.samples import record as sample
 
-QUICK: dict[str, Any] = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
+QUICK = {"iterations": 10, "warmup": 1, "backend": "fake:noisy"}
 RACES = {"batch": "1,2,3", "option": "fake.latency=4,4.6"}
 
 
 class Mortal(Worker):
     """Does parts as data, in this process, and is lost after so many records."""
 
-    def __init__(self, lives: int = 1000, kind: str = "") -> None:
+    def __init__(self, lives=1000, kind=""):
         self.lives, self.kind = lives, kind
-        self.did: list[Any] = []
+        self.did = []
 
-    def do(self, job: Any, returns: Any, observer: Observer) -> Any:
+    def do(self, job, returns, observer):
         self.did.append(job)
         job = from_json(Order.of("part", job).job, remote.Part)
 
-        def hear(event: Any) -> None:
+        def hear(event):
             event.repeat_for(observer)
             if event.method == "done":
                 self.lives -= 1
@@ -75,35 +72,35 @@ class Some(Launcher):
 
     those: Sequence[Worker] = ()
 
-    def workers(self, most: int) -> Sequence[Worker]:
+    def workers(self, most):
         return self.those
 
 
 @pytest.fixture
-def some(monkeypatch: pytest.MonkeyPatch, one_process: None) -> type[Some]:
+def some(monkeypatch, one_process):
     monkeypatch.setattr(remote, "launcher_of", Some)
     monkeypatch.setattr(Some, "those", [Mortal(), Mortal()])
     return Some
 
 
-def bench(folder: Path, observer: Observer | None = None, **words: Any) -> list[Record]:
+def bench(folder, observer=None, **words):
     words = {**QUICK, **RACES, "devices": "all", **words}
     return list(inferlens.bench("fake:demo", output=str(folder), observer=observer, **words))
 
 
-def measured(records: Sequence[Record]) -> dict[tuple[str, int], int]:
+def measured(records):
     return dict(Counter((record.case.label, record.repeat) for record in records))
 
 
-def kept(folder: Path) -> dict[tuple[str, int], int]:
+def kept(folder):
     return measured(load_records(folder).records)
 
 
-def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path: Path, some: type[Some]) -> None:
+def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path, some):
     records = bench(tmp_path / "two")
-    assert all(worker.did for worker in some.those), "both have worked"  # type: ignore[attr-defined]
+    assert all(worker.did for worker in some.those), "both have worked"
     for worker in some.those:
-        for job in worker.did[1:]:  # type: ignore[attr-defined]
+        for job in worker.did[1:]:
             assert len({planned.case.batch for planned in job.cases}) == 1
             assert job.plan.within == pytest.approx(60 * 2 / 3)
     some.those = [Mortal()]
@@ -113,12 +110,10 @@ def test_races_stay_together_and_the_records_are_those_of_one_worker(tmp_path: P
         assert set(measured(found).values()) == {1}
         assert max(record.repeat for record in found) >= 3
         assert len({record.run for record in found}) == 1
-    assert [planned.case.batch for planned in some.those[0].did[1].cases] == [1, 1, 2, 2, 3, 3], "all in one part"  # type: ignore[attr-defined]
+    assert [planned.case.batch for planned in some.those[0].did[1].cases] == [1, 1, 2, 2, 3, 3], "all in one part"
 
 
-def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(
-    tmp_path: Path, some: type[Some], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(tmp_path, some, monkeypatch):
     first, second = Mortal(), Mortal()
     first.gpu, second.gpu = "GPU-1", "GPU-2"
     some.those = [first, second]
@@ -130,7 +125,7 @@ def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(
     assert all(job.plan.within == 60 for worker in (first, second) for job in worker.did if hasattr(job, "cases"))
 
 
-def test_what_cannot_run_has_no_share_of_the_time(some: type[Some]) -> None:
+def test_what_cannot_run_has_no_share_of_the_time(some):
     plan = Plan(model=("fake:demo",))
     found = ModelInfo(spec="fake:demo", name="demo", format="module")
     refusals = (None, None, Unsupported("too large"))
@@ -139,7 +134,7 @@ def test_what_cannot_run_has_no_share_of_the_time(some: type[Some]) -> None:
     assert [share for *_, share in divided] == [1.0] * 3, "two workers, and two that run"
 
 
-def test_groups_take_about_as_long_as_each_other() -> None:
+def test_groups_take_about_as_long_as_each_other():
     seconds = [46, 62, 50, 58, 42, 54, 60, 46, 52]
     groups = remote.balanced(seconds, 2)
     assert sorted(itertools.chain.from_iterable(groups)) == list(range(9))
@@ -150,9 +145,7 @@ def test_groups_take_about_as_long_as_each_other() -> None:
 
 
 @pytest.mark.parametrize("lives", [1, 3, 7])
-def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(
-    lives: int, tmp_path: Path, some: type[Some]
-) -> None:
+def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(lives, tmp_path, some):
     some.those = [Mortal(lives), Mortal(lives + 1)]
     heard = Heard()
     records = bench(tmp_path, heard)
@@ -163,9 +156,9 @@ def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(
     assert all(max(each.repeat for each in records if each.case.batch == batch) >= 2 for batch in (1, 2, 3))
 
 
-def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, some: type[Some]) -> None:
+def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path, some):
     class Doomed(Mortal):
-        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job, returns, observer):
             if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
                 raise WorkerLost("it fell")
             return super().do(job, returns, observer)
@@ -179,7 +172,7 @@ def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("after", [1, 5, 9])
-def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Path, some: type[Some]) -> None:
+def test_the_same_command_goes_on_where_one_was_stopped(after, tmp_path, some):
     some.those = [Mortal(), Mortal()]
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, Heard(after))
@@ -198,16 +191,14 @@ def test_the_same_command_goes_on_where_one_was_stopped(after: int, tmp_path: Pa
 
 
 @pytest.fixture
-def cut_short(tmp_path: Path, some: type[Some]) -> list[Record]:
+def cut_short(tmp_path, some):
     """The records of a run that was interrupted."""
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, Heard(5), quick=True)
     return load_records(tmp_path).records
 
 
-def test_what_failed_or_was_measured_elsewhere_is_measured_again(
-    tmp_path: Path, cut_short: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_or_was_measured_elsewhere_is_measured_again(tmp_path, cut_short, monkeypatch):
     loaded, collect = load_records(tmp_path), environment.collect
     Store.save(loaded.folders[cut_short[0].id], replace(cut_short[0], status="failed", reason="It broke."))
     records = bench(tmp_path, quick=True)
@@ -223,9 +214,7 @@ def test_what_failed_or_was_measured_elsewhere_is_measured_again(
     assert (len(records), set(measured(records).values())) == (6, {1})
 
 
-def test_rerun_and_another_request_or_model_file_take_nothing_over(
-    tmp_path: Path, cut_short: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rerun_and_another_request_or_model_file_take_nothing_over(tmp_path, cut_short, monkeypatch):
     heard = Heard()
     records = bench(tmp_path, heard, quick=True, rerun=True)
     records += bench(tmp_path, heard, quick=True, iterations=11)
@@ -238,12 +227,12 @@ def test_rerun_and_another_request_or_model_file_take_nothing_over(
     assert before != content_of("fake:demo", plan)
 
 
-def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
+def test_a_race_goes_on_where_it_began(some):
     barrier = threading.Barrier(2)
-    did: dict[str, str] = {}
+    did = {}
 
     class OfGpu(Mortal):
-        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job, returns, observer):
             did[self.gpu] = job.gpu
             barrier.wait(60)
 
@@ -258,11 +247,11 @@ def test_a_race_goes_on_where_it_began(some: type[Some]) -> None:
     assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}
 
 
-def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path: Path, some: type[Some]) -> None:
-    attempts: list[Any] = []
+def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path, some):
+    attempts = []
 
     class Doomed(Mortal):
-        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job, returns, observer):
             if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
                 attempts.append(job)
                 assert len(attempts) < 10
@@ -275,11 +264,11 @@ def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path: Path,
     assert len(attempts) == 3
 
 
-def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_path: Path, some: type[Some]) -> None:
+def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_path, some):
     class Alone(Mortal):
         neighbours = 1
 
-        def do(self, job: Any, returns: Any, observer: Observer) -> Any:
+        def do(self, job, returns, observer):
             if isinstance(job, AloneJob):
                 raise WorkerLost("it fell")
             return super().do(job, returns, observer)
@@ -288,7 +277,7 @@ def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_
     assert len(bench(tmp_path, quick=True, mode="latency")) == 6
 
 
-def test_a_dry_run_lists_what_runs_there(tmp_path: Path, some: type[Some]) -> None:
+def test_a_dry_run_lists_what_runs_there(tmp_path, some):
     some.those = [Mortal(kind="H200"), Mortal(kind="L4")]
     words = ("fake:demo", "--devices", "all", "--dry-run")
     shown = command("bench", *words, "-b", "fake", cwd=tmp_path).stdout
@@ -296,16 +285,16 @@ def test_a_dry_run_lists_what_runs_there(tmp_path: Path, some: type[Some]) -> No
     assert "2 cases" in shown
     shown = command("tune", *words, "--only", "fake:steady,fp32,knob_a", cwd=tmp_path).stdout
     assert all(f"{kind} fake:steady" in shown for kind in ("H200", "L4"))
-    assert sum(len(worker.did) for worker in some.those) == 4  # type: ignore[attr-defined]
+    assert sum(len(worker.did) for worker in some.those) == 4
 
 
-def test_the_local_launcher_needs_no_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_launcher_needs_no_entry_point(monkeypatch):
     monkeypatch.setattr(LAUNCHERS, "_points", {})
     monkeypatch.setattr(remote, "gpu_cards", lambda: CARDS[:1])
     assert isinstance(launcher_of(Plan(model=("x",), where=Where(on=("all",)))), remote.GpuLauncher)
 
 
-def test_discarded_records_leave_no_profile(tmp_path: Path) -> None:
+def test_discarded_records_leave_no_profile(tmp_path):
     gathered, record = ResultCollector(Observer()), sample()
     for name in ("record.json", "profile-layer.json", "profile-layer.log", "output.log"):
         (tmp_path / name).touch()
@@ -314,16 +303,14 @@ def test_discarded_records_leave_no_profile(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["output.log"]
 
 
-def test_each_kind_of_worker_measures_the_whole_plan(tmp_path: Path, some: type[Some]) -> None:
+def test_each_kind_of_worker_measures_the_whole_plan(tmp_path, some):
     some.those = [Mortal(kind="H200"), Mortal(kind="L4")]
     records = bench(tmp_path, quick=True)
     assert Counter(record.facts["on"] for record in records) == {"H200": 6, "L4": 6}
-    assert all(len({job.kind for job in worker.did}) == 1 for worker in some.those)  # type: ignore[attr-defined]
+    assert all(len({job.kind for job in worker.did}) == 1 for worker in some.those)
 
 
-def test_profiles_come_from_several_workers_and_one_that_is_lost_begins_its_case_anew(
-    tmp_path: Path, some: type[Some]
-) -> None:
+def test_profiles_come_from_several_workers_and_one_that_is_lost_begins_its_case_anew(tmp_path, some):
     some.those = [Mortal(2), Mortal()]
     profiles = inferlens.profile(
         "fake:demo", backend="fake:steady", batch="1,2,3", runs=3, devices="all", output=str(tmp_path)
@@ -333,14 +320,14 @@ def test_profiles_come_from_several_workers_and_one_that_is_lost_begins_its_case
     assert len(list(tmp_path.rglob("record.json"))) == len(list(tmp_path.rglob("profile-layer.json"))) == 3
 
 
-def test_tunings_of_several_sizes_run_on_several_workers(tmp_path: Path, some: type[Some]) -> None:
-    words: dict[str, Any] = {"only": "fake:steady,fp32,knob_a", "budget": "1s", "devices": "all"}
+def test_tunings_of_several_sizes_run_on_several_workers(tmp_path, some):
+    words = {"only": "fake:steady,fp32,knob_a", "budget": "1s", "devices": "all"}
     inferlens.tune("fake:demo", batch="1,2", output=str(tmp_path), **words)
     for batch in (1, 2):
         assert (tmp_path / f"demo/batch-{batch}/best/best.toml").exists()
         assert (tmp_path / f"demo/batch-{batch}/tuning/tuned.json").exists()
     assert not list(tmp_path.glob("demo/fake-*")), "its rounds are records of no bench"
-    jobs = [job for worker in some.those for job in worker.did if isinstance(job, TuneJob)]  # type: ignore[attr-defined]
+    jobs = [job for worker in some.those for job in worker.did if isinstance(job, TuneJob)]
     assert [job.seconds for job in jobs] == [1.0, 1.0]
 
 
@@ -350,7 +337,7 @@ def test_tunings_of_several_sizes_run_on_several_workers(tmp_path: Path, some: t
 CARDS = [GpuCard("NVIDIA H200", f"GPU-{name}") for name in ("aaa1", "aaa2", "bbb3")]
 
 
-def test_devices_are_named_by_number_or_uuid() -> None:
+def test_devices_are_named_by_number_or_uuid():
     assert chosen_cards(["all"], CARDS) == [0, 1, 2]
     assert chosen_cards(["cuda:2", "GPU-aaa1", "cuda:2"], CARDS) == [2, 0]
     with pytest.raises(InferlensError, match=r"no device 'cuda:3'.*cuda:0, cuda:1, cuda:2"):
@@ -361,14 +348,14 @@ def test_devices_are_named_by_number_or_uuid() -> None:
         chosen_cards(["all"], [])
 
 
-def topology(folder: Path, cores: dict[int, str]) -> Path:
+def topology(folder, cores):
     for cpu, siblings in cores.items():
         (folder / f"cpu{cpu}/topology").mkdir(parents=True)
         (folder / f"cpu{cpu}/topology/thread_siblings_list").write_text(f"{siblings}\n")
     return folder
 
 
-def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path: Path) -> None:
+def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path):
     pairs = topology(tmp_path, {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)})
     assert core_shares(CARDS[:2], range(8), pairs) == [[0, 1, 4, 5], [2, 3, 6, 7]]
     near = [GpuCard("", "b", frozenset({2, 3, 6, 7})), GpuCard("", "a", frozenset({0, 1, 4, 5}))]
@@ -380,7 +367,7 @@ def test_each_card_has_whole_cores_of_its_own_near_to_it(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch):
     """Real processes; the cards are not, and the backend is the fake one."""
     monkeypatch.setattr(remote, "gpu_cards", lambda: CARDS[:2])
     monkeypatch.setattr(remote, "core_shares", lambda cards, cpus: [list(cpus)] * len(cards))
@@ -403,7 +390,7 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path: Path, monkeypatch: pyte
 # What words mean
 
 
-def test_where_words() -> None:
+def test_where_words():
     assert where_of({}) == Where()
     assert where_of({"devices": "cuda:0, cuda:1"}) == Where(on=("cuda:0", "cuda:1"))
     assert where_of({"ray": "local", "on": ["H200:2", "L4"]}) == Where(
@@ -423,14 +410,12 @@ def test_where_words() -> None:
         launcher_of(Plan(model=("x",), where=Where(launcher="slrm")))
 
 
-def node(cpus: float, gpus: float = 0, kind: str = "") -> dict[str, Any]:
+def node(cpus, gpus=0, kind=""):
     return {"Resources": {"CPU": cpus, **({"GPU": gpus, f"accelerator_type:{kind}": 1.0} if gpus else {})}}
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
@@ -440,7 +425,7 @@ def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     with pytest.raises(InferlensError, match="has another Inferlens"):
         list(serve(order, {}, "", {}, "that of another version"))
 
-    def full(*_: object) -> int:
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
@@ -448,7 +433,7 @@ def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
         list(serve(order, {}, "", {"OMP_NUM_THREADS": "1"}, code()))
 
 
-def test_what_workers_ask_of_ray() -> None:
+def test_what_workers_ask_of_ray():
     assert needs_of((), [node(8), node(4)], ()) == [Needs("", cpus=5)], "no node has room for two"
     cluster = [node(32, 4, "H200"), node(16, 4, "H200"), node(8)]
     assert needs_of((), cluster, ()) == [Needs("", "H200", 1, 4)]

@@ -1,15 +1,11 @@
 """Profiles of cases in processes of their own, and traces by torch.profiler."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
 import re
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +19,7 @@ from inferlens.execution.profile import CaseTrace, content_of, run_name
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor import default_threads
-from inferlens.record.profile import Ceilings, Profile
+from inferlens.record.profile import Ceilings
 from inferlens.record.record import Environment, Gpu
 from inferlens.record.store import load_profiles
 from inferlens.spec.case import Case, TensorSpec
@@ -34,16 +30,16 @@ from tests import commands
 from tests.trace.samples import event, text
 
 
-def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
+def profiled(folder, *, runs=8, **words):
     words = {"model": "fake:demo", "backend": "fake", "mode": "latency", "warmup": 1, "iterations": 30, **words}
     made = profiling.run(Plan.from_words({**words, "output": str(folder)}), ("layer",), runs, Observer())
     return [profile for profile, _ in made]
 
 
-def crash(monkeypatch: pytest.MonkeyPatch, crashing: str) -> None:
+def crash(monkeypatch, crashing):
     """Lets the processes of a task crash."""
 
-    def launch(task: Any, *more: Any, **words: Any) -> Any:
+    def launch(task, *more, **words):
         if task == crashing:
             return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
         return commands.launch(task, *more, **words)
@@ -52,7 +48,7 @@ def crash(monkeypatch: pytest.MonkeyPatch, crashing: str) -> None:
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path):
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
     assert [layer.name for layer in profile.layers.layers] == ["stem", "body.0", "body.1+head"]
@@ -66,9 +62,7 @@ def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the_record(tmp_path, monkeypatch):
     (profile,) = profiled(tmp_path / "raised", option="fake.trouble=raise")
     assert (profile.status, profile.layers, "told to fail" in profile.reason) == ("failed", None, True)
     crash(monkeypatch, "profile")
@@ -82,7 +76,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_live_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_module(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(profiling, "ceilings_of", lambda *_: FAST)
     module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
@@ -95,7 +89,7 @@ def test_a_live_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path: Path) -> None:
+def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path):
     with pytest.raises(InferlensError, match="one process for each level"):
         profiled(tmp_path, repeats=3)
     (tmp_path / "results").write_text("a file")
@@ -103,7 +97,7 @@ def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path: Pat
         profiled(tmp_path / "results")
 
 
-def test_levels_are_words_with_commas() -> None:
+def test_levels_are_words_with_commas():
     assert profiling.levels_of("layer") == ("layer",)
     assert profiling.levels_of("kernel,layer") == ("kernel", "layer")
     assert profiling.levels_of(["module", "layer", "kernel"]) == ("layer", "kernel"), "modules come from layers"
@@ -112,7 +106,7 @@ def test_levels_are_words_with_commas() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
+def test_kernels_are_of_a_gpu(tmp_path):
     """Each level has a profile of its own, and that the CPU has no kernels is known before anything is loaded."""
     made = inferlens.profile(
         "fake:demo", level="layer,kernel", backend="fake:steady", iterations=30, output=str(tmp_path)
@@ -120,9 +114,8 @@ def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
     assert [(each.level, each.status) for each in made] == [("layer", "ok"), ("kernel", "unsupported")]
     assert ("Kernels are what a GPU runs" in made[1].reason, made[1].phases) == (True, ())
     assert sorted(path.name for path in tmp_path.rglob("profile-*.json")) == [
-        "profile-kernel.json",
-        "profile-layer.json",
-    ]
+        "profile-kernel.json", "profile-layer.json",
+    ]  # fmt: skip
     loaded = inferlens.load_profiles([tmp_path]).profiles
     assert sorted(loaded, key=lambda one: one.level, reverse=True) == list(made)  # both may be of one millisecond
 
@@ -137,31 +130,31 @@ FAST = Ceilings(device="a processor", bandwidth=1e9, rates={"fp32": 1e9})
 class GpuLaunch:
     """Stands for the process that measures."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.jobs: list[profiling.CeilingsJob] = []
-        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(value=FAST))
+        self.jobs = []
+        self.outcome = Outcome(TaskResult(value=FAST))
 
-    def __call__(self, task: str, job: profiling.CeilingsJob, returns: Any, *, timeout: float) -> Outcome[Ceilings]:
+    def __call__(self, task, job, returns, *, timeout):
         self.jobs.append(job)
         return self.outcome
 
-    def asked(self, *cases: Case, rebuild: bool = False, **machine: Any) -> list[Ceilings]:
+    def asked(self, *cases, rebuild=False, **machine):
         """The ceilings of one command's cases."""
         scheduler = Scheduler(Plan(model=("x:y",), output=str(self.folder), rebuild=rebuild))
         vars(scheduler.environments)["here"] = msgspec.structs.replace(MACHINE, **machine)
-        known: dict[Path, Ceilings] = {}
+        known = {}
         return [profiling.ceilings_of(case, scheduler, known) for case in cases]
 
 
 @pytest.fixture
-def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GpuLaunch:
+def launched(tmp_path, monkeypatch):
     made = GpuLaunch(tmp_path)
     monkeypatch.setattr(processes, "launch", made)
     return made
 
 
-def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: GpuLaunch) -> None:
+def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched):
     assert launched.asked(CPU, CPU) + launched.asked(CPU) == [FAST] * 3
     launched.asked(GPU, msgspec.structs.replace(GPU, threads=4), msgspec.structs.replace(CPU, threads=2))
     assert [(job.name, job.device, job.threads) for job in launched.jobs] == [
@@ -174,7 +167,7 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
     assert len(launched.jobs) == 7
 
 
-def test_disturbed_or_broken_ceilings_are_not_kept(launched: GpuLaunch, tmp_path: Path) -> None:
+def test_disturbed_or_broken_ceilings_are_not_kept(launched, tmp_path):
     disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
     launched.outcome = Outcome(TaskResult(value=disturbed))
     assert launched.asked(CPU, CPU) == [disturbed] * 2
@@ -187,11 +180,10 @@ def test_disturbed_or_broken_ceilings_are_not_kept(launched: GpuLaunch, tmp_path
     assert len(launched.jobs) == 6
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [commands.ended("crashed", "killed by SIGSEGV"), Outcome(TaskResult(status="failed", reason="killed by SIGSEGV"))],
-)
-def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, outcome: Outcome[Ceilings]) -> None:
+@pytest.mark.parametrize("outcome", [
+    commands.ended("crashed", "killed by SIGSEGV"), Outcome(TaskResult(status="failed", reason="killed by SIGSEGV")),
+])  # fmt: skip
+def test_ceilings_that_cannot_be_measured_have_a_reason(launched, outcome):
     launched.outcome = outcome
     (found,) = launched.asked(CPU)
     assert (found.bandwidth, found.absent) == (0.0, {"all": "killed by SIGSEGV"})
@@ -199,13 +191,11 @@ def test_ceilings_that_cannot_be_measured_have_a_reason(launched: GpuLaunch, out
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_profile_of_a_model_that_writes_into_its_input_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_profile_of_a_model_that_writes_into_its_input_says_so(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
 
-    class Halves(torch.nn.Module):  # type: ignore[misc,name-defined]
-        def forward(self, x: Any) -> Any:
+    class Halves(torch.nn.Module):
+        def forward(self, x):
             return x.mul_(0.5) + 1
 
     monkeypatch.setattr(profiling, "ceilings_of", lambda *_: FAST)
@@ -231,7 +221,7 @@ def build():
 
 
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Taken:
+def taken(monkeypatch, tmp_path):
     """Takes traces without another process."""
     commands.stay(monkeypatch)
     (tmp_path / "traced_model.py").write_text(MODEL)
@@ -239,12 +229,12 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Taken:
     return partial(commands.traced, model="traced_model:build", backend="pytorch", device="cpu")
 
 
-def names(file: Path) -> list[str]:
+def names(file):
     trace = read_trace(file)
     return trace.names_of(trace.rows(Category.ANNOTATION))
 
 
-def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken: Taken, tmp_path: Path) -> None:
+def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken, tmp_path):
     (made,) = taken(tmp_path / "results", batch=2)
     assert (made.status, made.reason, made.unseen) == ("ok", "", "")
     (file,) = made.files
@@ -265,7 +255,7 @@ def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken: Taken, tmp_p
     assert has == [(False, False), (True, True)]
 
 
-def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken: Taken, tmp_path: Path) -> None:
+def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken, tmp_path):
     (made,) = taken(tmp_path / "results", wait=2, warmup=1, active=2, repeat=2)
     assert [file.name for file in made.files] == ["trace.json.gz", "trace-2.json.gz"]
     spans = [sorted(name for name in names(file) if name.startswith("inferlens")) for file in made.files]
@@ -277,7 +267,7 @@ def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken: Taken,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_tensorboards_own_loader_reads_log_folders(taken: Taken, tmp_path: Path) -> None:
+def test_tensorboards_own_loader_reads_log_folders(taken, tmp_path):
     """The loader of torch-tb-profiler 0.4.3."""
     from torch_tb_profiler.consts import WORKER_PATTERN
     from torch_tb_profiler.profiler.data import RunProfileData
@@ -301,7 +291,7 @@ def test_tensorboards_own_loader_reads_log_folders(taken: Taken, tmp_path: Path)
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
 
 
-def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path: Path) -> None:
+def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path):
     parts = [(0, 100, 80), (200, 9000, 80), (9300, 110, 66)]  # begin and duration of a step, and of its operator
     events = [event(f"inferlens step {n}", begin, long, "user_annotation") for n, (begin, long, _) in enumerate(parts)]
     events += [event("aten::linear", begin + 1, busy) for begin, _, busy in parts]
@@ -311,7 +301,7 @@ def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path:
 
 
 @pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])
-def test_other_backends_of_this_process_are_traced(backend: str, taken: Taken, tmp_path: Path) -> None:
+def test_other_backends_of_this_process_are_traced(backend, taken, tmp_path):
     pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
     (made,) = taken(tmp_path / "results", backend=backend)
     assert made.status == "ok", made.reason
@@ -320,9 +310,7 @@ def test_other_backends_of_this_process_are_traced(backend: str, taken: Taken, t
     assert not made.unseen or f"{made.case.backend_label} have 0 % of a step" in made.unseen
 
 
-def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
-    taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(taken, tmp_path, monkeypatch):
     options = {"option": ["fake.trouble=none,raise"], "model": ["fake:demo", "fake:other"], "backend": "fake:steady"}
     fine, failed, other, _ = taken(tmp_path / "out", tensorboard=tmp_path / "runs", **options)
     assert (fine.status, failed.status, other.status) == ("ok", "failed", "ok")
@@ -341,7 +329,7 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
     assert not list((tmp_path / "crash" / "traced_model.build").iterdir())
 
 
-def test_a_trace_has_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_trace_has_a_process_of_its_own(tmp_path):
     words = {"model": "fake:demo", "backend": "fake:steady", "device": "cpu"}
     (made,) = commands.traced(tmp_path, **words)
     assert made.status == "ok", made.reason
@@ -349,10 +337,10 @@ def test_a_trace_has_a_process_of_its_own(tmp_path: Path) -> None:
         commands.traced(tmp_path, **words, repeats=3)
 
 
-def test_names_of_log_folders_differ_where_cases_differ() -> None:
+def test_names_of_log_folders_differ_where_cases_differ():
     ways = [("pytorch", ""), ("torch_tensorrt", "dynamo"), ("torch_tensorrt", "compile"), ("torch_compile", "default"),
             ("torch_compile", "max-autotune"), ("onnxruntime", "cpu"), ("onnxruntime", "cuda")]  # fmt: skip
-    more: list[dict[str, Any]] = [
+    more = [
         {}, {"threads": 2}, {"options": {"tf32": True}}, {"options": {"tf32": False}}, {"seed": 1}, {"weights": "best"},
         {"inputs": (TensorSpec("x", (1, 3, 64, 64)),)}, {"io": "host"}, {"cold": True}, {"options": {"x": "a/b " * 40}},
     ]  # fmt: skip
@@ -368,7 +356,7 @@ def test_names_of_log_folders_differ_where_cases_differ() -> None:
     assert all(re.fullmatch(r"[\w.=-]{1,150}", name) for name in found)
 
 
-def test_the_command_says_where_traces_are_and_how_to_look_at_them(tmp_path: Path) -> None:
+def test_the_command_says_where_traces_are_and_how_to_look_at_them(tmp_path):
     for line, what in (
         ("--active 3", "no effect without --torch"),
         ("--torch-profiler --level kernel", "with --torch"),

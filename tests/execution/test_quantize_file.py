@@ -1,9 +1,6 @@
 """``inferlens quantize`` on a small trained-like model with one layer planted that does not bear it."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +11,6 @@ from onnx import TensorProto
 
 import inferlens
 from inferlens.execution.quantize import limit_of
-from inferlens.record.builds import Quantization
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import WIDTH
 from inferlens.views.renderers import render
@@ -28,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_process")
 class Planted(torch.nn.Module):
     """Linear layers; one channel that ``wide`` gives is a thousand times larger than all others."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.first = torch.nn.Linear(32, 48)
@@ -40,25 +36,24 @@ class Planted(torch.nn.Module):
             self.wide.bias[5] *= 1000
             self.narrow.weight[:, 5] /= 1000
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         x = torch.relu(self.first(x))
         x = torch.tanh(self.narrow(self.wide(x)))
-        found: torch.Tensor = self.last(x)
-        return found
+        return self.last(x)
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def data(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.savez("data.npz", x=np.random.default_rng(0).standard_normal((48, 32), dtype=np.float32))
     return "data.npz"
 
 
-def quantized(data: str, **words: object) -> Quantization:
-    return inferlens.quantize(Planted().eval(), torch.zeros(8, 32), calibration=data, **words)  # type: ignore[arg-type]
+def quantized(data, **words):
+    return inferlens.quantize(Planted().eval(), torch.zeros(8, 32), calibration=data, **words)
 
 
-def test_a_layer_that_does_not_bear_it_is_ranked_first_and_kept_for_a_limit(data: str) -> None:
+def test_a_layer_that_does_not_bear_it_is_ranked_first_and_kept_for_a_limit(data):
     found = quantized(data, errors=True)
     worst, *others = found.layers
     assert worst.name in ("wide", "narrow")
@@ -74,7 +69,7 @@ def test_a_layer_that_does_not_bear_it_is_ranked_first_and_kept_for_a_limit(data
     assert again.best.error == pytest.approx(limited.best.error, rel=1e-3)
 
 
-def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data: str) -> None:
+def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data):
     kept = Path("results/Planted/quantized-int8-onnxruntime.json")
     quantized(data)
     assert not kept.exists(), "no layers were ranked"
@@ -91,7 +86,7 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data: str) 
     assert [line.name for line in of_layers.lines] == [layer.name for layer in found.layers]
 
 
-def test_what_was_written_runs_and_is_what_was_compared(data: str) -> None:
+def test_what_was_written_runs_and_is_what_was_compared(data):
     found = quantized(data)
     assert (found.path, found.samples) == ("Planted.int8.onnx", 48)
     (record,) = inferlens.bench(found.path, backend="onnxruntime:cpu", quick=True, iterations=3, warmup=1)
@@ -101,14 +96,14 @@ def test_what_was_written_runs_and_is_what_was_compared(data: str) -> None:
     assert found.size == Path(found.path).stat().st_size
 
 
-def test_a_limit_that_nothing_keeps_is_an_answer_with_the_nearest_and_no_file(data: str) -> None:
+def test_a_limit_that_nothing_keeps_is_an_answer_with_the_nearest_and_no_file(data):
     found = quantized(data, within="error=1e-12")
     assert found.path == ""
     assert found.best.error == min(each.error for each in found.attempts)
     assert not list(Path().glob("*.onnx"))
 
 
-def test_openvino_writes_what_it_runs_and_keeps_layers(data: str) -> None:
+def test_openvino_writes_what_it_runs_and_keeps_layers(data):
     found = quantized(data, backend="openvino", within="error=2e-2")
     assert (found.path, Path(found.path).with_suffix(".bin").is_file()) == ("Planted.int8.xml", True)
     assert found.best.error <= 0.02
@@ -119,7 +114,7 @@ def test_openvino_writes_what_it_runs_and_keeps_layers(data: str) -> None:
 @pytest.mark.parametrize(
     ("to", "kind", "limit"), [("int8", TensorProto.INT8, 0.02), ("fp8", TensorProto.FLOAT8E4M3FN, 0.05)]
 )
-def test_a_file_for_tensorrt_is_symmetric_and_who_ran_it_is_said(data: str, to: str, kind: int, limit: float) -> None:
+def test_a_file_for_tensorrt_is_symmetric_and_who_ran_it_is_said(data, to, kind, limit):
     found = quantized(data, to=to, backend="tensorrt", keep="fp16:narrow")
     assert found.best.error <= limit
     assert found.run_by == ("onnxruntime:cpu" if found.not_run else found.case.backend_label)
@@ -136,7 +131,7 @@ def test_a_file_for_tensorrt_is_symmetric_and_who_ran_it_is_said(data: str, to: 
             assert onnx.numpy_helper.to_array(zeros[node.input[2]]) == 0
 
 
-def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data: str) -> None:
+def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data):
     found = quantized(data, to="fp8", within="error=2.5e-2")
     assert found.case.backend == "tensorrt"
     assert found.best.error <= 0.025 < found.attempts[0].error
@@ -144,7 +139,7 @@ def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data: str) -> Non
     assert {layer.kinds for layer in found.layers} == {("Gemm",)}
 
 
-def test_a_file_with_fixed_sizes_becomes_one_for_tensorrt_which_takes_fp16(data: str) -> None:
+def test_a_file_with_fixed_sizes_becomes_one_for_tensorrt_which_takes_fp16(data):
     torch.onnx.export(
         Planted().eval(), (torch.zeros(1, 32),), "p.onnx", input_names=["x"], dynamo=True, verbose=False,
         external_data=False,
@@ -153,7 +148,7 @@ def test_a_file_with_fixed_sizes_becomes_one_for_tensorrt_which_takes_fp16(data:
     assert found.best.error < 0.1
 
 
-def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
+def test_what_cannot_be_is_said_before_anything_runs(data):
     for words, hint in (
         ({"backend": "torch_compile"}, "--backend onnxruntime"),
         ({"output": "planted.xml", "backend": "onnxruntime"}, "--output planted.onnx"),
@@ -170,7 +165,7 @@ def test_what_cannot_be_is_said_before_anything_runs(data: str) -> None:
         limit_of("memory=1GiB", None)
 
 
-def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data: str, tmp_path: Path) -> None:
+def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data, tmp_path):
     torch.onnx.export(
         Planted().eval(), (torch.zeros(8, 32),), "planted.onnx", input_names=["x"], dynamo=True, verbose=False
     )
@@ -183,18 +178,18 @@ def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data: str, tmp_path: 
             assert f"{name} is in fp16" in done.stderr
             assert "Try: " in done.stderr
     words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
-    (record,) = inferlens.bench("half.onnx", **words)  # type: ignore[arg-type]
+    (record,) = inferlens.bench("half.onnx", **words)
     assert (record.status, record.hint) == ("unsupported", "the original model")
 
     command("quantize", "planted.onnx", "--calibration", data, "-o", "int8.onnx", cwd=tmp_path)
     again = command("quantize", "int8.onnx", "--calibration", data, cwd=tmp_path)
     assert (again.returncode, again.stdout) == (2, "")
     assert "quantized already" in again.stderr
-    (record,) = inferlens.bench("int8.onnx", **words)  # type: ignore[arg-type]
+    (record,) = inferlens.bench("int8.onnx", **words)
     assert (record.status, [phase.name for phase in record.phases].count("quantize")) == ("ok", 0)  # run as it is
 
 
-def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data: str, tmp_path: Path) -> None:
+def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data, tmp_path):
     factory = ("tests.execution.test_quantize_file:Planted", "--input", "x=8x32", "--calibration", data)
     done = command("quantize", *factory, "--errors", "-o", "p.onnx", cwd=tmp_path)
     assert len(done.stdout.splitlines()) <= 24, done.stdout
@@ -207,7 +202,7 @@ def test_the_screen_says_what_it_is_worth_and_how_to_go_on(data: str, tmp_path: 
     assert command("quantize", *factory, "--within", "error=1e-12", cwd=tmp_path).returncode == 1
 
 
-def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data: str, tmp_path: Path) -> None:
+def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data, tmp_path):
     inputs = np.random.default_rng(1).standard_normal((400, 32), dtype=np.float32)
     labels = Planted().eval()(torch.from_numpy(inputs)).argmax(dim=1).numpy()
     np.savez(tmp_path / "labelled.npz", x=inputs, label=labels)
@@ -221,12 +216,12 @@ def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data: str, tmp_path: 
     assert best.keep
 
 
-def score(infer: Callable[[np.ndarray], list[np.ndarray]]) -> float:
+def score(infer):
     """A measure that is not a percentage."""
     return 1000 + float(infer(np.ones((8, 32), np.float32))[0].mean())
 
 
-def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data: str, tmp_path: Path) -> None:
+def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data, tmp_path):
     found = quantized(data, accuracy="tests.execution.test_quantize_file:score", within="accuracy-drop=1%")
     best = found.best
     assert (best.accuracy_share, best.keep) == (False, "")
@@ -234,6 +229,6 @@ def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data: str, tmp_
     assert "1,000" in render(quantization_document(found, "Planted", "cpu"))
 
 
-def test_noise_says_that_accuracy_is_meaningless(data: str) -> None:
+def test_noise_says_that_accuracy_is_meaningless(data):
     text = render(quantization_document(quantized("random"), "Planted", "cpu"), width=WIDTH)
     assert "samples of noise: accuracy meaningless" in text

@@ -1,13 +1,8 @@
 """The race of ``inferlens bench``: who meets whom, for how long, and what is said at the end."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +15,7 @@ from inferlens.execution import race as running
 from inferlens.execution.cases import STARTING, cases_of, seconds_of
 from inferlens.execution.race import budget_of_rounds, fit_together
 from inferlens.execution.tasks import BenchmarkJob
-from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory, Record
+from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory
 from inferlens.spec.case import Budget
 from inferlens.spec.plan import Plan
 from inferlens.views.rows import rows
@@ -30,7 +25,7 @@ from tests.views.samples import case, record
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
-def raced(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], Heard]:
+def raced(folder, latencies, **words):
     told = Heard()
     words = {"backend": "fake:noisy", "warmup": 2, "max_time": "0.5s", **words}
     option = [f"fake.latency={latencies}", *words.pop("option", [])]
@@ -38,12 +33,12 @@ def raced(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], Hea
     return list(records), told
 
 
-def times(records: Sequence[Record]) -> dict[str, int]:
+def times(records):
     """How often each case was measured, by its latency."""
     return dict(Counter(str(each.case.options["latency"]) for each in records))
 
 
-def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_once(tmp_path: Path) -> None:
+def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_once(tmp_path):
     records, told = raced(tmp_path, "4,4.6,20")
     counts = times(records)
     assert counts["20.0"] == 1
@@ -57,13 +52,13 @@ def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_on
     assert len({each.run for each in records}) == 1
 
 
-def test_equals_end_a_race_and_are_named(tmp_path: Path) -> None:
+def test_equals_end_a_race_and_are_named(tmp_path):
     records, told = raced(tmp_path, "4,4.001", backend="fake:steady")
     found = race({runs.first.id: runs for runs in latest(records)})
     assert (found.answer.kind, len(found.answer.fastest), len(told.rounds)) == ("fastest", 2, 4)
 
 
-def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path: Path) -> None:
+def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path):
     quick, told = raced(tmp_path / "quick", "4,4.6", quick=True)
     assert (times(quick), told.rounds) == ({"4.0": 1, "4.6": 1}, [])
     found = race({runs.first.id: runs for runs in latest(quick)})
@@ -73,12 +68,10 @@ def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path: 
 
 
 @pytest.mark.parametrize(("words", "anew"), [({}, {False}), ({"rebuild": True}, {True})])
-def test_rebuild_is_for_processes_of_rounds_too(
-    words: dict[str, bool], anew: set[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rebuild_is_for_processes_of_rounds_too(words, anew, tmp_path, monkeypatch):
     given, launch = [], child.launch
 
-    def launched(task: Any, job: Any, returns: Any, **more: Any) -> Any:
+    def launched(task, job, returns, **more):
         given.append(job)
         return launch(task, job, returns, **more)
 
@@ -88,20 +81,20 @@ def test_rebuild_is_for_processes_of_rounds_too(
     assert (len(built), {*built}) == (len(records), anew)
 
 
-def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path: Path) -> None:
+def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path):
     records, told = raced(tmp_path, "4,4.05", within="1us")
     assert len(told.rounds) == 1
     found = race({runs.first.id: runs for runs in latest(records)})
     assert (found.answer.kind, len(found.answer.open), 0 < found.answer.chance < 1) == ("likeliest", 1, True)
 
 
-def test_what_fails_or_is_wrong_meets_nobody(tmp_path: Path) -> None:
+def test_what_fails_or_is_wrong_meets_nobody(tmp_path):
     records, told = raced(tmp_path, "4,4.6", backend="fake:steady", option=["fake.trouble=none,raise"])
     assert {each.status for each in records if each.repeat > 1} == {"ok"}
     assert all(set(names) <= {"latency=4.0 trouble=none", "latency=4.6 trouble=none"} for _, names, _ in told.rounds)
 
 
-def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "memory_left", lambda: 0)
     records, told = raced(tmp_path, "4,4.6", backend="fake:steady")
     assert len(told.rounds) == 2
@@ -110,26 +103,21 @@ def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path: Path, m
     assert set(first) == {4.0, 4.6}, "who goes first changes"
 
 
-def test_memory_of_the_gpu_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_the_gpu_is_looked_at_too(monkeypatch):
     assert fit_together([record(), record(case("openvino"))])
     monkeypatch.setattr(running, "memory_left", lambda: 812 * 2**20 * 2)
     assert not fit_together([record(), record(case("openvino"))])
 
 
-@pytest.mark.parametrize(
-    ("known", "facts", "fits"),
-    [
-        ((40, 40), {}, True),  # GiB of 139
-        ((40, 80), {}, False),
-        ((40, None), {}, True),  # it counts as 40
-        ((80, None), {}, False),
-        ((None, None), {}, False),
-        ((None, None), {IN_TURNS: "each other"}, True),  # they have been there together
-    ],
-)
-def test_room_on_the_gpu(
-    known: tuple[int | None, ...], facts: dict[str, str], fits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("known", "facts", "fits"), [
+    ((40, 40), {}, True),  # GiB of 139
+    ((40, 80), {}, False),
+    ((40, None), {}, True),  # it counts as 40
+    ((80, None), {}, False),
+    ((None, None), {}, False),
+    ((None, None), {IN_TURNS: "each other"}, True),  # they have been there together
+])  # fmt: skip
+def test_room_on_the_gpu(known, facts, fits, monkeypatch):
     monkeypatch.setattr(running, "memory_left", lambda: 2**50)
     of = case("tensorrt", device="cuda")
     peaks = [None if gib is None else gib * 2**30 for gib in known]
@@ -139,13 +127,13 @@ def test_room_on_the_gpu(
     assert fit_together(records) == fits
 
 
-def test_samples_that_were_asked_for_all_count(tmp_path: Path) -> None:
+def test_samples_that_were_asked_for_all_count(tmp_path):
     records, _ = raced(tmp_path, "4", iterations=1000, mode="latency", max_time=None)
     (only,) = records
     assert len(only.samples("latency")) == len(steady_samples(only, "latency").samples) == 1000
 
 
-def test_what_a_process_of_a_round_measures() -> None:
+def test_what_a_process_of_a_round_measures():
     assert budget_of_rounds(Budget()) == Budget(warmup_seconds=0.1, max_time=2.0)
     assert budget_of_rounds(Budget(mode="throughput", seconds=3.0)) == Budget(mode="throughput", seconds=3.0)
     assert budget_of_rounds(Budget(iterations=50)) == Budget(iterations=50)
@@ -157,9 +145,7 @@ def test_what_a_process_of_a_round_measures() -> None:
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete_one(
-    tmp_path: Path, after: int
-) -> None:
+def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete_one(tmp_path, after):
     words = {"backend": "fake:steady", "output": str(tmp_path), "warmup": 2, "max_time": "0.5s"}
     for latencies in ("4,4.6", "4,5"):  # the second case of the second run is a new one
         with pytest.raises(KeyboardInterrupt) if latencies == "4,5" else nullcontext():
@@ -173,7 +159,7 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     assert said == ["A later run was cut short before its cases had met in two rounds."]
 
 
-def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(tmp_path: Path) -> None:
+def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(tmp_path):
     (alone,), _ = raced(tmp_path, "4", quick=True)
     raced(tmp_path, "4,4.6")
     plan = Plan.from_words({"model": "fake:demo", "backend": "fake:noisy", "output": str(tmp_path)})
@@ -182,16 +168,14 @@ def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(t
     assert seconds_of([planned], plan) == [STARTING + sum(phase.seconds for phase in alone.phases)]
 
 
-def test_a_named_reference_takes_part_in_the_first_round(tmp_path: Path) -> None:
+def test_a_named_reference_takes_part_in_the_first_round(tmp_path):
     records, told = raced(tmp_path, "4,4.1,9", backend="fake:steady", reference="fake:steady latency=9.0")
     assert (times(records)["9.0"], told.rounds[0][:2]) == (1, (2, ["latency=4.0", "latency=4.1"]))
     slow = next(row for row in rows(records, "latency=9.0") if row.place == 1)
     assert (slow.reference, slow.sure, slow.speedup) == ("fake:steady fp32 latency=9.0", True, pytest.approx(9 / 4))
 
 
-def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
     records, told = raced(tmp_path, "4,4.6")
     assert [number for number, *_ in told.rounds] == [*range(3, 2 * len(told.rounds) + 2, 2)]

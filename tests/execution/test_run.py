@@ -1,12 +1,8 @@
 """From Python: names, live modules, options; real backends on a tiny real model; the order of repeats."""
 
-from __future__ import annotations
-
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,16 +14,14 @@ from inferlens.backends.base import Recommendation
 from inferlens.backends.fake import Fake, FakeRunner
 from inferlens.errors import Unsupported
 from inferlens.execution import child as processes
-from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.tasks import BenchmarkJob, Reference
+from inferlens.execution.tasks import BenchmarkJob
 from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
-from inferlens.record.machine import MachineLog
-from inferlens.record.record import CUT_SHORT, Record
+from inferlens.record.record import CUT_SHORT
 from inferlens.record.store import lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
@@ -39,12 +33,12 @@ from tests.views.samples import case
 class Tiny(torch.nn.Module):
     """A convolution, a norm, a linear layer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
         self.head = torch.nn.Linear(8, 12)
 
-    def forward(self, image: torch.Tensor) -> dict[str, Any]:
+    def forward(self, image):
         features = self.body(image)
         return {"scores": self.head(features.mean((2, 3))), "features": [features]}
 
@@ -53,8 +47,8 @@ REAL = "pytorch,torchscript:trace,onnxruntime:cpu,openvino:cpu"
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
-    words: dict[str, Any] = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu", "quick": True}
+def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path):
+    words = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu", "quick": True}
     words |= {"mode": "latency"}
     records = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend=REAL, **words)
     assert [record.case.backend_label for record in records] == REAL.split(",")
@@ -70,11 +64,11 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("surveyed_here")
-def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
+def test_the_check_catches_a_backend_that_computes_something_else(tmp_path):
     """Tracing fixes a branch. It is a live module too, which goes to the processes of the reference and the case."""
 
     class Branching(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return x * 2 if torch.jit.is_tracing() else x
 
     (record,) = inferlens.bench(
@@ -85,9 +79,9 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
 
 
 @pytest.mark.usefixtures("one_process")
-def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None:
+def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path):
     class Restless(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return torch.nn.functional.dropout(x, 0.5, training=True)
 
     records = inferlens.bench(
@@ -99,8 +93,8 @@ def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("one_process")
-def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path: Path) -> None:
-    common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path), "quick": True}
+def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path):
+    common = {"iterations": 5, "output": str(tmp_path), "quick": True}
     one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
     two = inferlens.bench(
         ["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], rerun=True, **common
@@ -112,12 +106,12 @@ def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(t
         inferlens.bench("fake:demo", torch.zeros(1), output=str(tmp_path))
 
 
-def compiled_from(spec: str, format: Any, **made: Any) -> ModelInfo:
+def compiled_from(spec, format, **made):
     origin = Case(model=spec, backend="tensorrt", **made)
     return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=origin, origin_format=format)
 
 
-def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:
+def reference_of(found, folder, *, trust=False, seed=0):
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
     plan = Plan(model=("net.engine",), trust=trust, output=str(folder))
     return Scheduler(plan, Observer(), folder).references.of(PlannedCase(case, found, None))
@@ -125,7 +119,7 @@ def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: i
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("trust", [False, True])
-def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: bool, tmp_path: Path) -> None:
+def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust, tmp_path):
     """What lies beside a compiled file may come from anywhere."""
     found = compiled_from(spec="factory:nowhere_to_be_found:build", format="module")
     missing = reference_of(found, tmp_path, trust=trust).missing
@@ -134,25 +128,21 @@ def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: boo
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
-    seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    heard: list[Any] = []
+def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(seed, monkeypatch, tmp_path):
+    heard = []
     monkeypatch.setattr(processes, "launch", lambda _, job, __, **___: heard.append(job) or ended("crashed"))
     reference_of(compiled_from(spec="fake:net", format="fake", seed=3), tmp_path, seed=seed)
     assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(tmp_path, monkeypatch):
     """Such a runner cannot tell what memory it takes either: libraries build their engines when they are entered."""
 
-    def refuse(_: FakeRunner) -> FakeRunner:
+    def refuse(_):
         raise Unsupported("It takes no such layer.", hint="another precision")
 
-    def untold(_: FakeRunner) -> None:
+    def untold(_):
         raise AttributeError("there is no device yet")
 
     monkeypatch.setattr(FakeRunner, "__enter__", refuse)
@@ -174,7 +164,7 @@ HOT = cpu_log(cpus=4, throttle_events=lambda time: int(2 * min(time, 1.5)))  # f
 
 
 @pytest.mark.parametrize("repeats", [1, 2, 5])
-def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
+def test_each_case_runs_so_often_round_after_round(repeats):
     turns = measuring_order([UNABLE, *ABLE], repeats, seed=0)
     assert [repeat for planned, repeat in turns if planned is UNABLE] == [0], "what cannot run is said once"
     turns = [each for each in turns if each[0] is not UNABLE]
@@ -182,8 +172,8 @@ def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
     assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
 
 
-def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
-    def orders(seed: int) -> list[str]:
+def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed():
+    def orders(seed):
         turns = measuring_order(ABLE, 6, seed)
         return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
 
@@ -192,8 +182,8 @@ def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
-    words: dict[str, Any] = {"backend": "fake:steady,fake:fast", "repeats": 3, "iterations": 20, "warmup": 1}
+def test_repeats_are_records_of_one_run(tmp_path):
+    words = {"backend": "fake:steady,fake:fast", "repeats": 3, "iterations": 20, "warmup": 1}
     records = inferlens.bench("fake:demo", output=str(tmp_path), **words)
     assert len({record.run for record in records}) == 1
     assert [(record.repeat, record.repeats) for record in records] == [(n, 3) for n in (0, 0, 1, 1, 2, 2)]
@@ -203,12 +193,12 @@ def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
 class Machine:
     """Launches as in one process; the machine's log of each attempt is one of those given."""
 
-    def __init__(self, *logs: MachineLog, ending: str = "ok") -> None:
+    def __init__(self, *logs, ending="ok"):
         self.logs = list(logs)
         self.ending = ending
         self.attempts = 0
 
-    def launch(self, task: Any, job: Any, returns: Any, **words: Any) -> Outcome[Any]:
+    def launch(self, task, job, returns, **words):
         outcome = launch(task, job, returns, **words)
         if not isinstance(job, BenchmarkJob):
             return outcome
@@ -226,28 +216,28 @@ class Machine:
 class Ear(Observer):
     """Hears what is called, repeated calls once, and the records."""
 
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.repeated: list[str] = []
-        self.records: list[Record] = []
+    def __init__(self):
+        self.told = []
+        self.repeated = []
+        self.records = []
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name):
         if name in vars(Observer) and name != "heard" and self.told[-1:] != [name]:
             self.told.append(name)
         return super().__getattribute__(name)
 
-    def again(self, case: Case) -> None:
+    def again(self, case):
         self.repeated.append(case.label)
 
-    def done(self, record: Record, folder: Path) -> None:
+    def done(self, record, folder):
         self.records.append(record)
         assert (folder / "record.json").exists()
 
 
-def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
+def measured(folder, patch, machine):
     """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
     patch.setattr(processes, "launch", machine.launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
+    words = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
     ear = Ear()
     (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
     assert ear.records == [record]
@@ -255,14 +245,12 @@ def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple
     return record, ear
 
 
-@pytest.mark.parametrize(
-    ("logs", "disturbed"),
-    [((CALM,), 0), ((HOT, CALM), 0), ((HOT, LOUD), 400), ((LOUD,), 400)],
-    ids=["calm", "disturbed for a while", "disturbed for a while and then busy", "busy"],
-)
+@pytest.mark.parametrize(("logs", "disturbed"), [
+    ((CALM,), 0), ((HOT, CALM), 0), ((HOT, LOUD), 400), ((LOUD,), 400),
+], ids=["calm", "disturbed for a while", "disturbed for a while and then busy", "busy"])  # fmt: skip
 def test_a_case_is_measured_again_after_a_short_disturbance_and_the_second_attempt_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, disturbed: int
-) -> None:
+    tmp_path, monkeypatch, logs, disturbed
+):
     machine = Machine(*logs)
     record, ear = measured(tmp_path, monkeypatch, machine)
     assert machine.attempts == record.facts["attempt"] == len(logs)
@@ -274,9 +262,7 @@ def test_a_case_is_measured_again_after_a_short_disturbance_and_the_second_attem
 
 
 @pytest.mark.parametrize("ending", ["interrupted", "crashed"])
-def test_a_second_time_that_fails_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
-) -> None:
+def test_a_second_time_that_fails_takes_nothing_away(tmp_path, monkeypatch, ending):
     with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
         measured(tmp_path, monkeypatch, Machine(HOT, CALM, ending=ending))
     (record,) = inferlens.load_records([tmp_path]).records
@@ -284,19 +270,14 @@ def test_a_second_time_that_fails_takes_nothing_away(
     assert (record.marks.discarded, bool(record.marks.disturbed)) == ((), True)
 
 
-@pytest.mark.parametrize(
-    ("logs", "attempts", "disturbed"),
-    [
-        ([LOUD] * 4, [1, 2, 3, 4], [True] * 4),
-        ([HOT, CALM, HOT, HOT, HOT, HOT], [2, 4, 5, 6], [False, True, True, True]),
-    ],
-    ids=["busy", "calm at first"],
-)
+@pytest.mark.parametrize(("logs", "attempts", "disturbed"), [
+    ([LOUD] * 4, [1, 2, 3, 4], [True] * 4), ([HOT, CALM, HOT, HOT, HOT, HOT], [2, 4, 5, 6], [False, True, True, True]),
+], ids=["busy", "calm at first"])  # fmt: skip
 def test_no_case_is_measured_again_after_one_that_was_disturbed_in_both_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, attempts: list[int], disturbed: list[bool]
-) -> None:
+    tmp_path, monkeypatch, logs, attempts, disturbed
+):
     monkeypatch.setattr(processes, "launch", Machine(*logs).launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    words = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
     words |= {"option": "fake.latency=10,10.01,10.02,10.03", "quick": True}
     records = inferlens.bench("fake:demo", backend="fake:noisy", **words)
     assert [record.facts["attempt"] for record in records] == attempts
@@ -305,8 +286,8 @@ def test_no_case_is_measured_again_after_one_that_was_disturbed_in_both_attempts
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path: Path) -> None:
-    words: dict[str, Any] = {"iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu", "repeats": 2}
+def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):
+    words = {"iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu", "repeats": 2}
     words |= {"mode": "latency", "threads": 1}
     first, second = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", **words)
     notes = [{phase.name: phase.note for phase in record.phases}["export"] for record in (first, second)]
@@ -325,9 +306,7 @@ def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path: Path
 
 
 @pytest.mark.usefixtures("one_process")
-def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_path, monkeypatch):
     ways = (
         Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
         Recommendation("fast", "cpu", {"latency": 8.0}),
@@ -336,18 +315,16 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(
     monkeypatch.setattr(Fake, "recommended", ways)
     records = inferlens.bench("fake:demo", quick=True, iterations=5, output=tmp_path)
     assert [(record.case.way, record.status) for record in records] == [
-        ("fake:steady trouble=raise when=enter", "failed"),
-        ("fake:fast latency=8.0", "ok"),
-        ("fake:noisy trouble=raise when=prepare", "failed"),
-        ("fake:steady", "ok"),
-    ]
+        ("fake:steady trouble=raise when=enter", "failed"), ("fake:fast latency=8.0", "ok"),
+        ("fake:noisy trouble=raise when=prepare", "failed"), ("fake:steady", "ok"),
+    ]  # fmt: skip
     note = "In place of trouble=raise when=enter, which did not run right."
     assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
     assert note in " ".join(str(records).split())
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path, monkeypatch):
     ways = (
         Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
         Recommendation("fast", "cpu", {"latency": 8.0}),
@@ -360,11 +337,11 @@ def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     ear = Heard()
     looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
-    words: dict[str, Any] = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
+    words = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
     assert inferlens.bench("fake:demo", wait="10m", observer=ear, **words)
     first, last = ear.remarks
     assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
@@ -372,8 +349,8 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.usefixtures("probed_here", "without_torch")
-def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> None:
-    words: dict[str, Any] = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
+def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path):
+    words = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
     with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
         inferlens.bench("fake:demo", **words)
     assert not list((tmp_path / "demo").iterdir())
@@ -384,7 +361,7 @@ def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path: Path) -> No
 # The same command again.
 
 
-def fake(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], list[str]]:
+def fake(folder, latencies, **words):
     """Measure cases of the fake backend; return the records, and the remarks about them."""
     ear = words.pop("observer", None) or Heard()
     words = {"backend": "fake:steady", "warmup": 2, "max_time": "0.3s", **words}
@@ -392,12 +369,12 @@ def fake(folder: Path, latencies: str, **words: Any) -> tuple[list[Record], list
     return list(records), ear.remarks
 
 
-def ids(records: list[Record]) -> set[str]:
+def ids(records):
     return {record.id for record in records}
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked_to(tmp_path: Path) -> None:
+def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked_to(tmp_path):
     first, remarks = fake(tmp_path, "4,4.6")
     assert remarks == []
     second, remarks = fake(tmp_path, "4,4.6")
@@ -411,7 +388,7 @@ def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_case_that_is_added_joins_the_race(tmp_path: Path) -> None:
+def test_a_case_that_is_added_joins_the_race(tmp_path):
     first, _ = fake(tmp_path, "4,4.6")
     second, remarks = fake(tmp_path, "4,4.6,3.9")
     assert ids(first) < ids(second)
@@ -424,7 +401,7 @@ def test_a_case_that_is_added_joins_the_race(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_interrupted_command_goes_on(tmp_path: Path, after: int) -> None:
+def test_an_interrupted_command_goes_on(tmp_path, after):
     with pytest.raises(KeyboardInterrupt):
         fake(tmp_path, "4,4.6", observer=Heard(after))
     left = ids(inferlens.load_records(tmp_path).records)
@@ -436,7 +413,7 @@ def test_an_interrupted_command_goes_on(tmp_path: Path, after: int) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_path: Path) -> None:
+def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_path):
     words = {"option": ["fake.latency=4", "fake.trouble=none,raise"], "output": tmp_path, "quick": True}
     words |= {"backend": "fake:steady", "iterations": 5}
     right, _ = inferlens.bench("fake:demo", **words)

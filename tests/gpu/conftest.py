@@ -1,9 +1,5 @@
 """What needs an NVIDIA GPU is skipped without one."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from inferlens.backends.base import Preparation
@@ -15,13 +11,13 @@ except ImportError:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def on_a_gpu() -> None:
+def on_a_gpu():
     """Asked before any other fixture."""
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")
 
 
 @pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
+def preparation(tmp_path):
     (tmp_path / "case").mkdir()
     return Preparation(tmp_path / "case", tmp_path / "cache")

@@ -1,13 +1,10 @@
 """The contract of the backends on an NVIDIA GPU: right outputs, honest clocks, and fp32 that is fp32."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import gc
 import itertools
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +13,7 @@ import pytest
 import torch
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import TOLERANCES, Preparation, Runner
+from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec
@@ -24,34 +21,22 @@ from tests.backends import small
 
 Options = dict[str, Any]
 # Backend and options. All of them are tried in every precision.
-RUNS: list[tuple[str, Options]] = [
-    ("pytorch", {}),
-    ("pytorch", {"cuda_graph": True}),
-    ("pytorch", {"channels_last": True, "cudnn_benchmark": True}),
+RUNS = [
+    ("pytorch", {}), ("pytorch", {"cuda_graph": True}), ("pytorch", {"channels_last": True, "cudnn_benchmark": True}),
     ("pytorch", {"fuse": True, "channels_last": True, "cuda_graph": True, "cudnn_benchmark": True}),
-    ("torchscript:trace", {}),
-    ("torchscript:trace", {"freeze": True}),
-    ("torchscript:script", {"optimize_for_inference": True}),
-    ("torch_compile:default", {}),
-    ("torch_compile:reduce-overhead", {}),
-    ("torch_compile:max-autotune", {"channels_last": True}),
+    ("torchscript:trace", {}), ("torchscript:trace", {"freeze": True}),
+    ("torchscript:script", {"optimize_for_inference": True}), ("torch_compile:default", {}),
+    ("torch_compile:reduce-overhead", {}), ("torch_compile:max-autotune", {"channels_last": True}),
     ("torch_compile:max-autotune-no-cudagraphs", {"freezing": True}),
     ("torch_compile:reduce-overhead", {"freezing": True, "cudnn_benchmark": True}),
     ("torch_compile:default", {"freezing": True, "conv_1x1_as_mm": True}),
-    ("torch_compile:default", {"coordinate_descent_tuning": True}),
-    ("onnxruntime:cuda", {}),
-    ("onnxruntime:cuda", {"cuda_graph": True}),
-    ("onnxruntime:cuda", {"prefer_nhwc": True}),
+    ("torch_compile:default", {"coordinate_descent_tuning": True}), ("onnxruntime:cuda", {}),
+    ("onnxruntime:cuda", {"cuda_graph": True}), ("onnxruntime:cuda", {"prefer_nhwc": True}),
     ("onnxruntime:cuda", {"prefer_nhwc": True, "fuse_conv_bias": True, "cuda_graph": True}),
-    ("onnxruntime:tensorrt", {}),
-    ("tensorrt:trt", {}),
-    ("tensorrt:rtx", {}),
-    ("tensorrt:rtx", {"cuda_graph": True}),
-    ("torch_tensorrt:dynamo", {"min_block_size": 1}),
-    ("torch_tensorrt:compile", {"min_block_size": 1}),
-    ("torch_tensorrt:ts-trace", {"min_block_size": 1}),
-    ("torch_tensorrt:ts-script", {"min_block_size": 1}),
-]
+    ("onnxruntime:tensorrt", {}), ("tensorrt:trt", {}), ("tensorrt:rtx", {}), ("tensorrt:rtx", {"cuda_graph": True}),
+    ("torch_tensorrt:dynamo", {"min_block_size": 1}), ("torch_tensorrt:compile", {"min_block_size": 1}),
+    ("torch_tensorrt:ts-trace", {"min_block_size": 1}), ("torch_tensorrt:ts-script", {"min_block_size": 1}),
+]  # fmt: skip
 RECOMMENDED = [  # a small module has no engine of five operators
     (f"{backend}:{one.variant}".rstrip(":"), one.options | ({"min_block_size": 1} if one.variant == "dynamo" else {}))
     for backend in BACKENDS.names()
@@ -62,11 +47,11 @@ RUNS += [run for run in RECOMMENDED if run not in RUNS]
 LABELS = tuple(dict.fromkeys(label for label, _ in RUNS))
 
 
-def name(value: Any) -> str:
+def name(value):
     return ",".join(value) if isinstance(value, dict) else str(value)
 
 
-def prepared(label: str, options: Options, model: Model, preparation: Preparation, precision: str = "fp32") -> Runner:
+def prepared(label, options, model, preparation, precision="fp32"):
     """A runner on the GPU; skips what this machine lacks."""
     batch = model.inputs[0].shape[0]
     case = small.case(label, device="cuda", precision=precision, batch=batch, options=options)
@@ -74,7 +59,7 @@ def prepared(label: str, options: Options, model: Model, preparation: Preparatio
 
 
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
-def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation: Preparation) -> None:
+def test_outputs_are_right_and_stay_so(label, options, preparation):
     model = small.model(batch=3)
     small.stays_right(prepared(label, options, model, preparation), model, small.allowed(label))
     assert "build" in {phase.name for phase in preparation.phases}
@@ -82,7 +67,7 @@ def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation
 
 
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
-def test_runners_of_several_sizes_take_turns(label: str, options: Options, tmp_path: Path) -> None:
+def test_runners_of_several_sizes_take_turns(label, options, tmp_path):
     """As an instance of a load test uses them: the last one entered is not the one that is called."""
     models = {batch: small.model(batch=batch) for batch in (1, 2, 4)}
     reference = small.model()
@@ -101,16 +86,14 @@ def test_runners_of_several_sizes_take_turns(label: str, options: Options, tmp_p
 
 # Torch-TensorRT's TorchScript front end truncates integers.
 @pytest.mark.parametrize("label", [label for label in LABELS if ":ts-" not in label])
-def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
+def test_two_inputs_and_nested_outputs(label, preparation):
     model = small.model(small.TwoInputs, batch=3)
     small.flattens(prepared(label, {}, model, preparation), model, small.allowed(label))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
-def test_lower_precisions_agree_or_are_refused(
-    label: str, options: Options, precision: str, preparation: Preparation
-) -> None:
+def test_lower_precisions_agree_or_are_refused(label, options, precision, preparation):
     model = small.model(batch=8)
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
@@ -126,7 +109,7 @@ def test_lower_precisions_agree_or_are_refused(
 
 
 @pytest.mark.parametrize("label", ["pytorch", "torch_compile:default"])
-def test_autocast(label: str, preparation: Preparation) -> None:
+def test_autocast(label, preparation):
     model = small.model(batch=8)
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
@@ -139,7 +122,7 @@ def test_autocast(label: str, preparation: Preparation) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
-def test_times_are_consistent(label: str, options: Options, preparation: Preparation) -> None:
+def test_times_are_consistent(label, options, preparation):
     """On a model with enough work to see: enqueueing is part of the latency, and so is the GPU time but for events."""
     model = big(batch=16)
     inputs = small.arrays(model)
@@ -166,7 +149,7 @@ def test_times_are_consistent(label: str, options: Options, preparation: Prepara
 
 @pytest.mark.parametrize("tf32", [False, True])
 @pytest.mark.parametrize("label", ["pytorch", "torchscript:trace", "torch_compile:default", "onnxruntime:cuda"])
-def test_fp32_is_fp32_unless_tf32_is_asked_for(label: str, tf32: bool, preparation: Preparation) -> None:
+def test_fp32_is_fp32_unless_tf32_is_asked_for(label, tf32, preparation):
     """A convolution and a matrix product long enough for TF32 to show, against fp64."""
     model = sums()
     inputs = small.arrays(model)
@@ -182,7 +165,7 @@ def test_fp32_is_fp32_unless_tf32_is_asked_for(label: str, tf32: bool, preparati
 
 
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
-def test_device_memory_is_given_back(label: str, options: Options, preparation: Preparation) -> None:
+def test_device_memory_is_given_back(label, options, preparation):
     model = small.model(batch=3)
     runner = prepared(label, options, model, preparation)
     inputs = small.arrays(model)
@@ -201,7 +184,7 @@ def test_device_memory_is_given_back(label: str, options: Options, preparation: 
     assert left[2] - left[0] < 2**20  # frozen TorchScript was seen to keep a little each time; why was not found
 
 
-def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:
+def test_the_device_is_untouched_before_entry(preparation):
     model = small.model()
     before = torch.cuda.memory_allocated()
     for label in LABELS:
@@ -211,7 +194,7 @@ def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def test_what_libraries_tell(preparation: Preparation) -> None:
+def test_what_libraries_tell(preparation):
     with prepared("torch_compile:reduce-overhead", {}, small.model(), preparation):
         assert preparation.facts["graphs"] == 1
     assert not preparation.warnings, "compiled graphs are CUDA graphs"
@@ -219,9 +202,9 @@ def test_what_libraries_tell(preparation: Preparation) -> None:
         assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
 
 
-def test_options_reach_the_cuda_provider(preparation: Preparation) -> None:
+def test_options_reach_the_cuda_provider(preparation):
     options = {"prefer_nhwc": True, "fuse_conv_bias": True, "cudnn_conv_algo_search": "HEURISTIC", "tf32": True}
-    runner: Any = prepared("onnxruntime:cuda", {**options, "allow_spinning": False}, small.model(), preparation)
+    runner = prepared("onnxruntime:cuda", {**options, "allow_spinning": False}, small.model(), preparation)
     with runner:
         told = runner._session.get_provider_options()["CUDAExecutionProvider"]
     assert [told[name] for name in ("prefer_nhwc", "fuse_conv_bias", "use_tf32")] == ["1"] * 3
@@ -229,35 +212,35 @@ def test_options_reach_the_cuda_provider(preparation: Preparation) -> None:
     assert [warning.message.split()[0] for warning in preparation.warnings] == ["allow_spinning"]
 
 
-def big(batch: int) -> Model:
+def big(batch):
     """The small network on larger images."""
     spec = msgspec.structs.replace(small.CONVOLUTION[0], shape=(batch, 3, 256, 256))
     return dataclasses.replace(small.model(), inputs=(spec,))
 
 
-class Sums(torch.nn.Module):  # type: ignore[misc]
+class Sums(torch.nn.Module):
     """Long sums of products."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.convolution = torch.nn.Conv2d(64, 64, 3)
         self.linear = torch.nn.Linear(1024, 256)
 
-    def forward(self, image: Any, rows: Any) -> Any:
+    def forward(self, image, rows):
         return self.convolution(image), self.linear(rows)
 
 
-def sums() -> Model:
+def sums():
     torch.manual_seed(0)
     specs = (TensorSpec("image", (4, 64, 16, 16)), TensorSpec("rows", (64, 1024)))
     return Model("sums", "sums", "module", specs, module=Sums().eval())
 
 
-def test_what_cannot_be_captured_is_a_row_with_a_reason(preparation: Preparation) -> None:
+def test_what_cannot_be_captured_is_a_row_with_a_reason(preparation):
     """Last in this file: a failed capture can leave the process's CUDA context in doubt."""
 
-    class Reading(torch.nn.Module):  # type: ignore[misc]
-        def forward(self, image: Any) -> Any:
+    class Reading(torch.nn.Module):
+        def forward(self, image):
             return image * image.sum().item()
 
     with (

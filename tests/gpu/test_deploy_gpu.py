@@ -1,12 +1,8 @@
 """Measured cases on an NVIDIA GPU as callables, in order with PyTorch's current stream, and as files with a script."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,12 +21,12 @@ from tests.gpu.test_backends_gpu import RUNS, name
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: f"{run[0]} {name(run[1])}".strip())
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def case(request, tmp_path):
     """The folder of a case that was measured here in fp16; skips what this machine lacks."""
     label, options = request.param
     of = {"cuda_graph": False} if (label, options) == ("pytorch", {}) else options  # by itself it is two ways
     option = {f"{label.partition(':')[0]}.{key}": value for key, value in of.items()}
-    words: dict[str, Any] = {**QUICK, "threads": None, "device": "cuda", "precision": "fp16", "option": option}
+    words = {**QUICK, "threads": None, "device": "cuda", "precision": "fp16", "option": option}
     with pytest.MonkeyPatch.context() as patch:
         stay(patch)
         try:
@@ -43,14 +39,14 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "results" / "tests.backends.small.Convolution"
 
 
-def tensors(folder: Path, seed: int) -> tuple[Any, Any]:
+def tensors(folder, seed):
     """An input on the GPU, and the outputs that belong to it."""
     model = resolve.load(load_records(folder)[0].case)
     arrays = small.arrays(model, seed=seed)
     return torch.from_numpy(arrays["image"]).cuda().half(), small.eager(model, arrays)
 
 
-def test_a_loaded_case_is_right_on_any_stream_and_keeps_its_outputs(case: Path) -> None:
+def test_a_loaded_case_is_right_on_any_stream_and_keeps_its_outputs(case):
     (record,) = load_records(case)
     tolerance = BACKENDS.get(record.case.backend)().tolerance(record.case)
     (one, right), (two, other) = tensors(case, 1), tensors(case, 2)
@@ -83,7 +79,7 @@ def test_a_loaded_case_is_right_on_any_stream_and_keeps_its_outputs(case: Path) 
     assert torch.cuda.current_stream() == before
 
 
-def test_its_files_run_without_this_library(case: Path, tmp_path: Path) -> None:
+def test_its_files_run_without_this_library(case, tmp_path):
     (record,) = load_records(case)
     _, (right,) = tensors(case, 1)
     image = small.arrays(resolve.load(record.case), seed=1)["image"]

@@ -1,23 +1,17 @@
 """Layers of engines on an NVIDIA GPU: times of every run, modules, and what is said where the engine tells less."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import inferlens
 from inferlens.backends.base import Absence
 from inferlens.backends.tensorrt.library import find_flavour
-from inferlens.record.profile import Profile
 
 pytest.importorskip("torchvision")
 VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)), "")
 pytestmark = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 
-def profiled(backend: str, folder: Path, **words: Any) -> Profile:
+def profiled(backend, folder, **words):
     (profile,) = inferlens.profile(
         "resnet18", backend=backend, precision="fp16", device="cuda", runs=20, iterations=50, output=str(folder),
         **words,
@@ -27,24 +21,20 @@ def profiled(backend: str, folder: Path, **words: Any) -> Profile:
     return profile
 
 
-def attributed(profile: Profile) -> float:
+def attributed(profile):
     assert profile.layers is not None
     every = profile.layers.layers
     return sum(sum(layer.times) for layer in every if layer.modules) / sum(sum(layer.times) for layer in every)
 
 
-@pytest.mark.parametrize(
-    ("backend", "least", "options"),
-    [
-        (f"tensorrt:{VARIANT}", 0.95, ()),
-        ("torch_tensorrt:dynamo", 0.95, ()),
-        ("torch_tensorrt:dynamo", 0.95, ("torch_tensorrt.use_python_runtime=true",)),
-        ("torch_tensorrt:dynamo", 0.9, ("torch_tensorrt.torch_executed_ops=aten.max_pool2d",)),
-        ("torch_tensorrt:ts-trace", 0, ()),  # TensorRT for RTX renames layers, and these engines tell names alone
-    ],
-    ids=str,
-)
-def test_layers_are_timed_in_every_run(backend: str, least: float, options: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("backend", "least", "options"), [
+    (f"tensorrt:{VARIANT}", 0.95, ()),
+    ("torch_tensorrt:dynamo", 0.95, ()),
+    ("torch_tensorrt:dynamo", 0.95, ("torch_tensorrt.use_python_runtime=true",)),
+    ("torch_tensorrt:dynamo", 0.9, ("torch_tensorrt.torch_executed_ops=aten.max_pool2d",)),
+    ("torch_tensorrt:ts-trace", 0, ()),  # TensorRT for RTX renames layers, and these engines tell names alone
+], ids=str)  # fmt: skip
+def test_layers_are_timed_in_every_run(backend, least, options, tmp_path):
     profile = profiled(backend, tmp_path, option=list(options))
     assert profile.layers is not None
     timed = [layer for layer in profile.layers.layers if layer.times]
@@ -58,7 +48,7 @@ def test_layers_are_timed_in_every_run(backend: str, least: float, options: tupl
     assert least or attributed(profile) > 0.95 or "torch_tensorrt:dynamo" in profile.layers.absent["modules"]
 
 
-def test_torch_compile_hands_paths_on(tmp_path: Path) -> None:
+def test_torch_compile_hands_paths_on(tmp_path):
     profile = profiled("torch_tensorrt:compile", tmp_path)
     assert profile.layers is not None
     assert len([layer for layer in profile.layers.layers if any(layer.times)]) > 15

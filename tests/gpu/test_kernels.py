@@ -1,10 +1,6 @@
 """Kernels on an NVIDIA GPU: each backend's are seen, traced to modules, and fill it; and layers of compiled code."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +9,11 @@ from torch import nn
 
 import inferlens
 from inferlens.analysis.profile_table import kernel_table
-from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation, Runner
+from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.tensorrt.library import find_flavour
-from inferlens.execution.profile import CaseTrace
 from inferlens.models.model import Model
-from inferlens.record.profile import Kernels, Layers
+from inferlens.record.profile import Kernels
 from inferlens.spec.case import TensorSpec
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.model import Category
@@ -36,7 +31,7 @@ INDUCTOR = ("torch_compile:default", "torch_compile:reduce-overhead", "torch_com
 SKEW = 100e-6  # seconds: the GPU's clock is fitted to the host's
 
 
-def vision(name: str = "resnet18", batch: int = 1) -> Model:
+def vision(name="resnet18", batch=1):
     """A model of torchvision's with weights drawn anew."""
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
@@ -45,7 +40,7 @@ def vision(name: str = "resnet18", batch: int = 1) -> Model:
     return Model(f"torchvision:{name}", name, "module", (spec,), module=module)
 
 
-def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Runner:
+def entered(label, model, folder, precision="fp16", **options):
     """A runner prepared for its kernels; skips what this machine lacks."""
     batch = model.inputs[0].shape[0] or 1
     case = small.case(label, device="cuda", precision=precision, batch=batch, options=dict(options))
@@ -54,7 +49,7 @@ def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **o
     return backend.prepare(model, case, Preparation(folder / "case", folder / "cache", level="kernel"))
 
 
-def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Kernels:
+def profiled(label, model, folder, precision="fp16", **options):
     """The kernels of a model, and what holds for those of every backend."""
     with entered(label, model, folder, precision, **options) as runner:
         feed = runner.place(small.arrays(model))
@@ -66,7 +61,7 @@ def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **
     return kernels
 
 
-def check(kernels: Kernels) -> None:
+def check(kernels):
     assert kernels.kernels
     assert len(kernels.whole) == len(kernels.busy) == len(kernels.begun) == RUNS
     assert list(kernels.begun) == sorted(kernels.begun)
@@ -92,7 +87,7 @@ def check(kernels: Kernels) -> None:
         assert 0 < kernel.achieved <= kernel.occupancy <= 1
 
 
-def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32", **options: bool) -> Layers:
+def layers_of(label, network, folder, precision="fp32", **options):
     case = small.case(label, device="cuda", precision=precision, options=options)
     with small.backend(label).prepare(network, case, layered.prepared(folder)) as runner:
         assert isinstance(runner, LayerProfiler)
@@ -106,16 +101,16 @@ def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32",
     return layers
 
 
-def known(layers: Layers) -> float:
+def known(layers):
     return layered.seconds([layer for layer in layers.layers if layer.modules]) / layered.seconds(list(layers.layers))
 
 
-def seconds(kernels: Kernels, *, known: bool = False) -> float:
+def seconds(kernels, *, known=False):
     """What kernels took in all runs; ``known``: those of known modules."""
     return sum(sum(kernel.times) for kernel in kernels.kernels if kernel.modules or not known)
 
 
-def attributed(model: Model, kernels: Kernels, least: float) -> None:
+def attributed(model, kernels, least):
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
     assert model.module is not None
     share = seconds(kernels, known=True) / seconds(kernels)
@@ -127,7 +122,7 @@ def attributed(model: Model, kernels: Kernels, least: float) -> None:
     assert len(seen) > 20, seen
 
 
-def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
+def test_kernels_of_eager_pytorch_have_their_modules(tmp_path):
     model = vision()
     assert model.module is not None
     paths = {path for path, _ in model.module.named_modules()}
@@ -142,7 +137,7 @@ def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
     assert not nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
-def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path: Path) -> None:
+def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path):
     shares = []
     for precision in ("fp16", "fp32"):
         kernels = profiled("pytorch", vision(batch=8), tmp_path, precision)
@@ -151,7 +146,7 @@ def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path: Path) -> None:
     assert shares[1] < 0.01
 
 
-def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
+def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path):
     eager = profiled("pytorch", vision(), tmp_path)
     graph = profiled("pytorch", vision(), tmp_path, cuda_graph=True)
     assert graph.launches == 1
@@ -164,7 +159,7 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
 @pytest.mark.parametrize("label", ["torch_compile:default", "torch_compile:reduce-overhead"])
-def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
+def test_kernels_of_inductor(label, name, tmp_path):
     """CaseTrace to modules, also where a CUDA graph replays them."""
     model = vision(name)
     kernels = profiled(label, model, tmp_path)
@@ -187,7 +182,7 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "option"), [("pytorch", "fuse"), ("torch_compile:default", "freezing"), (TRACE, "freeze")]
 )
-def test_folded_batch_norms_launch_nothing(label: str, option: str, tmp_path: Path) -> None:
+def test_folded_batch_norms_launch_nothing(label, option, tmp_path):
     """Nor is anything left of them in the kernels of what is around them: no kernel came from one."""
     model = vision()
     kernels = profiled(label, model, tmp_path, **{option: True})
@@ -196,7 +191,7 @@ def test_folded_batch_norms_launch_nothing(label: str, option: str, tmp_path: Pa
     assert not {path for kernel in kernels.kernels for path in kernel.modules if ".bn" in path}
 
 
-def test_kernels_of_templates(tmp_path: Path) -> None:
+def test_kernels_of_templates(tmp_path):
     """Autotuning chooses between libraries and Triton templates; the same is chosen for the call that tells."""
     model = layered.model(layered.Fused, 2, 3, 64, 64)
     kernels = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
@@ -209,7 +204,7 @@ def test_kernels_of_templates(tmp_path: Path) -> None:
     assert {f"{layered.ODD}.0", f"{layered.ODD}.1", f"{layered.ODD}.2", "last"} <= modules, told
 
 
-def check_pairs(found: Kernels | Layers) -> None:
+def check_pairs(found):
     """Without modules for all where a CUDA graph launches other kernels than the call that tells; there it is said."""
     if not any(kernel.modules for kernel in (found.kernels if isinstance(found, Kernels) else found.layers)):
         assert "not the same in the same order" in found.absent["modules"], found.absent
@@ -217,23 +212,22 @@ def check_pairs(found: Kernels | Layers) -> None:
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
-@pytest.mark.parametrize(
-    ("label", "options"),
-    [("torchscript:trace", {}), ("torchscript:trace", {"freeze": True}), ("torchscript:script", {})],
-)
-def test_kernels_of_torchscript(label: str, options: dict[str, bool], name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("label", "options"), [
+    ("torchscript:trace", {}), ("torchscript:trace", {"freeze": True}), ("torchscript:script", {}),
+])  # fmt: skip
+def test_kernels_of_torchscript(label, options, name, tmp_path):
     model = vision(name)
     kernels = profiled(label, model, tmp_path, **options)
     attributed(model, kernels, 0.9 if label.endswith("script") else 0.95)
 
 
 @pytest.mark.parametrize("label", ["torch_compile:default", "torchscript:trace"])
-def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) -> None:
+def test_kernels_are_of_the_modules_of_their_layers(label, tmp_path):
     """The two levels, profiled apart, have the same layers of the same modules, and about the same time in them."""
     kernels = profiled(label, vision(batch=8), tmp_path)
     layers = layers_of(label, vision(batch=8), tmp_path, "fp16")
     of_layers = {layer.name: layer for layer in layers.layers}
-    of_kernels: dict[str, list[Any]] = {}
+    of_kernels = {}
     for kernel in kernels.kernels:
         of_kernels.setdefault(kernel.layer, []).append(kernel)
     assert set(of_kernels) - {""} == set(of_layers)
@@ -248,7 +242,7 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     "label", ["tensorrt:rtx", "tensorrt:trt", "torch_tensorrt:dynamo", "torch_tensorrt:ts-trace", "onnxruntime:cuda"]
 )
-def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
+def test_kernels_of_other_libraries_are_seen(label, tmp_path):
     tells = isinstance(entered(label, vision(), tmp_path), KernelTracer)
     kernels = profiled(label, vision(), tmp_path)
     assert sum(kernel.calls for kernel in kernels.kernels) > 15
@@ -265,7 +259,7 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16"])
 @pytest.mark.parametrize("options", [{}, {"cuda_graph": True}, {"prefer_nhwc": True, "cuda_graph": True}])
-def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, tmp_path: Path) -> None:
+def test_kernels_and_layers_of_onnxruntime(options, name, tmp_path):
     """Each is of the node that launched it, also where a CUDA graph replays it; the layers are the nodes."""
     model = vision(name)
     kernels = profiled("onnxruntime:cuda", model, tmp_path, **options)
@@ -282,16 +276,15 @@ def test_kernels_and_layers_of_onnxruntime(options: dict[str, bool], name: str, 
     assert took == pytest.approx(seconds(kernels) / RUNS, rel=0.25)
 
 
-def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
+def test_the_command_keeps_and_shows_them(tmp_path):
     """In processes of their own: timed unprofiled, then profiled at both levels."""
     profiles = inferlens.profile(
         "tests.backends.small:Convolution", level="layer,kernel", backend="pytorch", device="cuda", precision="fp16",
         input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
     )  # fmt: skip
     assert [(profile.level, profile.status, profile.reason) for profile in profiles] == [
-        ("layer", "ok", ""),
-        ("kernel", "ok", ""),
-    ]
+        ("layer", "ok", ""), ("kernel", "ok", ""),
+    ]  # fmt: skip
     table = kernel_table(profiles[1], unprofiled=(1e-3,) * 20)
     assert not isinstance(table, str), table
     assert table.reconciliation.attributed >= 0.95
@@ -302,7 +295,7 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> None:
+def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path):
     """Without a level: nearly all of the time lies in modules, and nothing is scaled, whatever profiling cost."""
     profiles = inferlens.profile(
         "resnet18", backend="pytorch,torch_compile:reduce-overhead", device="cuda", precision="fp16", batch=8,
@@ -320,7 +313,7 @@ def test_the_table_of_modules_is_of_the_kernels_of_every_way(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
-def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
+def test_costs_are_where_the_work_is(label, tmp_path):
     layers = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
     first, second = layered.seconds(layered.of(layers, "first")), layered.seconds(layered.of(layers, "second"))
     assert second > 2 * first, layers
@@ -329,7 +322,7 @@ def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", INDUCTOR)
-def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> None:
+def test_fused_kernels_name_all_their_modules(label, tmp_path):
     """Batch norm and ReLU are of one kernel; with max-autotune a convolution before or behind them may be of it too."""
     layers = layers_of(label, layered.model(layered.Fused, 2, 3, 64, 64), tmp_path)
     check_pairs(layers)
@@ -346,7 +339,7 @@ def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> Non
     assert layered.of(layers, "last"), layers
 
 
-def timm_model(name: str, batch: int) -> Model:
+def timm_model(name, batch):
     """A model of timm's with weights drawn anew."""
     timm = pytest.importorskip("timm")
     torch.manual_seed(0)
@@ -356,18 +349,11 @@ def timm_model(name: str, batch: int) -> Model:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["resnet18", "convnext_tiny"])
-@pytest.mark.parametrize(
-    ("label", "options"),
-    [
-        ("pytorch", {}), ("pytorch", {"cuda_graph": True}), ("torch_compile:reduce-overhead", {}),
-        ("tensorrt:rtx", {}), ("tensorrt:rtx", {"cuda_graph": True}),
-        ("tensorrt:trt", {}), ("tensorrt:trt", {"cuda_graph": True}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_layers_of_a_replay_have_modules_and_its_time(
-    label: str, options: dict[str, bool], name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("label", "options"), [
+    ("pytorch", {}), ("pytorch", {"cuda_graph": True}), ("torch_compile:reduce-overhead", {}), ("tensorrt:rtx", {}),
+    ("tensorrt:rtx", {"cuda_graph": True}), ("tensorrt:trt", {}), ("tensorrt:trt", {"cuda_graph": True}),
+], ids=str)  # fmt: skip
+def test_layers_of_a_replay_have_modules_and_its_time(label, options, name, tmp_path):
     """What the layers add up to is what the GPU takes for calls that are not profiled, back to back."""
     network = vision(name, 8) if name == "resnet18" else timm_model(name, 8)
     with entered(label, network, tmp_path, **options) as runner:
@@ -395,7 +381,7 @@ def test_layers_of_a_replay_have_modules_and_its_time(
     assert (label == "pytorch" and not options) or np.median(sums) >= 0.6 * unprofiled
 
 
-def test_graph_breaks(tmp_path: Path) -> None:
+def test_graph_breaks(tmp_path):
     layers = layers_of(INDUCTOR[0], layered.model(layered.Breaking, 1, 64, 32), tmp_path)
     assert layered.of(layers, "first")
     assert layered.of(layers, "second")
@@ -406,14 +392,14 @@ def test_graph_breaks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("label", "way"), [(INDUCTOR[0], ""), (INDUCTOR[0], "freezing"), (TRACE, ""), (TRACE, "freeze")]
 )
-def test_real_models_are_attributed(label: str, way: str, name: str, tmp_path: Path) -> None:
+def test_real_models_are_attributed(label, way, name, tmp_path):
     layers = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
     assert known(layers) > (0.95 if label == TRACE else 0.9), layers.absent
 
 
 @pytest.mark.parametrize("way", ["", "freeze"])
 @pytest.mark.parametrize("label", [TRACE, SCRIPT])
-def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Path) -> None:
+def test_torchscript_attributes_transformers(label, way, tmp_path):
     layers = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
     assert known(layers) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
     assert "layers.0" in {path for layer in layers.layers for path in layer.modules} or (label == SCRIPT and way)
@@ -425,21 +411,16 @@ VARIANT = next((variant for variant in ("trt", "rtx") if not isinstance(find_fla
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 
-def taken(folder: Path, **words: Any) -> list[CaseTrace]:
+def taken(folder, **words):
     pytest.importorskip("torchvision")
     return traced(folder / "out", model="resnet18", device="cuda", **words)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "pytorch",
-        "torch_compile:default",
-        pytest.param("torch_tensorrt:dynamo", marks=needs_tensorrt),
-        pytest.param(f"tensorrt:{VARIANT}", marks=needs_tensorrt),
-    ],
-)
-def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", [
+    "pytorch", "torch_compile:default", pytest.param("torch_tensorrt:dynamo", marks=needs_tensorrt),
+    pytest.param(f"tensorrt:{VARIANT}", marks=needs_tensorrt),
+])  # fmt: skip
+def test_kernels_are_in_every_step(backend, tmp_path):
     (traced,) = taken(tmp_path, backend=backend, precision="fp16")
     assert traced.status == "ok", traced.reason
     (shown,) = traced.contents
@@ -453,7 +434,7 @@ def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
     assert steps.launched.max() == steps.launched.min()
 
 
-def test_options_keep_what_they_say(tmp_path: Path) -> None:
+def test_options_keep_what_they_say(tmp_path):
     (traced,) = taken(tmp_path, backend="pytorch", stacks=True, memory=True, shapes=True, active=2)
     trace = inferlens.load_trace(traced.files[0])
     overview = trace.overview()
@@ -465,7 +446,7 @@ def test_options_keep_what_they_say(tmp_path: Path) -> None:
 
 
 @needs_tensorrt
-def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(tmp_path: Path) -> None:
+def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(tmp_path):
     words = {"batch": "1,8", "tensorboard": tmp_path / "runs"}
     made = taken(tmp_path, backend="pytorch", **words)
     made += taken(tmp_path, backend="torch_tensorrt:dynamo", precision="fp32,fp16", **words)

@@ -1,13 +1,9 @@
 """Measuring on a real GPU: calls in flight, cold caches, rotating inputs, the watch and what the record says of it."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import statistics
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,30 +21,27 @@ from tests.backends import small
 
 pytestmark = pytest.mark.alone
 CAPTURED = [
-    ("pytorch", {}),
-    ("pytorch", {"cuda_graph": True}),
-    ("tensorrt:rtx", {}),
-    ("tensorrt:rtx", {"cuda_graph": True}),
+    ("pytorch", {}), ("pytorch", {"cuda_graph": True}), ("tensorrt:rtx", {}), ("tensorrt:rtx", {"cuda_graph": True}),
     ("onnxruntime:cuda", {}),
-]
+]  # fmt: skip
 
 PLAIN = {"backend": "pytorch", "option": "pytorch.cuda_graph=false"}  # by its name alone the backend is two ways
 
 
-def bench(*models: str, **words: Any) -> list[inferlens.Record]:
+def bench(*models, **words):
     records = inferlens.bench(list(models), device="cuda", **{"quick": "repeats" not in words, **words})
     assert [record.status for record in records] == ["ok"] * len(records), [record.reason for record in records]
     return records
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, None])
-def test_no_more_calls_than_the_depth_are_in_flight(depth: int | None) -> None:
+def test_no_more_calls_than_the_depth_are_in_flight(depth):
     """A matrix product of a millisecond and more: the host runs ahead of the GPU as far as it may."""
     x = torch.randn(6144, 6144, device="cuda")
-    ahead: list[int] = []
-    done: list[Any] = []
+    ahead = []
+    done = []
 
-    def infer(_: Any) -> None:
+    def infer(_):
         ahead.append(sum(not event.query() for event in done))
         x @ x
         done.append(torch.cuda.Event())
@@ -62,7 +55,7 @@ def test_no_more_calls_than_the_depth_are_in_flight(depth: int | None) -> None:
 
 
 @pytest.mark.parametrize(("label", "options"), CAPTURED, ids=str)
-def test_rotating_inputs_give_each_its_own_outputs(label: str, options: Any, tmp_path: Path) -> None:
+def test_rotating_inputs_give_each_its_own_outputs(label, options, tmp_path):
     case, model = small.case(label, device="cuda", options=options, rotate=True), small.model()
     preparation = small.preparation(tmp_path)
     with small.skip_unless_runs(case, "module").prepare(model, case, preparation) as runner:
@@ -78,7 +71,7 @@ def test_rotating_inputs_give_each_its_own_outputs(label: str, options: Any, tmp
     assert preparation.facts["rotating inputs"]["feeds"] > 2
 
 
-def test_a_cold_cache_is_slower_for_what_reads_more_than_it_computes() -> None:
+def test_a_cold_cache_is_slower_for_what_reads_more_than_it_computes():
     size = cache_bytes("cuda")
     assert size > 1 << 20
     weights = torch.randn(size // 8, device="cuda")  # half of the cache: warm, it is never read from memory
@@ -88,7 +81,7 @@ def test_a_cold_cache_is_slower_for_what_reads_more_than_it_computes() -> None:
         weights.sum()
     flush = flusher("cuda", TIMES_CACHE * size)
 
-    def flushed() -> Any:
+    def flushed():
         while True:
             flush()
             yield None
@@ -100,7 +93,7 @@ def test_a_cold_cache_is_slower_for_what_reads_more_than_it_computes() -> None:
     assert cold > 1.1 * warm  # 1.18 on an H200
 
 
-def test_the_record_says_what_the_machine_did(tmp_path: Path) -> None:
+def test_the_record_says_what_the_machine_did(tmp_path):
     (record,) = bench("resnet18", **PLAIN, precision="fp16", batch=32, max_time="4s", output=str(tmp_path))
     assert record.machine.gpu.sm_clock
     latency = record.measurement("latency")
@@ -113,28 +106,28 @@ def test_the_record_says_what_the_machine_did(tmp_path: Path) -> None:
     assert bound_by(record) in ("host", "GPU")
 
 
-def test_small_calls_are_bound_by_the_host_and_large_ones_by_the_gpu(tmp_path: Path) -> None:
+def test_small_calls_are_bound_by_the_host_and_large_ones_by_the_gpu(tmp_path):
     words = {**PLAIN, "precision": "fp16", "batch": "1,256", "seconds": "1s"}
     small_call, large_call = bench("resnet50", **words, output=str(tmp_path))
     assert (bound_by(small_call), bound_by(large_call)) == ("host", "GPU")
 
 
-def test_the_clock_knows_what_it_reads_of_a_kernel_that_does_nothing() -> None:
+def test_the_clock_knows_what_it_reads_of_a_kernel_that_does_nothing():
     floors = [CudaClock().floor() for _ in range(5)]
     assert 0.5e-6 < min(floors) <= max(floors) < 50e-6
 
 
-def short() -> tuple[Any, Any]:
+def short():
     """A model of one small kernel, and its input."""
     return torch.nn.ReLU(), torch.randn(1, 16)
 
 
-def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -> None:
+def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path):
     (record,) = bench(f"{__name__}:short", **PLAIN, seconds="200ms", output=str(tmp_path))
     assert "gpu-floor" in [warning.code for warning in case_notes(CaseRuns((record,)))]
 
 
-def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
+def test_two_processes_on_one_gpu_take_turns(tmp_path):
     """Neither is a stranger to the other's watch, and what belongs to both is told of neither."""
     ab_result = inferlens.ab(
         "resnet18", "pytorch fp16", "pytorch fp16 channels_last=true", device="cuda",
@@ -153,7 +146,7 @@ def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
     assert sum(one != other for (_, one), (_, other) in itertools.pairwise(turns)) > len(records)
 
 
-def test_a_gpu_has_a_bandwidth_and_rates_that_repeat() -> None:
+def test_a_gpu_has_a_bandwidth_and_rates_that_repeat():
     begin = time.perf_counter()
     first = measure("cuda", torch.cuda.get_device_name())
     assert time.perf_counter() - begin < 30
@@ -173,7 +166,7 @@ def test_a_gpu_has_a_bandwidth_and_rates_that_repeat() -> None:
 # Several processes on one machine's GPUs: a worker for each GPU, and rounds that are held at once.
 
 
-def test_a_worker_for_each_gpu(tmp_path: Path) -> None:
+def test_a_worker_for_each_gpu(tmp_path):
     """Cases that do the same work are on one card, each record tells which, and all outputs are right."""
     records = inferlens.bench(
         ["torchvision:resnet18", "torchvision:squeezenet1_1"], backend="pytorch,torchscript:trace", precision="fp16",
@@ -188,7 +181,7 @@ def test_a_worker_for_each_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 4, reason="needs four CPUs")
-def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
+def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path):
     records = inferlens.bench(
         "torchvision:resnet18", backend="pytorch,torchscript:trace", precision="fp16", device="cuda", within="1s",
         option="pytorch.cuda_graph=false", output=tmp_path,
@@ -202,7 +195,7 @@ def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path: Path) -> None:
 # A tuning on an NVIDIA GPU: it ends with a winner that is right, and that can be used.
 
 
-def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path: Path) -> None:
+def test_it_ends_with_a_right_winner_that_can_be_called(tmp_path):
     (tuned,) = inferlens.tune(
         "torchvision:resnet18", backend="pytorch,torch_compile", precision="fp16", batch=8, device="cuda",
         without=["torch_compile:max-autotune", "torch_compile:max-autotune-no-cudagraphs"], budget="80s",

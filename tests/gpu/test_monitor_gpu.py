@@ -1,11 +1,8 @@
 """The watch on a real GPU: what NVML tells while another process works. Uses the time it takes, some ten seconds."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -37,7 +34,7 @@ for line in sys.stdin:
 
 
 @contextmanager
-def worker() -> Iterator[subprocess.Popen[str]]:
+def worker():
     process = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert line(process) == ["ready"]
@@ -47,25 +44,25 @@ def worker() -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def line(process: subprocess.Popen[str]) -> list[str]:
+def line(process):
     assert process.stdout
     return process.stdout.readline().split()
 
 
-def tell(process: subprocess.Popen[str], seconds: float) -> None:
+def tell(process, seconds):
     assert process.stdin
     process.stdin.write(f"{seconds}\n")
     process.stdin.flush()
 
 
-def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, int]:
+def work(process, seconds):
     tell(process, seconds)
     begin, end, calls = line(process)
     return float(begin), float(end), int(calls)
 
 
 @pytest.fixture(scope="module")
-def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
+def run():
     """The GPU before, the log of three seconds of work, and when and how much was done."""
     before = gpu_before()
     with worker() as process, Monitor(lambda: [process.pid], gpu=True, before=before) as watch:
@@ -77,7 +74,7 @@ def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
 Run = tuple[Before, MachineLog, tuple[float, float, int]]
 
 
-def test_the_gpu_tells_clocks_and_reasons(run: Run) -> None:
+def test_the_gpu_tells_clocks_and_reasons(run):
     _, log, (begin, end, _) = run
     assert "watch" not in log.absent, log.absent
     gpu = log.between(begin, end).gpu
@@ -87,11 +84,11 @@ def test_the_gpu_tells_clocks_and_reasons(run: Run) -> None:
         column = getattr(gpu, name)
         assert len(column) == len(gpu.times), (name, log.absent)
         assert None not in column, name
-    assert max(gpu.utilisation) > 0.5  # type: ignore[type-var]
-    assert max(gpu.sm_clock) > 300_000_000  # type: ignore[type-var]
+    assert max(gpu.utilisation) > 0.5
+    assert max(gpu.sm_clock) > 300_000_000
 
 
-def test_times_and_memory_are_those_of_the_child(run: Run) -> None:
+def test_times_and_memory_are_those_of_the_child(run):
     """NVML's memory rises with the work of the other process, whose stamps are of the same clock."""
     _, log, (begin, end, _) = run
     peak = peak_device_memory(log)
@@ -102,7 +99,7 @@ def test_times_and_memory_are_those_of_the_child(run: Run) -> None:
     assert not {"reasons", "clocks", "gpu", "watch"} & log.absent.keys()
 
 
-def test_energy_is_below_the_power_limit(run: Run) -> None:
+def test_energy_is_below_the_power_limit(run):
     _, log, (begin, end, calls) = run
     energy = energy_per_item(log, begin, end, calls)
     assert energy.joules is not None, energy.reason
@@ -111,7 +108,7 @@ def test_energy_is_below_the_power_limit(run: Run) -> None:
     assert 10.0 < watts < 1.1 * (collect().gpus[0].power_limit or math.inf)
 
 
-def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
+def test_another_process_is_foreign_or_unknown_and_never_denied():
     """On the system's own process numbers it is found; in a container it may be hidden, which has to be said."""
     before = gpu_before()
     with worker() as process, Monitor(lambda: [process.pid], gpu=True, before=before) as watch:
@@ -125,7 +122,7 @@ def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
     )
 
 
-def test_the_environment_has_the_power_limit() -> None:
+def test_the_environment_has_the_power_limit():
     limits = [gpu.power_limit for gpu in collect().gpus]
     assert limits
     assert all(limit and 20 < limit < 5000 for limit in limits)

@@ -1,9 +1,6 @@
 """Models that are quantized for a GPU: each way runs and is right, or is a row with its reason."""
 
-from __future__ import annotations
-
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,28 +24,27 @@ RIGHT = {"int8": 0.1, "fp8": 0.15}  # relative L2 error of models whose weights 
 class Transformer(torch.nn.Module):
     """Attention and linear layers; torch's own TransformerEncoderLayer is none that torchao's fp8 is compiled in."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.attention = torch.nn.MultiheadAttention(32, 4, batch_first=True)
         self.wide, self.narrow = torch.nn.Linear(32, 128), torch.nn.Linear(128, 32)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words):
         seen = words + self.attention(words, words, words, need_weights=False)[0]
-        made: torch.Tensor = seen + self.narrow(self.wide(seen).relu())
-        return made
+        return seen + self.narrow(self.wide(seen).relu())
 
 
 LAYERS = {"linear": (Transformer, (8, 16, 32), "words"), "convolution": (Residual, (8, 3, 32, 32), "image")}
 
 
-def old_rtx() -> bool:
+def old_rtx():
     return tuple(map(int, load_flavour("rtx").version.split(".")[:2])) < (1, 7)
 
 
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("label", [*ENGINES, *OF_TORCH])
-def test_each_way_is_right_or_says_why_not(label: str, layers: str, kind: str, tmp_path: Path) -> None:
+def test_each_way_is_right_or_says_why_not(label, layers, kind, tmp_path):
     made, shape, name = LAYERS[layers]
     torch.manual_seed(0)
     module = made().eval()
@@ -83,7 +79,7 @@ def test_each_way_is_right_or_says_why_not(label: str, layers: str, kind: str, t
 @pytest.mark.skipif("torch_compile" not in OF_TORCH, reason="needs torchao")
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9), reason="needs fp8")
 @pytest.mark.parametrize("scales", ["tensor", "row"])
-def test_torchao_needs_no_data(scales: str, tmp_path: Path) -> None:
+def test_torchao_needs_no_data(scales, tmp_path):
     torch.manual_seed(0)
     (record,) = inferlens.bench(
         Transformer().eval(), torch.randn(8, 16, 32), backend="torch_compile", precision="fp8", device="cuda",
@@ -95,7 +91,7 @@ def test_torchao_needs_no_data(scales: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not ENGINES, reason="needs TensorRT")
-def test_engines_of_two_precisions_read_the_same_ranges(tmp_path: Path) -> None:
+def test_engines_of_two_precisions_read_the_same_ranges(tmp_path):
     torch.manual_seed(0)
     inferlens.bench(
         Transformer().eval(), torch.randn(8, 16, 32), backend=[*ENGINES, "onnxruntime:cpu"], precision=["int8", "fp8"],

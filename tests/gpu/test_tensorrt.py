@@ -3,12 +3,8 @@
 Lower precisions, times and memory are asked by the contract (``test_backends_gpu``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,15 +12,13 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.backends.base import TOLERANCES, Absence, Preparation, Runner
+from inferlens.backends.base import TOLERANCES, Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.pytorch.runner import HostIoRunner
 from inferlens.backends.tensorrt.engine import EngineJob, cached_engine
 from inferlens.backends.tensorrt.library import TensorRTOptions, current_gpu, find_flavour, load_flavour
 from inferlens.backends.tensorrt.runner import BoundContext, Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.model import Model
-from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.small import quantized_file
@@ -35,27 +29,27 @@ RANGE = TensorSpec("image", (2, 3, 16, 16), least=(1, 3, 16, 16), best=(2, 3, 16
 
 
 @pytest.fixture(params=HERE)
-def label(request: pytest.FixtureRequest) -> str:
+def label(request):
     return f"tensorrt:{request.param}"
 
 
-def at(model: Model, batch: int) -> Model:
+def at(model, batch):
     """The model at another batch, its input with a range of sizes."""
     return dataclasses.replace(model, inputs=(msgspec.structs.replace(RANGE, shape=(batch, 3, 16, 16)),))
 
 
-def prepared(label: str, model: Model, preparation: Preparation, precision: str = "fp32", **options: Any) -> Runner:
+def prepared(label, model, preparation, precision="fp32", **options):
     case = small.case(label, device="cuda", precision=precision, batch=None, options=options)
     return small.backend(label).prepare(model, case, preparation)
 
 
-def outputs(runner: Runner, inputs: Any) -> Any:
+def outputs(runner, inputs):
     found = runner.infer(runner.place(inputs))
     runner.synchronize()
     return runner.collect(found)
 
 
-def agrees(runner: Runner, label: str, model: Model, **options: Any) -> None:
+def agrees(runner, label, model, **options):
     inputs = small.arrays(model)
     assert small.error(outputs(runner, inputs), small.eager(small.model(), inputs)) < small.allowed(label, **options)
 
@@ -63,7 +57,7 @@ def agrees(runner: Runner, label: str, model: Model, **options: Any) -> None:
 # Shapes
 
 
-def test_the_engine_of_a_range_takes_all_its_batches_and_is_built_once(label: str, tmp_path: Path) -> None:
+def test_the_engine_of_a_range_takes_all_its_batches_and_is_built_once(label, tmp_path):
     notes = []
     for batch in (1, 2, 16):
         (tmp_path / str(batch)).mkdir()
@@ -74,7 +68,7 @@ def test_the_engine_of_a_range_takes_all_its_batches_and_is_built_once(label: st
     assert notes == [False, True, True]
 
 
-def test_several_profiles_and_the_one_that_runs(label: str, preparation: Preparation) -> None:
+def test_several_profiles_and_the_one_that_runs(label, preparation):
     shapes = "1x3x16x16/1x3x16x16/4x3x16x16;8x3x16x16/8x3x16x16/16x3x16x16"
     with prepared(label, small.model(batch=8), preparation, profiles=shapes, profile=1) as runner:
         agrees(runner, label, small.model(batch=8))
@@ -83,7 +77,7 @@ def test_several_profiles_and_the_one_that_runs(label: str, preparation: Prepara
         prepared(label, small.model(batch=8), preparation, profiles=shapes).__enter__()
 
 
-def test_outputs_get_memory_while_they_are_made(label: str, preparation: Preparation) -> None:
+def test_outputs_get_memory_while_they_are_made(label, preparation):
     """The allocator of outputs, with an engine whose input shape is not set yet when they are bound."""
     kind = load_flavour(label.partition(":")[2])
     model = at(small.model(), 2)
@@ -114,25 +108,18 @@ MAY_BE_REFUSED = {
     "trt": ("weakly_typed", "compute_capability"),  # TensorRT 11 has strongly typed networks alone
 }
 TAKE_8 = ((8, 0), (8, 9), (9, 0))  # compute capabilities of GPUs that run engines for 8.0 and 8.9
-GROUPS: list[dict[str, Any]] = [
+GROUPS = [
     {"optimization_level": 5, "max_num_tactics": 4, "sparsity": True},
     {"tactic_sources": "none", "optimization_level": 0},
-    {"workspace": 64, "avg_timing_iterations": 4, "profiling_verbosity": "none"},
-    {"version_compatible": True},
-    {"hardware_compatible": "ampere_plus"},
-    {"refittable": True},
-    {"compute_capability": "8.0+8.9"},
-    {"profiling_verbosity": "layer_names_only", "tf32": True},
-    {"weakly_typed": True},
-    {"streams": 3},
+    {"workspace": 64, "avg_timing_iterations": 4, "profiling_verbosity": "none"}, {"version_compatible": True},
+    {"hardware_compatible": "ampere_plus"}, {"refittable": True}, {"compute_capability": "8.0+8.9"},
+    {"profiling_verbosity": "layer_names_only", "tf32": True}, {"weakly_typed": True}, {"streams": 3},
     {"streams": 2, "cuda_graph": True},
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", GROUPS, ids=str)
-def test_option_groups_give_right_outputs_or_a_reason(
-    label: str, options: dict[str, Any], preparation: Preparation
-) -> None:
+def test_option_groups_give_right_outputs_or_a_reason(label, options, preparation):
     if "compute_capability" in options and torch.cuda.get_device_capability() not in TAKE_8:
         pytest.skip("this GPU runs no engine for 8.0 and 8.9")
     model = small.model(batch=4)
@@ -146,7 +133,7 @@ def test_option_groups_give_right_outputs_or_a_reason(
         assert len(refusal.what) > 20  # noqa: PT017
 
 
-def test_timings_or_kernels_are_kept_in_a_file(label: str, preparation: Preparation, tmp_path: Path) -> None:
+def test_timings_or_kernels_are_kept_in_a_file(label, preparation, tmp_path):
     file = tmp_path / "kept" / "kernels.cache"
     for _ in range(2):
         with prepared(label, small.model(batch=4), preparation, timing_cache=str(file)) as runner:
@@ -158,7 +145,7 @@ def test_timings_or_kernels_are_kept_in_a_file(label: str, preparation: Preparat
 
 
 @pytest.mark.parametrize("options", [{}, {"cuda_graph": True}], ids=str)
-def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], preparation: Preparation) -> None:
+def test_calls_from_and_to_the_host(label, options, preparation):
     model = small.model(batch=4)
     inputs, others = small.arrays(model), small.arrays(model, seed=1)
     expected = [small.eager(model, item) for item in (inputs, others)]
@@ -176,12 +163,12 @@ def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], prepara
 # Files
 
 
-def bench(*models: Any, **words: Any) -> list[Record]:
+def bench(*models, **words):
     return list(inferlens.bench([str(model) for model in models], iterations=20, warmup=5, quick=True, **words))
 
 
 @pytest.fixture
-def engine(label: str, tmp_path: Path) -> Path:
+def engine(label, tmp_path):
     path = tmp_path / "model.engine"
     small.exported(tmp_path / "model.onnx", small.model(batch=4).module, 4, 3, 16, 16, external_data=False)
     from inferlens.execution.deploy import save, single
@@ -191,7 +178,7 @@ def engine(label: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_an_engine_runs_from_its_file_and_is_checked_against_its_source(engine: Path, tmp_path: Path) -> None:
+def test_an_engine_runs_from_its_file_and_is_checked_against_its_source(engine, tmp_path):
     (record,) = bench(engine, output=str(tmp_path / "out"))
     assert (record.status, record.reason) == ("ok", "")
     assert record.agreement
@@ -199,7 +186,7 @@ def test_an_engine_runs_from_its_file_and_is_checked_against_its_source(engine: 
     assert "onnxruntime" in record.agreement.reference
 
 
-def test_an_engine_without_provenance_runs_and_says_what_is_not_known(engine: Path, tmp_path: Path) -> None:
+def test_an_engine_without_provenance_runs_and_says_what_is_not_known(engine, tmp_path):
     engine.with_name("model.engine.json").unlink()
     (record,) = bench(engine, input="image=4x3x16x16", output=str(tmp_path / "out"))
     assert record.status == "ok"
@@ -210,10 +197,10 @@ def test_an_engine_without_provenance_runs_and_says_what_is_not_known(engine: Pa
     assert "image=4x3x16x16" in record.reason
 
 
-def test_several_builds_tell_how_far_they_differ(label: str, preparation: Preparation, tmp_path: Path) -> None:
+def test_several_builds_tell_how_far_they_differ(label, preparation, tmp_path):
     model = small.model(batch=4)
     case = small.case(label, device="cuda", batch=None)
-    report = small.backend(label).build(model, case, preparation, tmp_path / "a.engine", builds=2)  # type: ignore[attr-defined]
+    report = small.backend(label).build(model, case, preparation, tmp_path / "a.engine", builds=2)
     assert len(report.builds) >= 2
     assert all(build.layers and build.gpu_seconds for build in report.builds)
     assert report.findings
@@ -225,7 +212,7 @@ def test_several_builds_tell_how_far_they_differ(label: str, preparation: Prepar
 @pytest.mark.parametrize(
     ("kind", "layer"), [("int8", "linear"), ("fp8", "linear"), ("int8", "convolution"), ("fp8", "convolution")]
 )
-def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: str, layer: str, tmp_path: Path) -> None:
+def test_quantized_files_run_or_are_refused_or_called_wrong(label, kind, layer, tmp_path):
     """TensorRT for RTX has INT8 convolutions from 1.7 on; its FP8 convolutions are wrong on compute capability 9.0."""
     (record,) = bench(quantized_file(tmp_path, kind, layer), backend=label, output=str(tmp_path / "out"))
     assert record.case.precision == kind
@@ -244,7 +231,7 @@ def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: st
 # A crash
 
 
-def test_an_illegal_memory_access_leaves_the_other_cases_right(label: str, tmp_path: Path) -> None:
+def test_an_illegal_memory_access_leaves_the_other_cases_right(label, tmp_path):
     models = ["tests.gpu.crash:illegal_access", "tests.gpu.crash:good"]
     words = {"backend": f"pytorch,{label}", "precision": "fp32", "seed": 0, "option": "pytorch.cuda_graph=false"}
     records = bench(*models, output=str(tmp_path / "out"), **words)

@@ -3,11 +3,8 @@
 Right outputs, lower precisions, times and memory of its variants are asked by the contract (``test_backends_gpu``).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +12,7 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.backends.base import TOLERANCES, Preparation, Runner
+from inferlens.backends.base import TOLERANCES
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.deploy import save, single
@@ -31,64 +28,57 @@ VARIANTS = ("dynamo", "compile", "ts-trace", "ts-script")
 # Options that the installed flavour or version may refuse, with a reason; all others must run.
 MAY_BE_REFUSED = ("version_compatible", "hardware_compatible", "sparse_weights", "use_python_runtime")
 FORCED = {"torch_executed_ops": "aten.relu", "min_block_size": 1}
-GROUPS: list[tuple[str, str, Options]] = [
+GROUPS = [
     ("dynamo", "fp16", {"optimization_level": 5}),
     ("dynamo", "fp32", {"require_full_compilation": True, "truncate_double": True}),
     ("dynamo", "fp32", {"workspace_size": 2**30, "num_avg_timing_iters": 2, "optimization_level": 0}),
-    ("dynamo", "bf16", {"autocast": True}),
-    ("dynamo", "fp32", {"tf32": True, "immutable_weights": False}),
-    ("dynamo", "fp16", {"sparse_weights": True}),
-    ("dynamo", "fp32", {"version_compatible": True}),
-    ("dynamo", "fp32", {"hardware_compatible": True}),
-    ("dynamo", "fp32", FORCED),
+    ("dynamo", "bf16", {"autocast": True}), ("dynamo", "fp32", {"tf32": True, "immutable_weights": False}),
+    ("dynamo", "fp16", {"sparse_weights": True}), ("dynamo", "fp32", {"version_compatible": True}),
+    ("dynamo", "fp32", {"hardware_compatible": True}), ("dynamo", "fp32", FORCED),
     ("dynamo", "fp16", {"use_python_runtime": True, "cuda_graph": True}),
     ("compile", "fp32", {"use_python_runtime": True}),
-    ("compile", "fp16", {"optimization_level": 5, "min_block_size": 1}),
-    ("compile", "fp32", FORCED),
+    ("compile", "fp16", {"optimization_level": 5, "min_block_size": 1}), ("compile", "fp32", FORCED),
     ("ts-trace", "fp32", {"min_block_size": 1, "workspace_size": 2**30, "tf32": True}),
-    ("ts-script", "fp32", {"immutable_weights": False, "truncate_double": True}),
-    ("ts-trace", "fp32", FORCED),
+    ("ts-script", "fp32", {"immutable_weights": False, "truncate_double": True}), ("ts-trace", "fp32", FORCED),
     *((variant, "fp16", {"cuda_graph": True}) for variant in VARIANTS),
-]
+]  # fmt: skip
 
 
-def name(value: Any) -> str:
+def name(value):
     return ",".join(f"{key}={item}" for key, item in value.items()) if isinstance(value, dict) else str(value)
 
 
-def case(variant: str, precision: str = "fp32", options: Options | None = None, batch: int = 3) -> Any:
+def case(variant, precision="fp32", options=None, batch=3):
     label = f"torch_tensorrt:{variant}"
     return small.case(label, device="cuda", precision=precision, batch=batch, options=options or {})
 
 
-def prepared(variant: str, precision: str, options: Options, model: Model, preparation: Preparation) -> Runner:
+def prepared(variant, precision, options, model, preparation):
     """A runner; skips what this build lacks."""
     wanted = case(variant, precision, options, model.inputs[0].shape[0])
     return small.skip_unless_runs(wanted, model.format).prepare(model, wanted, preparation)
 
 
-def ranged(batch: int, most: int = 16, best: int = 2) -> Model:
+def ranged(batch, most=16, best=2):
     """The small model at a batch, its input with a range of sizes."""
     spec = TensorSpec.parse(f"image=1..{most}x3x16x16:opt={best}")
     return dataclasses.replace(small.model(), inputs=(msgspec.structs.replace(spec, shape=(batch, 3, 16, 16)),))
 
 
-def outputs_of(runner: Runner, inputs: Any) -> Any:
+def outputs_of(runner, inputs):
     outputs = runner.infer(runner.place(inputs))
     runner.synchronize()
     return runner.collect(outputs)
 
 
-def agrees(runner: Runner, model: Model, tolerance: float = 0.0) -> None:
+def agrees(runner, model, tolerance=0.0):
     inputs = small.arrays(model)
     expected = small.eager(small.model() if "image" in inputs else model, inputs)
     assert small.error(outputs_of(runner, inputs), expected) < (tolerance or small.allowed("torch_tensorrt:dynamo"))
 
 
 @pytest.mark.parametrize(("variant", "precision", "options"), GROUPS, ids=name)
-def test_each_group_of_options_runs_or_says_why_not(
-    variant: str, precision: str, options: Options, preparation: Preparation
-) -> None:
+def test_each_group_of_options_runs_or_says_why_not(variant, precision, options, preparation):
     model = small.model(batch=3)
     tolerance = TOLERANCES["tf32"] if options.get("tf32") else small.allowed("torch_tensorrt:dynamo", precision)
     try:
@@ -111,7 +101,7 @@ def test_each_group_of_options_runs_or_says_why_not(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_range_of_sizes_runs_at_its_ends_and_at_its_optimum(variant: str, preparation: Preparation) -> None:
+def test_a_range_of_sizes_runs_at_its_ends_and_at_its_optimum(variant, preparation):
     batches = (1, 2, 5) if variant == "compile" else (1, 2, 16)
     with prepared(variant, "fp32", {}, ranged(2, batches[-1]), preparation) as runner:
         for batch in batches:
@@ -119,17 +109,11 @@ def test_a_range_of_sizes_runs_at_its_ends_and_at_its_optimum(variant: str, prep
     assert not preparation.warnings
 
 
-@pytest.mark.parametrize(
-    ("variant", "suffix", "precision", "options"),
-    [
-        ("dynamo", ".ep", "fp32", {}), ("dynamo", ".ts", "fp32", {}), ("ts-trace", ".ts", "fp32", {}),
-        ("dynamo", ".ep", "fp32", FORCED), ("dynamo", ".ep", "fp16", {"autocast": True}),
-    ],
-    ids=name,
-)  # fmt: skip
-def test_a_saved_module_gives_right_outputs(
-    variant: str, suffix: str, precision: str, options: Options, preparation: Preparation, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("variant", "suffix", "precision", "options"), [
+    ("dynamo", ".ep", "fp32", {}), ("dynamo", ".ts", "fp32", {}), ("ts-trace", ".ts", "fp32", {}),
+    ("dynamo", ".ep", "fp32", FORCED), ("dynamo", ".ep", "fp16", {"autocast": True}),
+], ids=name)  # fmt: skip
+def test_a_saved_module_gives_right_outputs(variant, suffix, precision, options, preparation, tmp_path):
     model, path = small.model(batch=3), tmp_path / f"small{suffix}"
     TorchTensorRT().save(model, case(variant, precision, options), preparation, path)
     built = preparation.facts["partition"]
@@ -148,9 +132,7 @@ def test_a_saved_module_gives_right_outputs(
 
 
 @pytest.mark.parametrize(("variant", "suffix"), [("dynamo", ".ep"), ("dynamo", ".ts"), ("ts-script", ".ts")])
-def test_a_saved_module_keeps_its_range_of_sizes(
-    variant: str, suffix: str, preparation: Preparation, tmp_path: Path
-) -> None:
+def test_a_saved_module_keeps_its_range_of_sizes(variant, suffix, preparation, tmp_path):
     model, path = ranged(2), tmp_path / f"small{suffix}"
     TorchTensorRT().save(model, case(variant, batch=2), preparation, path)
     loaded = Model("torch_tensorrt:small", "small", "torch_tensorrt", model.inputs, path=path)
@@ -159,7 +141,7 @@ def test_a_saved_module_keeps_its_range_of_sizes(
             agrees(runner, ranged(batch))
 
 
-def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation: Preparation) -> None:
+def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation):
     model = small.model(batch=3)
     with prepared("dynamo", "fp32", {"min_block_size": 100}, model, preparation) as runner:
         agrees(runner, small.model(batch=3))
@@ -173,7 +155,7 @@ def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation: Pre
             runner.__enter__()
 
 
-def test_a_partition_between_engines_runs(preparation: Preparation) -> None:
+def test_a_partition_between_engines_runs(preparation):
     """Engine, PyTorch, engine: what crosses is right."""
     torch.manual_seed(0)
     spec = (TensorSpec("x", (1, 3, 16, 16)),)
@@ -190,9 +172,7 @@ def test_a_partition_between_engines_runs(preparation: Preparation) -> None:
 
 
 @pytest.mark.parametrize(("variant", "suffix"), [("dynamo", ".ep"), ("ts-trace", ".ts"), ("ts-script", ".ts")])
-def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
-    variant: str, suffix: str, tmp_path: Path
-) -> None:
+def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(variant, suffix, tmp_path):
     options = ["torch_tensorrt.min_block_size=1"]
     case = single({"model": "tests.gpu.crash:good", "option": options}, f"torch_tensorrt:{variant}")
     file = tmp_path / f"model{suffix}"

@@ -8,8 +8,6 @@ lets it end. Printed is what each run left. ``here``: nothing is done in process
 time; the first of all is one that nothing disturbs, in a folder of its own.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -17,7 +15,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,13 +25,13 @@ from tests.commands import stay
 DONE = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "subprocess.Popen")
 
 
-def run(moment: str, command: list[str]) -> None:
+def run(moment, command):
     """The command, killed at a moment; its session is its own."""
     os.setsid()
     word, _, number = moment.rpartition(":")
     left = int(number)
 
-    def count(event: str, arguments: tuple[Any, ...]) -> None:
+    def count(event, arguments):
         nonlocal left
         on = str(arguments[0]) if arguments else ""
         counted = event in DONE or (event == "open" and f"{os.sep}results{os.sep}" in os.path.abspath(on))
@@ -49,14 +46,14 @@ def run(moment: str, command: list[str]) -> None:
     os._exit(0)
 
 
-def commanded(command: list[str]) -> None:
+def commanded(command):
     """The command, in this process."""
     sys.argv = ["inferlens", *command]
     with suppress(SystemExit):
         program.main()
 
 
-def left() -> dict[str, Any]:
+def left():
     """The rounds that were kept, with the ids and options of their records; and what is in the winner's folder."""
     trials, best = Path("results/demo/tuning/trials.jsonl"), Path("results/demo/best")
     kept = []
@@ -65,14 +62,12 @@ def left() -> dict[str, Any]:
             kept.append([[each["id"], each["case"]["options"]] for each in json.loads(line)["records"]])
     files = sorted(path.name for path in best.iterdir()) if best.exists() else []
     return {
-        "kept": kept,
-        "best": load_records(best).records[0].case.options if files else None,
-        "files": files,
+        "kept": kept, "best": load_records(best).records[0].case.options if files else None, "files": files,
         "beside": sorted(path.name for path in Path("results/demo").iterdir()) if files else [],
-    }
+    }  # fmt: skip
 
 
-def main() -> None:
+def main():
     """Prints what each run left."""
     _, where, moments, *command = sys.argv
     found = []

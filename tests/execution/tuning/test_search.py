@@ -1,12 +1,8 @@
 """The search of a tuning, without processes: proposals in a space whose best is known, and the advice of profiles."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -15,9 +11,7 @@ from inferlens.analysis.measures import bottleneck
 from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
 from inferlens.execution.tuning.search import Search, advice_of, advised
-from inferlens.execution.tuning.space import SearchSpace
-from inferlens.record.record import KERNEL_FAMILIES, Measurement, Record
-from inferlens.spec.case import Case
+from inferlens.record.record import KERNEL_FAMILIES, Measurement
 from inferlens.stats.search_model import Point
 from inferlens.views.renderers import render
 from inferlens.views.tuning import tuning_document
@@ -30,17 +24,17 @@ EFFECTS = {"freeze": -0.1, "last": -0.05, "benchmark": 0.0, "spin": 0.2, "graph"
 FAMILIES = {"eager": 0.5, "compiled": 0.1, "graphed": 0.0, "slow": 1.5}
 
 
-def log(point: Point) -> float:
+def log(point):
     """The logarithm of a time; the graph does nothing in one family."""
     effects = {**EFFECTS, **({"graph": 0.0} if point.family == "graphed" else {})}
     return FAMILIES[point.family] + sum(effects[name] for name in point.settings)
 
 
-def near(point: Point) -> list[Point]:
+def near(point):
     return [Point(point.family, point.settings ^ {name}) for name in EFFECTS]
 
 
-def run(search: Search, broken: frozenset[str] = frozenset()) -> list[list[Point]]:
+def run(search, broken=frozenset()):
     """The rounds until it is over."""
     rounds = []
     while points := search.propose():
@@ -50,11 +44,11 @@ def run(search: Search, broken: frozenset[str] = frozenset()) -> list[list[Point
     return rounds
 
 
-def begun() -> Search:
+def begun():
     return Search([Point(name) for name in FAMILIES], near, lambda point: 4.0 if point.family == "compiled" else 1.0)
 
 
-def test_the_best_is_found_and_most_are_not_measured() -> None:
+def test_the_best_is_found_and_most_are_not_measured():
     search = begun()
     rounds = run(search)
     every = [
@@ -69,7 +63,7 @@ def test_the_best_is_found_and_most_are_not_measured() -> None:
     assert not any(point.family == "slow" and point.settings for points in rounds for point in points)
 
 
-def test_families_come_first_the_cheap_ones_before() -> None:
+def test_families_come_first_the_cheap_ones_before():
     rounds = run(begun())
     first = [point for points in rounds for point in points][: len(FAMILIES) + 1]
     assert all(not point.settings for point in first)
@@ -78,7 +72,7 @@ def test_families_come_first_the_cheap_ones_before() -> None:
         assert points[0] in {each for before in rounds[:place] for each in before}, "the best so far is in every round"
 
 
-def test_what_is_promising_comes_before_all_else_whatever_it_costs() -> None:
+def test_what_is_promising_comes_before_all_else_whatever_it_costs():
     known, other = Point("slow", frozenset(["spin"])), Point("compiled")
     search = Search([*map(Point, FAMILIES)], near, lambda point: 9.0 if point == other else 1.0, first=[other, known])
     assert search.propose() == [other, known, Point("eager")]
@@ -86,7 +80,7 @@ def test_what_is_promising_comes_before_all_else_whatever_it_costs() -> None:
     assert search.propose() == [other, known, Point("eager"), Point("graphed")]
 
 
-def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_not() -> None:
+def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_not():
     logs = {"slow fp32": 1.0, "middling fp32": 0.3, "fast fp32": 0.0}
     new = [Point(f"{name} bf16") for name in ("slow", "middling", "fast", "unknown")]
     search = Search([*map(Point, logs), *new], lambda _: [], lambda _: 1.0)
@@ -95,7 +89,7 @@ def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_n
     assert Point("slow bf16") not in search.propose()
 
 
-def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known() -> None:
+def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known():
     """Ten times the cost for what promises no more than others that are measured first."""
     families = [Point("eager"), Point("graphed")]
     search = Search(families, near, lambda point: 10.0 if "last" in point.settings else 1.0, group=8)
@@ -107,7 +101,7 @@ def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known() -> N
     assert any("freeze" in point.settings for points in rounds[:first] for point in points)
 
 
-def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain() -> None:
+def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain():
     search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family == "compiled" else 1.0)
     rounds = run(search)
     late = next(place for place, points in enumerate(rounds) if any(point.family == "compiled" for point in points))
@@ -116,7 +110,7 @@ def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_pro
     assert search.best.family == "compiled", "and then it is tuned as any other"
 
 
-def test_of_several_that_take_far_longer_one_comes_in_a_round() -> None:
+def test_of_several_that_take_far_longer_one_comes_in_a_round():
     costly = {"compiled", "graphed"}
     search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family in costly else 1.0)
     new, known = [], set[Point]()
@@ -126,7 +120,7 @@ def test_of_several_that_take_far_longer_one_comes_in_a_round() -> None:
     assert sorted(map(len, new))[-3:] == [0, 1, 1]
 
 
-def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family() -> None:
+def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family():
     search = begun()
     rounds = run(search, frozenset(["graph"]))
     tried = [point for points in rounds for point in points if "graph" in point.settings]
@@ -134,7 +128,7 @@ def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family(
     assert "graph" not in search.best.settings
 
 
-def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours() -> None:
+def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours():
     search = begun()
     run(search)
     best = search.best
@@ -144,7 +138,7 @@ def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours() -> N
     assert any(point.family == best.family and point.settings - best.settings for point in search.belief.points)
 
 
-def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it() -> None:
+def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it():
     search = begun()
     while points := search.propose():
         search.barred |= {point for point in points if "freeze" not in point.settings}
@@ -156,7 +150,7 @@ def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it() -> None:
     assert len(tuned) < len(FAMILIES)
 
 
-def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals() -> None:
+def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals():
     search, plain = begun(), Point("graphed")
     few, many = (Point("graphed", frozenset(names)) for names in (["freeze"], ["freeze", "last"]))
     other = Point("graphed", frozenset(["freeze", "benchmark"]))
@@ -166,7 +160,7 @@ def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals() 
     assert search.belief.chance(search.belief.points.index(many))[search.belief.points.index(other)] > 0.15
 
 
-def test_what_is_proposed_follows_from_what_was_added() -> None:
+def test_what_is_proposed_follows_from_what_was_added():
     one, other = begun(), begun()
     rounds = run(one)
     for points in rounds[:3]:
@@ -174,7 +168,7 @@ def test_what_is_proposed_follows_from_what_was_added() -> None:
     assert other.propose() == rounds[3]
 
 
-def test_nothing_is_proposed_where_nothing_ran() -> None:
+def test_nothing_is_proposed_where_nothing_ran():
     search = Search([Point("a")], lambda _: [], lambda _: 1.0)
     assert search.propose() == [Point("a")]
     search.add({Point("a"): None})
@@ -190,42 +184,36 @@ COMPILED = Capabilities(
 )
 
 
-def on_gpu(**words: Any) -> SearchSpace:
+def on_gpu(**words):
     machine = {"pytorch": GPU_HOST["pytorch"], "torch_compile": COMPILED}
     return space(machine, RESNET, device="cuda", **words)
 
 
-def measured(case: Case, *, enqueue: float = 0.1, kernels: dict[str, float] | None = None) -> Record:
+def measured(case, *, enqueue=0.1, kernels=None):
     """A record of a call of 1 ms, of which so much is spent to enqueue it."""
     series = {"latency": 1e-3, "enqueue time": enqueue * 1e-3, "GPU time": 0.9e-3}
     measurements = tuple(
-        Measurement(metric=name, unit="s", clock="a clock", samples=(seconds,) * 50)  # type: ignore[arg-type]
-        for name, seconds in series.items()
+        Measurement(metric=name, unit="s", clock="a clock", samples=(seconds,) * 50) for name, seconds in series.items()
     )
     facts = {KERNEL_FAMILIES: kernels} if kernels else {}
     return record(case, measurements=measurements, facts=facts)
 
 
-def ways(records: list[Record], found: SearchSpace, behind: float = 0.0) -> list[str]:
+def ways(records, found, behind=0.0):
     return [case.way for case in advised(records, lambda _: behind, found)]
 
 
-@pytest.mark.parametrize(
-    ("enqueue", "kernels", "expected"),
-    [
-        (0.95, {"convolution": 1.0}, "host"),
-        (0.1, {"convolution": 0.9, "reformat": 0.1}, "layout"),
-        (0.1, {"convolution": 0.4, "elementwise": 0.6}, "memory"),
-        (0.1, {"convolution": 0.8, "elementwise": 0.2}, ""),
-        (0.1, None, ""),
-    ],
-)
-def test_what_limits_a_call(enqueue: float, kernels: dict[str, float] | None, expected: str) -> None:
+@pytest.mark.parametrize(("enqueue", "kernels", "expected"), [
+    (0.95, {"convolution": 1.0}, "host"), (0.1, {"convolution": 0.9, "reformat": 0.1}, "layout"),
+    (0.1, {"convolution": 0.4, "elementwise": 0.6}, "memory"), (0.1, {"convolution": 0.8, "elementwise": 0.2}, ""),
+    (0.1, None, ""),
+])  # fmt: skip
+def test_what_limits_a_call(enqueue, kernels, expected):
     case = on_gpu().families[0].case
     assert bottleneck(measured(case, enqueue=enqueue, kernels=kernels)) == expected
 
 
-def test_calls_that_wait_for_the_host_are_advised_a_cuda_graph() -> None:
+def test_calls_that_wait_for_the_host_are_advised_a_cuda_graph():
     found = on_gpu(precision="fp16")
     eager, compiled, _ = (each.case for each in found.families)
     assert ways([measured(eager, enqueue=0.95)], found) == ["pytorch fp16 cuda_graph=true"]
@@ -233,7 +221,7 @@ def test_calls_that_wait_for_the_host_are_advised_a_cuda_graph() -> None:
     assert ways([measured(eager)], found) == []
 
 
-def test_conversions_of_layouts_are_advised_every_setting_against_them() -> None:
+def test_conversions_of_layouts_are_advised_every_setting_against_them():
     found = on_gpu(precision="fp16")
     compiled = found.families[1].case
     assert ways([measured(compiled, kernels={"reformat": 0.2})], found) == [
@@ -241,7 +229,7 @@ def test_conversions_of_layouts_are_advised_every_setting_against_them() -> None
     ]
 
 
-def test_what_is_bound_by_memory_is_advised_lower_precisions() -> None:
+def test_what_is_bound_by_memory_is_advised_lower_precisions():
     found = on_gpu(backend="pytorch")
     eager = found.families[0].case
     assert ways([measured(eager, kernels={"elementwise": 0.9})], found) == [
@@ -249,7 +237,7 @@ def test_what_is_bound_by_memory_is_advised_lower_precisions() -> None:
     ]  # fmt: skip
 
 
-def test_nothing_is_advised_for_ways_that_are_far_behind() -> None:
+def test_nothing_is_advised_for_ways_that_are_far_behind():
     found = on_gpu(precision="fp16")
     eager = found.families[0].case
     assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(3)) != []
@@ -257,7 +245,7 @@ def test_nothing_is_advised_for_ways_that_are_far_behind() -> None:
     assert ways([measured(eager, kernels={"reformat": 0.2})], found, behind=math.log(1.5)) == []
 
 
-def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_the_limit() -> None:
+def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_the_limit():
     found = on_gpu(precision="fp16")
     eager, compiled, graphed = (each.case for each in found.families)
     records = [measured(eager, enqueue=0.95), measured(compiled, enqueue=0.95), measured(graphed)]
@@ -272,7 +260,7 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
     assert advice_of(eager, tried, known, found) == ()
 
 
-def test_the_answer_says_which_advice_advice_of(tmp_path: Path) -> None:
+def test_the_answer_says_which_advice_advice_of(tmp_path):
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
     advice = Advice("cuda_graph=True", "host", "pytorch", 2.1)
     shown = " ".join(render(tuning_document(replace(tuned, advice=(advice,))), "table", width=100).split())

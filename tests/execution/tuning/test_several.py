@@ -1,18 +1,13 @@
 """Tunings of several models and batch sizes, and what Python gives of them, on the fake backend."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 import inferlens
 from inferlens import InferlensError, Records, Tuning
-from inferlens.analysis.tuning import TuningReport
 from inferlens.execution.tuning import tune as running
-from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.record.store import TRIALS, load_records
 from tests.commands import Heard
 
@@ -22,11 +17,11 @@ SPACE = ("fake:steady", "fake:fast", "fp32", "knob_a", "knob_b")
 BEST = {"knob_a": 1, "knob_b": 2}
 
 
-def tune(folder: Path, model: Any = "fake:demo", **words: Any) -> Tuning:
+def tune(folder, model="fake:demo", **words):
     return inferlens.tune(model, only=SPACE, output=folder, **words)
 
 
-def test_a_tuning_prints_its_screen_and_knows_the_winner(tmp_path: Path) -> None:
+def test_a_tuning_prints_its_screen_and_knows_the_winner(tmp_path):
     found = tune(tmp_path, within="error=1e-2", budget="5m")
     assert (found.fastest.case.variant, found.fastest.case.options) == ("fast", BEST)
     assert found.fastest in found.equally_fast
@@ -42,7 +37,7 @@ def test_a_tuning_prints_its_screen_and_knows_the_winner(tmp_path: Path) -> None
         assert fast.record.case == found.fastest.case
 
 
-def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None:
+def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path):
     observer = Heard()
     found = tune(tmp_path, ["fake:one", "fake:two"], batch=[1, 8], budget=3600, observer=observer)
     folders = [f"{model}/batch-{batch}" for model in ("one", "two") for batch in (1, 8)]
@@ -67,7 +62,7 @@ def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path: Path) -> None
     assert not again.cases
 
 
-def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_path: Path) -> None:
+def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         tune(tmp_path, batch="1,8", observer=Heard(after=22))
     rest = Heard()
@@ -76,10 +71,10 @@ def test_what_was_interrupted_in_a_later_batch_measures_the_earlier_no_more(tmp_
     assert [each.fastest.case.options for each in found.comparisons] == [BEST, BEST]
 
 
-def test_time_that_one_leaves_is_for_those_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_one_leaves_is_for_those_that_follow(tmp_path, monkeypatch):
     takes, given, run = {1: 100.0, 2: 700.0, 4: 100.0}, list[tuple[int, float]](), running.tune_one
 
-    def timed(request: TuningRequest, *rest: Any) -> TuningReport:
+    def timed(request, *rest):
         seconds, batch = rest[-1], request.plan.batch[0]
         given.append((batch, seconds))
         tuned = run(request, *rest)
@@ -90,7 +85,7 @@ def test_time_that_one_leaves_is_for_those_that_follow(tmp_path: Path, monkeypat
     assert given == [(1, 300), (2, 400), (4, 400)]
 
 
-def test_a_batch_of_which_nothing_runs_is_said(tmp_path: Path) -> None:
+def test_a_batch_of_which_nothing_runs_is_said(tmp_path):
     found = inferlens.tune("fake:demo", batch=[1, 8], only=("fake:fast", "fp32", "knob_a"), option="fake.trouble=raise",
                            output=tmp_path)  # fmt: skip
     assert [line.partition(".")[0] for line in str(found).splitlines()[:2]] == [
@@ -102,20 +97,20 @@ def test_a_batch_of_which_nothing_runs_is_said(tmp_path: Path) -> None:
             _ = each.fastest
 
 
-def test_rows_are_compared_by_what_was_to_be_best(tmp_path: Path) -> None:
+def test_rows_are_compared_by_what_was_to_be_best(tmp_path):
     found = tune(tmp_path, objective="latency.p99")
     (best,) = (row for row in found.rows if row.place == 1)
     assert best.label == found.fastest.case.label
     assert len(found.rows) == len({record.case.digest for record in found})
 
 
-def test_one_batch_lies_where_it_always_did(tmp_path: Path) -> None:
+def test_one_batch_lies_where_it_always_did(tmp_path):
     found = tune(tmp_path, batch=8)
     assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"
 
 
 @pytest.mark.usefixtures("short_rounds")
-def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path) -> None:
+def test_a_live_module_is_tuned_and_its_winner_called(tmp_path):
     torch = pytest.importorskip("torch")
     module, example = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval(), torch.randn(2, 8)
     words = {"only": ("pytorch", "fp32", "fuse"), "output": tmp_path}
@@ -133,15 +128,10 @@ def test_a_live_module_is_tuned_and_its_winner_called(tmp_path: Path) -> None:
     assert again.cases, "another module of this name is another model"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"objective": "latensy"}, "no objective 'latensy'.*latency"),
-        ({"within": "error"}, "has no limit"),
-        ({"budget": "soon"}, "soon"),
-        ({"batch": [1, 8], "precision": "int8"}, "No precision is left|does not run int8"),
-    ],
-)
-def test_what_means_nothing_is_refused(tmp_path: Path, words: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(("words", "message"), [
+    ({"objective": "latensy"}, "no objective 'latensy'.*latency"), ({"within": "error"}, "has no limit"),
+    ({"budget": "soon"}, "soon"), ({"batch": [1, 8], "precision": "int8"}, "No precision is left|does not run int8"),
+])  # fmt: skip
+def test_what_means_nothing_is_refused(tmp_path, words, message):
     with pytest.raises(InferlensError, match=message):
         tune(tmp_path, **words)

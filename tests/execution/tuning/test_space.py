@@ -1,13 +1,8 @@
 """What a tuning tries: every family that works here, and each effective configuration once."""
 
-from __future__ import annotations
-
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -21,19 +16,10 @@ from inferlens.backends.fake import Fake
 from inferlens.errors import InferlensError
 from inferlens.execution.cases import PREPARING, ProbeResult, build_factor, estimator, expand, seconds_of
 from inferlens.execution.tuning import space as searched
-from inferlens.execution.tuning.space import (
-    SearchSpace,
-    combinations,
-    combined,
-    explore,
-    neighbours,
-    search_selection,
-    size,
-)
-from inferlens.models.model import ModelInfo
+from inferlens.execution.tuning.space import combinations, combined, explore, neighbours, search_selection, size
 from inferlens.record.record import Phase
 from inferlens.record.store import Store
-from inferlens.spec.case import Case, Option
+from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan, as_plan
 from tests.spec.test_plan import FAKE, GPU_HOST, LAPTOP, QUANTIZING, RESNET, engine, onnx_file
 from tests.views.samples import record
@@ -45,28 +31,22 @@ else:
 
 ABLE = {"fake": BACKENDS.get("fake")().capabilities()}
 KNOBS = (
-    Knob(name="latency", values=(2.0, 1.0)),
-    Knob(name="per_item", values=(0.5,), needs=("latency",), build=2.0),
+    Knob(name="latency", values=(2.0, 1.0)), Knob(name="per_item", values=(0.5,), needs=("latency",), build=2.0),
     Knob(name="error", values=(0.1, 0.2), precisions=("fp16",), build=3.0),
     Knob(name="clock", values=("host",), excludes=("trouble",)),
     Knob(name="trouble", values=("raise",), excludes=("clock",), variants=("steady",)),
-)
+)  # fmt: skip
 STEADY = Case(model="fake:demo", backend="fake", variant="steady")
 CPUS = 4
 QUANTIZES = Support("cpu", "cpu", ("fp32", "int8"), quantizes=("int8",))
 
 
 @pytest.fixture
-def knobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def knobs(monkeypatch):
     monkeypatch.setattr(Fake, "knobs", KNOBS)
 
 
-def space(
-    able: Mapping[str, Capabilities] = ABLE,
-    found: ModelInfo = FAKE,
-    tries: Mapping[str, Any] | None = None,
-    **words: Any,
-) -> SearchSpace:
+def space(able=ABLE, found=FAKE, tries=None, **words):
     plan = Plan.from_words({"model": found.spec, **words})
     here = ProbeResult(plan, [found], dict(able), dict(able))
     with pytest.MonkeyPatch.context() as patch:
@@ -74,11 +54,11 @@ def space(
         return explore(plan, search_selection(**{"cpus": CPUS, **(tries or {})}))
 
 
-def labels(found: SearchSpace) -> list[str]:
+def labels(found):
     return [each.case.label for each in found.families]
 
 
-def options(cases: Sequence[Case]) -> list[str]:
+def options(cases):
     """What tells candidates of a family from each other."""
     return [
         f"{case.options_label} {'' if case.threads is None else f'threads={case.threads}'}".strip() for case in cases
@@ -88,7 +68,7 @@ def options(cases: Sequence[Case]) -> list[str]:
 # Families
 
 
-def test_families_are_every_backend_variant_and_precision_that_works_here() -> None:
+def test_families_are_every_backend_variant_and_precision_that_works_here():
     found = space(LAPTOP, RESNET)
     floats = ("fp32", "fp16", "bf16")
     assert labels(found) == [
@@ -102,18 +82,16 @@ def test_families_are_every_backend_variant_and_precision_that_works_here() -> N
     assert found.references[0].label == "pytorch fp32 batch 1 cpu"
 
 
-def test_the_ways_that_backends_recommend_are_candidates_without_the_options_that_are_left_out() -> None:
+def test_the_ways_that_backends_recommend_are_candidates_without_the_options_that_are_left_out():
     ways = [case.way for case in space(LAPTOP, RESNET).recommended if case.precision == "fp32"]
     assert ways == ["pytorch", "torchscript:trace optimize_for_inference=true", "onnxruntime:cpu"]
     less = space(LAPTOP, RESNET, {"without": ("optimize_for_inference",)}).recommended
     assert [case.way for case in less if case.precision == "fp32"] == [
-        "pytorch",
-        "torchscript:trace",
-        "onnxruntime:cpu",
-    ]
+        "pytorch", "torchscript:trace", "onnxruntime:cpu",
+    ]  # fmt: skip
 
 
-def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for() -> None:
+def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for():
     found = space(GPU_HOST, RESNET)
     assert labels(found) == [f"pytorch {each} batch 1 cuda" for each in ("fp32", "fp16", "bf16")]
     hints = {each.case.backend_label: each.refusal.hint for each in found.refused if each.refusal}
@@ -123,14 +101,14 @@ def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for() -> No
     assert labels(both) == ["pytorch fp32 batch 1 cpu", "pytorch fp32 batch 1 cuda"]
 
 
-def test_a_quantized_or_compiled_model_has_one_precision() -> None:
+def test_a_quantized_or_compiled_model_has_one_precision():
     found = space(QUANTIZING, onnx_file("int8"))
     assert labels(found) == ["onnxruntime:cpu int8 batch 1 cpu"]
     able = {"tensorrt": Capabilities(formats=("engine",), supports=(Support("rtx", "cuda", ("fp32", "fp16")),))}
     assert labels(space(able, engine())) == ["tensorrt:rtx fp16 batch 2 cuda"]
 
 
-def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for() -> None:
+def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for():
     able = {"onnxruntime": Capabilities(formats=("module",), supports=(QUANTIZES,))}
     fp32, int8 = "onnxruntime:cpu fp32 batch 1 cpu", "onnxruntime:cpu int8 batch 1 cpu"
     assert labels(space(able, RESNET)) == [fp32]
@@ -142,7 +120,7 @@ def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for(
     assert why.hint.startswith("--calibration DATA")
 
 
-def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(knobs: None) -> None:
+def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(knobs):
     words = {"option": ["fake.latency=2,4", "fake.error=0"], "threads": 2, "batch": "1,8"}
     found = space(tries={"only": ["fake:fast", "fp32"]}, **words)
     assert [(each.case.batch, each.case.options, each.case.threads) for each in found.families] == [
@@ -151,8 +129,8 @@ def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(kno
     assert [knob.name for knob in found.knobs["fake"]] == ["per_item", "clock", "trouble"]
 
 
-def test_variants_that_are_run_alike_are_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    def effective(case: Case) -> Case:
+def test_variants_that_are_run_alike_are_one_family(monkeypatch):
+    def effective(case):
         return replace(case, variant="steady" if case.variant == "noisy" else case.variant)
 
     monkeypatch.setattr(Fake, "effective", effective)
@@ -163,42 +141,31 @@ def test_variants_that_are_run_alike_are_one_family(monkeypatch: pytest.MonkeyPa
 # What is left out
 
 
-@pytest.mark.parametrize(
-    ("tries", "words", "variants", "precisions", "names"),
-    [
-        ({}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency per_item error clock trouble threads"),
-        ({"only": ["fake:fast", "fp16"]}, {}, "fast", "fp16", "latency per_item error clock trouble threads"),
-        ({"only": ["latency", "fake.error"]}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency error"),
-        ({"only": ["fake"], "without": ["fake:noisy", "bf16", "threads", "fake.clock"]}, {}, "steady fast",
-         "fp32 fp16", "latency per_item error trouble"),
-        ({"without": ["fp32"]}, {"backend": "fake:fast", "precision": "fp32,fp16"}, "fast", "fp16",
-         "latency per_item error clock trouble threads"),
-    ],
-)  # fmt: skip
-def test_names_narrow_what_is_search_selection(
-    knobs: None, tries: dict[str, Any], words: dict[str, Any], variants: str, precisions: str, names: str
-) -> None:
+@pytest.mark.parametrize(("tries", "words", "variants", "precisions", "names"), [
+    ({}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency per_item error clock trouble threads"),
+    ({"only": ["fake:fast", "fp16"]}, {}, "fast", "fp16", "latency per_item error clock trouble threads"),
+    ({"only": ["latency", "fake.error"]}, {}, "steady fast noisy", "fp32 fp16 bf16", "latency error"),
+    ({"only": ["fake"], "without": ["fake:noisy", "bf16", "threads", "fake.clock"]}, {}, "steady fast",
+     "fp32 fp16", "latency per_item error trouble"),
+    ({"without": ["fp32"]}, {"backend": "fake:fast", "precision": "fp32,fp16"}, "fast", "fp16",
+     "latency per_item error clock trouble threads"),
+])  # fmt: skip
+def test_names_narrow_what_is_search_selection(knobs, tries, words, variants, precisions, names):
     found = space(tries=tries, **words)
     expected = {(variant, precision) for variant in variants.split() for precision in precisions.split()}
     assert {(each.case.variant, each.case.precision) for each in found.families} == expected
     assert [knob.name for knob in found.knobs["fake"]] == names.split()
 
 
-@pytest.mark.parametrize(
-    ("tries", "values"),
-    [
-        ({}, {"latency": (2.0,)}),
-        ({"measures": ["latency", "memory"]}, {"latency": (2.0,)}),
-        ({"measures": ["throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
-        ({"measures": ["latency", "throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
-        ({"measures": ["throughput"], "without": ["per_item"]}, {"latency": (2.0,)}),
-        ({"only": ["per_item"]}, {"per_item": (0.5,)}),
-        ({"file": "[knobs.fake]\nper_item = [0.25]"}, {"latency": (2.0,), "per_item": (0.25,)}),
-    ],
-)
-def test_a_knob_for_another_objective_is_tried_if_it_is_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tries: dict[str, Any], values: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("tries", "values"), [
+    ({}, {"latency": (2.0,)}), ({"measures": ["latency", "memory"]}, {"latency": (2.0,)}),
+    ({"measures": ["throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
+    ({"measures": ["latency", "throughput"]}, {"latency": (2.0,), "per_item": (0.5,)}),
+    ({"measures": ["throughput"], "without": ["per_item"]}, {"latency": (2.0,)}),
+    ({"only": ["per_item"]}, {"per_item": (0.5,)}),
+    ({"file": "[knobs.fake]\nper_item = [0.25]"}, {"latency": (2.0,), "per_item": (0.25,)}),
+])  # fmt: skip
+def test_a_knob_for_another_objective_is_tried_if_it_is_named(monkeypatch, tmp_path, tries, values):
     knobs = (Knob(name="latency", values=(2.0,)), Knob(name="per_item", values=(0.5,), objectives=("throughput",)))
     monkeypatch.setattr(Fake, "knobs", knobs)
     if text := tries.get("file"):
@@ -207,7 +174,7 @@ def test_a_knob_for_another_objective_is_tried_if_it_is_named(
     assert {knob.name: knob.values for knob in space(tries={"cpus": 1, **tries}).knobs["fake"]} == values
 
 
-def test_streams_are_for_throughput() -> None:
+def test_streams_are_for_throughput():
     """A single call uses one of them."""
     for name in ("openvino", "tensorrt"):
         tried_of = {
@@ -218,31 +185,26 @@ def test_streams_are_for_throughput() -> None:
         assert tried_of["throughput"]["streams"] == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("tries", "words", "message"),
-    [
-        ({"only": ["faek"]}, {}, "no backend or variant, precision or option 'faek'.*did you mean fake"),
-        ({"without": ["fake:fsat"]}, {}, "did you mean .*fake:fast"),
-        ({"without": ["latensy"]}, {}, "did you mean .*latency"),
-        ({"only": ["fp16"], "without": ["fp16"]}, {}, "No precision is left to try"),
-        ({"only": ["fake:fast"]}, {"backend": "fake:steady"}, "No backend or variant is left to try"),
-        ({"only": ["pytorch"]}, {"option": "fake.latency=2"}, "for a backend that the plan leaves out"),
-    ],
-)
-def test_what_leaves_nothing_or_is_no_name_is_refused(
-    knobs: None, tries: dict[str, Any], words: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize(("tries", "words", "message"), [
+    ({"only": ["faek"]}, {}, "no backend or variant, precision or option 'faek'.*did you mean fake"),
+    ({"without": ["fake:fsat"]}, {}, "did you mean .*fake:fast"),
+    ({"without": ["latensy"]}, {}, "did you mean .*latency"),
+    ({"only": ["fp16"], "without": ["fp16"]}, {}, "No precision is left to try"),
+    ({"only": ["fake:fast"]}, {"backend": "fake:steady"}, "No backend or variant is left to try"),
+    ({"only": ["pytorch"]}, {"option": "fake.latency=2"}, "for a backend that the plan leaves out"),
+])  # fmt: skip
+def test_what_leaves_nothing_or_is_no_name_is_refused(knobs, tries, words, message):
     with pytest.raises(InferlensError, match=message):
         space({**ABLE, **LAPTOP}, tries=tries, **words)
 
 
-def test_names_of_the_fake_backend_are_not_among_the_first_that_are_expected() -> None:
+def test_names_of_the_fake_backend_are_not_among_the_first_that_are_expected():
     with pytest.raises(InferlensError) as refused:
         search_selection(only=["nothing"])
     assert "fake" not in refused.value.expected
 
 
-def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
+def test_a_space_file_narrows_and_widens(knobs, tmp_path):
     file = tmp_path / "space.toml"
     file.write_text(
         'backends = ["fake:fast", "fake:steady"]\nprecision = ["fp16"]\n[knobs]\nthreads = [3]\n'
@@ -258,31 +220,24 @@ def test_a_space_file_narrows_and_widens(knobs: None, tmp_path: Path) -> None:
     assert found.knobs["fake"][1].needs == ("latency",)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("backend = ['fake']", "no word of a space file 'backend'.*did you mean backends"),
-        ("backends = ['fp16']", "no backend or variant 'fp16'"),
-        ("precision = ['fp61']", "no precision 'fp61'.*did you mean fp16"),
-        ("knobs = 3", "'3' names no knobs"),
-        ("[knobs]\nlatensy = [1]", "no knob 'latensy'.*latency"),
-        ("[knobs.faek]\nlatency = [1]", "no backend 'faek'.*did you mean fake"),
-        ("[knobs.fake]\nlatensy = []", "no option 'latensy'.*did you mean latency"),
-        ("[knobs.fake]\nlatency = ['quick']", "does not take 'quick'"),
-        ("[knobs.fake]\nthreads = [0]", "not valid for threads"),
-        ("backends = [", "The space file .* cannot be read"),
-    ],
-)
-def test_a_space_file_that_means_nothing_is_refused(tmp_path: Path, text: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [
+    ("backend = ['fake']", "no word of a space file 'backend'.*did you mean backends"),
+    ("backends = ['fp16']", "no backend or variant 'fp16'"),
+    ("precision = ['fp61']", "no precision 'fp61'.*did you mean fp16"), ("knobs = 3", "'3' names no knobs"),
+    ("[knobs]\nlatensy = [1]", "no knob 'latensy'.*latency"),
+    ("[knobs.faek]\nlatency = [1]", "no backend 'faek'.*did you mean fake"),
+    ("[knobs.fake]\nlatensy = []", "no option 'latensy'.*did you mean latency"),
+    ("[knobs.fake]\nlatency = ['quick']", "does not take 'quick'"),
+    ("[knobs.fake]\nthreads = [0]", "not valid for threads"), ("backends = [", "The space file .* cannot be read"),
+])  # fmt: skip
+def test_a_space_file_that_means_nothing_is_refused(tmp_path, text, message):
     (tmp_path / "space.toml").write_text(text)
     with pytest.raises(InferlensError, match=message):
         search_selection(tmp_path / "space.toml")
 
 
 @pytest.mark.parametrize(("cpus", "counts"), [(1, ()), (2, (1, 2)), (3, (1, 3)), (16, (8, 16, 1))])
-def test_threads_are_one_half_the_cpus_and_all(
-    cpus: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_are_one_half_the_cpus_and_all(cpus, counts, monkeypatch):
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 1000)
     case = Case(model=RESNET.spec, backend="pytorch")
     assert space(LAPTOP, RESNET, {"cpus": cpus}).values(case).get("threads", ()) == counts
@@ -296,7 +251,7 @@ def test_threads_are_one_half_the_cpus_and_all(
 # Candidates
 
 
-def test_one_effective_configuration_is_one_case(knobs: None) -> None:
+def test_one_effective_configuration_is_one_case(knobs):
     plain = combined(STEADY, {})
     assert plain == STEADY
     assert combined(STEADY, {"latency": 4.0, "error": None, "when": "infer", "threads": None}) == plain
@@ -311,7 +266,7 @@ def test_one_effective_configuration_is_one_case(knobs: None) -> None:
         combined(STEADY, {"latensy": 1})
 
 
-def test_neighbours_differ_in_one_knob_and_what_it_needs_or_excludes(knobs: None) -> None:
+def test_neighbours_differ_in_one_knob_and_what_it_needs_or_excludes(knobs):
     found = space()
     assert options(neighbours(STEADY, found)) == [
         "latency=2.0", "latency=1.0", "latency=2.0 per_item=0.5", "clock=host", "trouble=raise", "threads=2",
@@ -325,14 +280,14 @@ def test_neighbours_differ_in_one_knob_and_what_it_needs_or_excludes(knobs: None
     ]  # fmt: skip
 
 
-def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs: None) -> None:
+def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs):
     found = space(option="fake.clock=host")
     near = neighbours(found.families[0].case, found)
     assert len(near) == 6
     assert all(case.options["clock"] == "host" and "trouble" not in case.options for case in near)
 
 
-def test_the_fake_backends_own_knobs_are_one_step_away() -> None:
+def test_the_fake_backends_own_knobs_are_one_step_away():
     near = neighbours(STEADY, space(tries={"without": ["threads"]}))
     assert options(near) == [
         "knob_a=1", "knob_a=2", "knob_a=3", "knob_b=1", "knob_b=2", "knob_c=1", "knob_c=2", "knob_c=1 knob_d=1",
@@ -344,7 +299,7 @@ def test_the_fake_backends_own_knobs_are_one_step_away() -> None:
 
 
 @pytest.mark.parametrize("backend", ["torch_compile", "onnxruntime", "torchscript", "openvino", "pytorch"])
-def test_every_candidate_is_some_steps_from_its_family(backend: str) -> None:
+def test_every_candidate_is_some_steps_from_its_family(backend):
     """Of a real backend, as if it ran everywhere; knobs that exclude each other are swapped in one step."""
     part = BACKENDS.get(backend)
     supports = tuple(Support(variant, "cpu", ("fp32",)) for variant in part.variants)
@@ -354,14 +309,11 @@ def test_every_candidate_is_some_steps_from_its_family(backend: str) -> None:
         assert reached(family, found) == {case.digest for case in combinations(family, found)}
 
 
-@pytest.mark.parametrize(
-    ("label", "one", "other"),
-    [
-        ("torchscript:trace", "freeze=true", "optimize_for_inference=true"),
-        ("openvino:cpu", "streams=2", "hint=throughput"),
-    ],
-)
-def test_knobs_that_exclude_each_other_are_swapped(label: str, one: str, other: str) -> None:
+@pytest.mark.parametrize(("label", "one", "other"), [
+    ("torchscript:trace", "freeze=true", "optimize_for_inference=true"),
+    ("openvino:cpu", "streams=2", "hint=throughput"),
+])  # fmt: skip
+def test_knobs_that_exclude_each_other_are_swapped(label, one, other):
     backend, _, variant = label.partition(":")
     able = {backend: Capabilities(formats=("module",), supports=(Support(variant, "cpu", ("fp32",)),))}
     found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
@@ -371,7 +323,7 @@ def test_knobs_that_exclude_each_other_are_swapped(label: str, one: str, other: 
         assert there in options(neighbours(combined(family, {name: value}), found))
 
 
-def reached(family: Case, found: SearchSpace) -> set[str]:
+def reached(family, found):
     """What steps from neighbour to neighbour lead to."""
     seen, left = {family.digest}, [family]
     while left:
@@ -382,7 +334,7 @@ def reached(family: Case, found: SearchSpace) -> set[str]:
     return seen
 
 
-def test_a_candidate_has_a_family_settings_and_a_model(knobs: None) -> None:
+def test_a_candidate_has_a_family_settings_and_a_model(knobs):
     found = space(option="fake.when=enter")
     family = found.families[0].case
     case = combined(family, {"latency": 1.0, "threads": 4})
@@ -391,7 +343,7 @@ def test_a_candidate_has_a_family_settings_and_a_model(knobs: None) -> None:
     assert (found.planned(case).case, found.planned(case).model) == (case, FAKE)
 
 
-def test_every_combination_is_counted_and_made_once(knobs: None) -> None:
+def test_every_combination_is_counted_and_made_once(knobs):
     """By hand: 5 ways of latency and per_item, 4 of threads; error in fp16 alone, trouble in steady alone."""
     found = space()
     assert size(found) == (5 * 3 * 4 + 2 * 5 * 2 * 4) * (1 + 3 + 1)
@@ -404,7 +356,7 @@ NAMES = {"latency": (2.0, 1.0), "per_item": (0.5,), "error": (0.1,), "when": ("e
 
 
 @st.composite
-def drawn(draw: st.DrawFn) -> tuple[Knob, ...]:
+def drawn(draw):
     names = draw(st.lists(st.sampled_from(sorted(NAMES)), unique=True))
     some = st.lists(st.sampled_from(sorted(NAMES)), max_size=2, unique=True).map(tuple)
     return tuple(
@@ -415,7 +367,7 @@ def drawn(draw: st.DrawFn) -> tuple[Knob, ...]:
 
 @settings(max_examples=60, deadline=None)
 @given(drawn())
-def test_whatever_the_conditions_each_candidate_is_there_once(knobs: tuple[Knob, ...]) -> None:
+def test_whatever_the_conditions_each_candidate_is_there_once(knobs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Fake, "knobs", knobs)
         found = space(tries={"only": ["fake:steady", "fp32"], "cpus": 2})
@@ -431,7 +383,7 @@ def test_whatever_the_conditions_each_candidate_is_there_once(knobs: tuple[Knob,
         assert reached(family, found) == made.keys()
 
 
-def all_changes(found: SearchSpace) -> Iterator[dict[str, Option | None]]:
+def all_changes(found):
     knobs = found.knobs["fake"]
     for values in product(*((None, *knob.values) for knob in knobs)):
         yield {knob.name: value for knob, value in zip(knobs, values, strict=True)}
@@ -440,7 +392,7 @@ def all_changes(found: SearchSpace) -> Iterator[dict[str, Option | None]]:
 # What they cost
 
 
-def test_knobs_make_preparing_longer(knobs: None, tmp_path: Path) -> None:
+def test_knobs_make_preparing_longer(knobs, tmp_path):
     plan = Plan.from_words({"model": "fake:demo", "output": str(tmp_path)})
     found = space()
     dear = combined(STEADY, {"latency": 1.0, "per_item": 0.5})
@@ -461,7 +413,7 @@ def test_knobs_make_preparing_longer(knobs: None, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process", "knobs")
-def test_a_plan_is_explored() -> None:
+def test_a_plan_is_explored():
     found = explore(
         Plan.from_words({"model": "fake:demo", "batch": 8}), search_selection(only=["fake:fast", "fp32"], cpus=CPUS)
     )
@@ -469,7 +421,7 @@ def test_a_plan_is_explored() -> None:
     assert size(found) == 5 * 2 * 4
 
 
-def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> None:
+def test_knobs_of_all_backends_are_options_with_values_beside_the_default():
     for name, knobs in search_selection(measures=["throughput"], cpus=CPUS).knobs.items():
         declared = {knob.name: knob.values for knob in BACKENDS.get(name).knobs}
         for knob in knobs:
@@ -479,7 +431,7 @@ def test_knobs_of_all_backends_are_options_with_values_beside_the_default() -> N
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_plan_file_says_every_neighbour_of_every_family(device: str) -> None:
+def test_a_plan_file_says_every_neighbour_of_every_family(device):
     """Of all backends, as if each ran everywhere: their knobs are data."""
     floats = ("fp32", "fp16", "bf16")
     able = {

@@ -1,15 +1,10 @@
 """A study on the fake backend: what each value of an option does is known."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import Observer
-from inferlens.execution.tuning.tune import Study, study, study_request
+from inferlens.execution.tuning.tune import study, study_request
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
@@ -19,12 +14,12 @@ from tests.commands import Heard
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
-def studied(folder: Path, text: str, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> Study:
+def studied(folder, text, observer=None, budget=3600.0, **words):
     plan = Plan.from_words({"model": "fake:demo", "warmup": 2, "output": str(folder), "mode": "latency", **words})
     return study(study_request(plan, text, budget), observer or Observer())
 
 
-def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
+def test_each_value_is_set_against_the_default(tmp_path):
     found = studied(tmp_path, "fake.knob_a=3,1,2")
     assert [(each.value, each.is_default) for each in found.values] == [(0, True), (1, False), (2, False), (3, False)]
     speedups = [each.comparison.speedup if each.comparison else None for each in found.values]
@@ -41,33 +36,30 @@ def test_each_value_is_set_against_the_default(tmp_path: Path) -> None:
     assert "Use it: --option fake.knob_a=1" in shown
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "said"),
-    [
-        ("knob_a=3", {}, "knob_a=3 is 0.800x its default (0.732 to 0.874)."),
-        ("knob_c=2,0", {}, "knob_c=2 is 0.909x its default (0.832 to 0.994)."),
-        ("knob_b=1", {"option": "fake.knob_a=1"}, "knob_b=1 is 0.905x its default (0.828 to 0.989)."),
-        ("knob_d=1,2", {"option": "fake.knob_c=1"}, "knob_d=1 is 1.33x its default (1.17 to 1.52)."),
-        ("latency=4.4,5", {}, "No value of latency is faster than its default: latency=4.4 is 0.909x its default "
-         "(0.859 to 0.963)."),
-        ("threads=1,2", {}, "threads makes no difference (within 2 %)."),
-        ("knob_e=1", {}, "No other value of knob_e ran with right outputs."),
-        ("when=enter", {"option": "fake.error=1"}, "Not even the default of when ran with right outputs."),
-    ],
-)  # fmt: skip
-def test_the_answer_is_one_sentence(tmp_path: Path, text: str, words: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("text", "words", "said"), [
+    ("knob_a=3", {}, "knob_a=3 is 0.800x its default (0.732 to 0.874)."),
+    ("knob_c=2,0", {}, "knob_c=2 is 0.909x its default (0.832 to 0.994)."),
+    ("knob_b=1", {"option": "fake.knob_a=1"}, "knob_b=1 is 0.905x its default (0.828 to 0.989)."),
+    ("knob_d=1,2", {"option": "fake.knob_c=1"}, "knob_d=1 is 1.33x its default (1.17 to 1.52)."),
+    ("latency=4.4,5", {}, "No value of latency is faster than its default: latency=4.4 is 0.909x its default "
+     "(0.859 to 0.963)."),
+    ("threads=1,2", {}, "threads makes no difference (within 2 %)."),
+    ("knob_e=1", {}, "No other value of knob_e ran with right outputs."),
+    ("when=enter", {"option": "fake.error=1"}, "Not even the default of when ran with right outputs."),
+])  # fmt: skip
+def test_the_answer_is_one_sentence(tmp_path, text, words, said):
     found = studied(tmp_path, text, backend="fake", **words)
     assert study_answer(found) == said
     study_document(found, "results").blocks()
 
 
-def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path: Path) -> None:
+def test_what_is_not_decided_when_the_time_is_over_is_said_so(tmp_path):
     found = studied(tmp_path, "latency=4.07", budget=0.0, backend="fake:noisy", iterations=20)
     assert len(found.values[0].records) == 1 + 2
     assert study_answer(found).endswith("not decided; more with --within.")
 
 
-def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     words = {"text": "fake.knob_a=1,2", "folder": tmp_path}
     for after in (2, 4):
         with pytest.raises(KeyboardInterrupt):
@@ -85,7 +77,7 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
     assert rest.remarks == []
 
 
-def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:
+def test_with_a_longer_budget_it_goes_on(tmp_path):
     words = {"text": "latency=4.07", "backend": "fake:noisy", "iterations": 20}
     first = studied(tmp_path, budget=0.0, **words)
     found = studied(tmp_path, observer=(more := Heard()), **words)
@@ -93,39 +85,31 @@ def test_with_a_longer_budget_it_goes_on(tmp_path: Path) -> None:
     assert more.cases
 
 
-def test_throughput_is_studied_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_throughput_is_studied_where_it_is_asked_for(tmp_path):
     found = studied(tmp_path, "fake.knob_a=1", mode="throughput")
     assert study_answer(found).startswith("knob_a=1 is 1.25x")
     assert "items/s" in render(study_document(found, "results"))
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "message"),
-    [
-        ("fake.knob_a", {}, "names no values"),
-        ("knob_z=1", {}, "no knob 'knob_z'.*did you mean"),
-        ("fake.knob_z=1", {}, "no option 'knob_z'.*did you mean"),
-        ("faek.knob_a=1", {}, "no backend 'faek'.*did you mean fake"),
-        ("fake.knob_a=9", {}, "does not take '9'.*from 0 to 3"),
-        ("fake.knob_a=0", {}, "0 is the default of fake.knob_a"),
-        ("fake.threads=0", {}, "not valid for threads"),
-        ("threads=1", {}, "Several backends have threads.*--backend"),
-        ("knob_a=1", {"backend": "pytorch"}, "no knob 'knob_a'"),
-        ("fake.knob_a=1", {"backend": "pytorch"}, "for a backend that the plan leaves out"),
-        ("knob_a=1", {"option": "fake.knob_a=2"}, "given twice"),
-        ("knob_d=1", {"backend": "fake"}, "knob_d=1 does nothing for fake:steady.*fake.knob_c=VALUE"),
-        ("knob_a=1", {"precision": "fp32,fp16", "backend": "fake:all"}, "and 6 are left.*--precision fp32 --backend"),
-    ],
-)
-def test_what_cannot_be_studied_is_refused_before_anything_runs(
-    tmp_path: Path, text: str, words: dict[str, Any], message: str
-) -> None:
+@pytest.mark.parametrize(("text", "words", "message"), [
+    ("fake.knob_a", {}, "names no values"), ("knob_z=1", {}, "no knob 'knob_z'.*did you mean"),
+    ("fake.knob_z=1", {}, "no option 'knob_z'.*did you mean"),
+    ("faek.knob_a=1", {}, "no backend 'faek'.*did you mean fake"),
+    ("fake.knob_a=9", {}, "does not take '9'.*from 0 to 3"), ("fake.knob_a=0", {}, "0 is the default of fake.knob_a"),
+    ("fake.threads=0", {}, "not valid for threads"), ("threads=1", {}, "Several backends have threads.*--backend"),
+    ("knob_a=1", {"backend": "pytorch"}, "no knob 'knob_a'"),
+    ("fake.knob_a=1", {"backend": "pytorch"}, "for a backend that the plan leaves out"),
+    ("knob_a=1", {"option": "fake.knob_a=2"}, "given twice"),
+    ("knob_d=1", {"backend": "fake"}, "knob_d=1 does nothing for fake:steady.*fake.knob_c=VALUE"),
+    ("knob_a=1", {"precision": "fp32,fp16", "backend": "fake:all"}, "and 6 are left.*--precision fp32 --backend"),
+])  # fmt: skip
+def test_what_cannot_be_studied_is_refused_before_anything_runs(tmp_path, text, words, message):
     with pytest.raises(InferlensError, match=message):
         studied(tmp_path, text, Heard(1), **words)
 
 
 @pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])
-def test_the_fake_backend_is_not_offered_for_other_models(text: str, message: str) -> None:
+def test_the_fake_backend_is_not_offered_for_other_models(text, message):
     with pytest.raises(InferlensError, match=message) as refused:
         study_request(Plan.from_words({"model": "resnet18"}), text, 1.0)
     assert "fake" not in f"{refused.value.sentence} {refused.value.hint}"

@@ -1,7 +1,5 @@
 """Candidates that hang, crash or are short of memory, and a tuning that is killed: nothing else is lost."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -9,27 +7,24 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.space import search_selection
-from inferlens.execution.tuning.tune import TuningReport, TuningRequest
+from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.execution.tuning.tune import tune as run_tune
-from inferlens.record.record import Record
 from inferlens.spec.objective import Objective
 from inferlens.spec.plan import Plan
 
 STATUSES = {"segfault": "crashed", "exit": "crashed", "hang": "timed out"}
 
 
-def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> TuningReport:
+def tune(folder, only, knobs="", **words):
     file = folder / "space.toml"
     file.write_text(f"[knobs.fake]\n{knobs}\n")
     plan = Plan.from_words(
@@ -40,12 +35,12 @@ def tune(folder: Path, only: Sequence[str], knobs: str = "", **words: Any) -> Tu
     return tuned
 
 
-def records(tuned: TuningReport) -> list[Record]:
+def records(tuned):
     return [record for trial in tuned.trials for record in trial.records]
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_processes_of_their_own(tmp_path, monkeypatch):
     """The one that hangs does so for as long as the others of its family make one wait for, not until the deadline."""
     monkeypatch.setattr(tuning, "LEAST_PATIENCE", 1.0)
     tuned = tune(tmp_path, ("knob_a", "knob_e", "trouble"), f"knob_a = [1]\ntrouble = {[*STATUSES]}")
@@ -69,11 +64,11 @@ def test_in_processes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not wrong.measurements
 
 
-def short_beside_others(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+def short_beside_others(monkeypatch, option):
     """What has an option has the memory for it only where it is alone."""
     measured = Scheduler.measure_together
 
-    def short(self: Scheduler, cases: Sequence[PlannedCase], *others: Any, **words: Any) -> list[Record]:
+    def short(self, cases, *others, **words):
         found = measured(self, cases, *others, **words)
         less = {"status": "out of memory", "measurements": ()}
         return [replace(each, **less) if option in each.case.options else each for each in found]
@@ -82,7 +77,7 @@ def short_beside_others(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_has_no_memory_even_alone_is_out(tmp_path: Path) -> None:
+def test_what_has_no_memory_even_alone_is_out(tmp_path):
     tuned = tune(tmp_path, ("knob_a", "trouble"), "trouble = ['memory error']")
     assert tuned.best
     assert tuned.best.options == {"knob_a": 1}
@@ -91,7 +86,7 @@ def test_what_has_no_memory_even_alone_is_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("one_process")
-def test_what_has_the_memory_alone_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_the_memory_alone_is_measured_alone(tmp_path, monkeypatch):
     short_beside_others(monkeypatch, "knob_b")
     tuned = tune(tmp_path, ("knob_a", "knob_b"))
     assert tuned.best
@@ -110,22 +105,21 @@ ROOT = Path(__file__).parents[3]
 TUNE = ("tune", "fake:demo", "--backend", "fake", "--only", "fake:steady,fp32,knob_b")
 
 
-def left_by(folder: Path, where: str, *moments: object) -> list[dict[str, Any]]:
+def left_by(folder, where, *moments):
     """What runs of one tuning left that were killed at these moments, one after the other; 0 is the end."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.execution.tuning.killed", where, ",".join(map(str, moments)), *TUNE]
     words = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(folder)}  # what is killed leaves its scratch
     done = subprocess.run(command, cwd=folder, env={**os.environ, **words}, capture_output=True, text=True, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-def options(one: dict[str, Any]) -> list[list[Any]]:
+def options(one):
     """What was measured in each round."""
     return [[case for _, case in trial] for trial in one["kept"]]
 
 
-def check(runs: list[dict[str, Any]], whole: dict[str, Any]) -> None:
+def check(runs, whole):
     """Each run kept what the one before it had; the last one ended as the undisturbed one did."""
     for before, after in itertools.pairwise(runs):
         assert after["kept"][: len(before["kept"])] == before["kept"]
@@ -139,13 +133,13 @@ def check(runs: list[dict[str, Any]], whole: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def at_ten_moments(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def at_ten_moments(tmp_path_factory):
     """What an undisturbed run leaves, and those of another tuning, ten of which are killed."""
     draw = random.Random(1)
     return left_by(tmp_path_factory.mktemp("killed"), "here", *(draw.randrange(1, 28) for _ in range(10)), 0)
 
 
-def test_killed_at_ten_moments_it_ends_as_if_undisturbed(at_ten_moments: list[dict[str, Any]]) -> None:
+def test_killed_at_ten_moments_it_ends_as_if_undisturbed(at_ten_moments):
     whole, *runs = at_ten_moments
     assert whole["best"] == {"knob_b": 1}
     assert sum(one["killed"] for one in runs) >= 5, "some runs end before a late moment, because little is left to do"
@@ -153,14 +147,14 @@ def test_killed_at_ten_moments_it_ends_as_if_undisturbed(at_ten_moments: list[di
     check(runs, whole)
 
 
-def test_killed_while_rounds_are_kept_and_the_winner_is_put_in_place(tmp_path: Path) -> None:
+def test_killed_while_rounds_are_kept_and_the_winner_is_put_in_place(tmp_path):
     moments = (*("trials:4", "trials:6"), *(f"best:{number}" for number in range(1, 7)))
     whole, *runs = left_by(tmp_path, "here", *moments, 0)
     assert [one["killed"] for one in runs].count(False) == 1
     check(runs, whole)
 
 
-def test_killed_with_processes_of_its_own(at_ten_moments: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_killed_with_processes_of_its_own(at_ten_moments, tmp_path):
     runs = left_by(tmp_path, "apart", 51, 0)
     assert [(one["killed"], len(one["kept"])) for one in runs] == [(True, 2), (False, 4)]
     check(runs, at_ten_moments[0])

@@ -1,13 +1,9 @@
 """``inferlens tune`` on the planted space of the fake backend, whose best is known."""
 
-from __future__ import annotations
-
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,8 +13,7 @@ import pytest
 from inferlens.analysis.measures import host_peak
 from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
-from inferlens.analysis.tuning import Trial, TuningReport, candidate_facts, find_tunings, load_tuning
-from inferlens.backends.base import Preparation, Runner
+from inferlens.analysis.tuning import Trial, candidate_facts, find_tunings, load_tuning
 from inferlens.backends.fake import BEST, Fake
 from inferlens.errors import InferlensError
 from inferlens.execution import race as rounds
@@ -30,10 +25,8 @@ from inferlens.execution.tuning.space import search_selection
 from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.execution.tuning.tune import tune as run_tune
 from inferlens.measure import environment
-from inferlens.models.model import Model
 from inferlens.record.files import make_folder
 from inferlens.record.store import TRIALS, load_records, lock_folder
-from inferlens.spec.case import Case
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.plan import Plan, toml_words
 from inferlens.views.renderers import render
@@ -43,7 +36,7 @@ from tests.commands import Heard
 pytestmark = pytest.mark.usefixtures("one_process")
 
 
-def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0, **words: Any) -> TuningReport:
+def tune(folder, observer=None, budget=3600.0, **words):
     limits = words.pop("limits", ())
     objective = Objective.parse(words.pop("objective", "latency"))
     only = words.pop("only", ("fake:steady", "fake:fast", "fp32"))
@@ -53,12 +46,12 @@ def tune(folder: Path, observer: Observer | None = None, budget: float = 3600.0,
     return tuned
 
 
-def best_of(tuned: TuningReport) -> Case:
+def best_of(tuned):
     assert tuned.best
     return tuned.best
 
 
-def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a long path would be on the screen
     observer, folder = Heard(), Path("results")
     tuned = tune(folder, observer)
@@ -82,20 +75,20 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path: Path, monkeypat
     assert "inferlens.load(" in shown
 
 
-def test_where_no_default_keeps_a_limit_settings_may(tmp_path: Path) -> None:
+def test_where_no_default_keeps_a_limit_settings_may(tmp_path):
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_b")
     kept = tune(tmp_path, only=only, limits=("latency=1.8ms",))
     assert best_of(kept).options == {"knob_a": 1, "knob_b": 2}
     assert not kept.broken_constraints
 
 
-def test_a_plan_file_repeats_the_winner(tmp_path: Path) -> None:
+def test_a_plan_file_repeats_the_winner(tmp_path):
     best = best_of(tune(tmp_path))
     words = toml_words(tmp_path / "demo" / "best" / "best.toml", "plan")
     assert words["option"] == {"fake": best.options}
 
 
-def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     whole = Heard()
     expected = tune(tmp_path / "whole", whole)
     for after in (3, 5, 11):
@@ -114,9 +107,9 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path: Path)
     assert again.cases == []
 
 
-def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path: Path) -> None:
+def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path):
     class StoppedAtTheEnd(Heard):
-        def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
+        def round(self, number, contenders, standing, finals=0):
             if number == finals:
                 raise KeyboardInterrupt
 
@@ -130,7 +123,7 @@ def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_p
     assert left.case == best_of(tuned)
 
 
-def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path: Path) -> None:
+def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path):
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     tuned = tune(tmp_path, **words)
     best, work = tmp_path / "demo" / "best", tmp_path / "demo" / "tuning" / "work"
@@ -145,7 +138,7 @@ def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_pat
     assert not work.exists()
 
 
-def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
+def test_rounds_that_cannot_be_read_are_measured_again(tmp_path):
     words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     tuned = tune(tmp_path, **words)
     path = tmp_path / "demo" / "tuning" / TRIALS
@@ -158,7 +151,7 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path: Path) -> None:
     assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])
 
 
-def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
     only = ("fake:fast", "fp32", "fake.knob_a", "fake.knob_f")
     first, home = tune(tmp_path, only=only), tmp_path / "demo"
     assert "knob_f" in best_of(first).options
@@ -168,16 +161,13 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path: Pat
         assert observer.cases
         assert "knob_f" not in best_of(tuned).options
         assert sorted(each.name for each in home.glob("tuning*")) == [
-            "tuning",
-            *(f"tuning-{n + 1}" for n in range(number)),
-        ]
+            "tuning", *(f"tuning-{n + 1}" for n in range(number)),
+        ]  # fmt: skip
     assert load_tuning(home / "tuning-1").trials == first.trials
     assert find_tunings([home]) == [home / "tuning"]
 
 
-def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(tmp_path, monkeypatch):
     again, only = Heard(), ("fake:steady", "fp32", "fake.knob_a")
     tune(tmp_path, only=only)
     monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
@@ -185,7 +175,7 @@ def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_librar
     assert not again.cases
 
 
-def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> None:
+def test_what_changed_under_the_same_name_is_measured_anew(tmp_path):
     data, words = tmp_path / "data.npz", {"only": ("fake:steady", "fp32", "fake.knob_a")}
     counts = []
     for seed in (0, 0, 1):
@@ -196,22 +186,14 @@ def test_what_changed_under_the_same_name_is_measured_anew(tmp_path: Path) -> No
     assert counts == [counts[0], 0, counts[0]]
 
 
-@pytest.mark.parametrize(
-    ("model", "file", "words"),
-    [
-        ("openvino:net.xml", "net.xml", {}),
-        ("openvino:net.xml", "net.bin", {}),
-        ("factory:nets:make", "nets.py", {}),
-        ("factory:nets:make", "beside.py", {}),
-        ("hub:hub:make", "hub/hubconf.py", {}),
-        ("torchvision:resnet18", "w.pt", {"weights": "w.pt"}),
-        ("torchvision:resnet18", "images/0/a.png", {"calibration": "images"}),
-        ("torchvision:resnet18", "judge.py", {"accuracy": "judge:answers"}),
-    ],
-)
-def test_a_tuning_knows_its_files_by_what_they_hold(
-    model: str, file: str, words: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("model", "file", "words"), [
+    ("openvino:net.xml", "net.xml", {}), ("openvino:net.xml", "net.bin", {}), ("factory:nets:make", "nets.py", {}),
+    ("factory:nets:make", "beside.py", {}), ("hub:hub:make", "hub/hubconf.py", {}),
+    ("torchvision:resnet18", "w.pt", {"weights": "w.pt"}),
+    ("torchvision:resnet18", "images/0/a.png", {"calibration": "images"}),
+    ("torchvision:resnet18", "judge.py", {"accuracy": "judge:answers"}),
+])  # fmt: skip
+def test_a_tuning_knows_its_files_by_what_they_hold(model, file, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("net.xml", "nets.py", file):
@@ -227,11 +209,11 @@ def test_a_tuning_knows_its_files_by_what_they_hold(
     assert before != trial_log.content_of(model, plan)
 
 
-def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_winner_meets_what_bench_would_find(tmp_path, monkeypatch):
     """The best in fp32, where another precision wins, and the reference is slower than both."""
     prepare, times = Fake.prepare, {"fast fp32": 4.0, "fast fp16": 4.0, "steady fp32": 1.0, "steady fp16": 0.5}
 
-    def timed(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
+    def timed(self, model, case, preparation):
         latency = times[f"{case.variant} {case.precision}"]
         return prepare(
             self, model, msgspec.structs.replace(case, options={**case.options, "latency": latency}), preparation
@@ -240,19 +222,17 @@ def test_the_winner_meets_what_bench_would_find(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Fake, "prepare", timed)
     tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
     assert {record.case.way for record in tuned.final_records} >= {
-        "fake:steady fp16 knob_a=1",
-        "fake:steady",
-        "fake:fast",
-    }
+        "fake:steady fp16 knob_a=1", "fake:steady", "fake:fast",
+    }  # fmt: skip
     assert "2.50x fake:steady fp32" in " ".join(render(tuning_document(tuned), "table").split())
 
 
-def test_one_at_a_time_has_a_folder(tmp_path: Path) -> None:
+def test_one_at_a_time_has_a_folder(tmp_path):
     with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match="Another run measures into"):
         tune(tmp_path)
 
 
-def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
+def test_with_a_longer_budget_it_searches_on(tmp_path):
     short, long = Heard(), Heard()
     first = tune(tmp_path / "parts", short, budget=1e-9)
     assert not first.complete
@@ -264,9 +244,7 @@ def test_with_a_longer_budget_it_searches_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("budget", "least"), [(150.0, 0.8), (200.0, 0.8), (250.0, 0.9), (300.0, 0.76)])
-def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float, least: float
-) -> None:
+def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(tmp_path, monkeypatch, budget, least):
     """Where each process takes ten seconds, and the finals have time for two rounds."""
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: None)  # which number of threads is usual
     run, begin = Heard(), time.monotonic()
@@ -276,7 +254,7 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
     monkeypatch.setattr(tuning, "PATIENCE", 10.0)  # of the budget: a process has what is left
     patience, patient = tuning.Tuner._patience, list[bool]()
 
-    def watched(tuner: tuning.Tuner, case: Case) -> float:
+    def watched(tuner, case):
         found, left = patience(tuner, case), budget - 10.0 * len(run.cases)
         patient.append(found <= tuning.LEAST_PATIENCE + left + 1)
         return found
@@ -292,13 +270,13 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(
 @pytest.mark.parametrize(
     ("objective", "limit"), [("latency", "throughput=1"), ("throughput", "p99=10s"), ("latency.p99", "latency=10s")]
 )
-def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path: Path, objective: str, limit: str) -> None:
+def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path, objective, limit):
     tuned = tune(tmp_path, objective=objective, limits=[limit], only=("fake:steady", "fp32", "fake.knob_a"))
     assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
     assert best_of(tuned).options == {"knob_a": 1}
 
 
-def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
+def test_what_breaks_a_limit_wins_no_finals(tmp_path):
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
     runs = {
         tuned.final_records[0].id: CaseRuns(tuned.final_records[:1]),
@@ -311,13 +289,11 @@ def test_what_breaks_a_limit_wins_no_finals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [{"limits": ("memory=1GiB",)}, {"objective": "memory"}])
-def test_memory_that_exporting_takes_is_not_the_models(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, Any]
-) -> None:
+def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, words):
     exporting = list[bool]()
     prepare = Fake.prepare
 
-    def export(self: Fake, model: Model, case: Case, preparation: Preparation) -> Runner:
+    def export(self, model, case, preparation):
         exporting.append(preparation.export_folder is None)
         with preparation.phase("export") as noted:
             noted.note = "" if exporting[-1] else "cached"
@@ -339,7 +315,7 @@ def test_memory_that_exporting_takes_is_not_the_models(
     assert Path(tuned.folder, "model.onnx").is_file()
 
 
-def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path: Path) -> None:
+def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path):
     tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
     assert "beyond the limit" in tuned.broken_constraints[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
@@ -350,17 +326,17 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path:
 
 
 @pytest.mark.parametrize("trouble", ["raise", "unsupported", "rubbish"])
-def test_candidates_that_fail_cost_their_own_time_alone(tmp_path: Path, trouble: str) -> None:
+def test_candidates_that_fail_cost_their_own_time_alone(tmp_path, trouble):
     tuned = tune(tmp_path, option=[f"fake.trouble={trouble}"], only=("fake:steady", "fp32", "fake.knob_a"))
     assert (tuned.answer.kind == "none") == (trouble != "rubbish")
 
 
-def test_throughput_can_be_what_is_best(tmp_path: Path) -> None:
+def test_throughput_can_be_what_is_best(tmp_path):
     tuned = tune(tmp_path, objective="throughput", only=("fake:steady", "fp32", "fake.knob_a", "fake.knob_b"))
     assert best_of(tuned).options == {"knob_a": 1, "knob_b": 2}
 
 
-def test_rounds_are_kept_whole(tmp_path: Path) -> None:
+def test_rounds_are_kept_whole(tmp_path):
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
     path = tmp_path / "demo" / "tuning" / TRIALS
     lines = path.read_bytes().splitlines()

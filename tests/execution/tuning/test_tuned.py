@@ -1,21 +1,17 @@
 """How a tuning ended: what its screen, page and chart say, that it is kept, and what else lies in a model's folder."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, TuningReport, candidate_facts, load_tuning
+from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, candidate_facts, load_tuning
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
@@ -39,7 +35,7 @@ KNOBS = ("fake:steady", "fake:fast", "fp32", "fake.knob_a", "fake.knob_b", "fake
 
 
 @pytest.fixture(scope="module")
-def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningReport]:
+def once(tmp_path_factory):
     """A folder with a tuning in ``results/demo``, and how it ended."""
     folder = tmp_path_factory.mktemp("kept")
     with pytest.MonkeyPatch.context() as patch:
@@ -50,21 +46,21 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningReport]:
 
 
 @pytest.fixture
-def here(once: tuple[Path, TuningReport], tmp_path: Path) -> Path:
+def here(once, tmp_path):
     """A copy of the folder."""
     shutil.copytree(once[0] / "results", tmp_path / "results")
     return tmp_path
 
 
-def ended(folder: Path) -> TuningReport:
+def ended(folder):
     return load_tuning(folder / "results" / "demo" / "tuning")
 
 
-def shown(tuned: TuningReport, format: str = "table") -> str:
+def shown(tuned, format="table"):
     return " ".join(render(tuning_document(tuned), format).split())
 
 
-def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Path) -> None:
+def test_it_is_shown_again_as_it_ended(once, here):
     folder, tuned = once
     assert load_tuning(folder / "results" / "demo" / "tuning") == tuned
     done = inferlens("show", "results/demo/tuning", cwd=here)
@@ -77,7 +73,7 @@ def test_it_is_shown_again_as_it_ended(once: tuple[Path, TuningReport], here: Pa
     assert "samples" not in kept, "records are beside it"
 
 
-def test_every_format_has_all_that_was_tried(here: Path) -> None:
+def test_every_format_has_all_that_was_tried(here):
     count = len(ended(here).candidates)
     data = json.loads(inferlens("show", "results/demo/tuning", "--json", cwd=here).stdout)
     assert data["schema"] == "inferlens.tuning/1"
@@ -92,7 +88,7 @@ def test_every_format_has_all_that_was_tried(here: Path) -> None:
     assert page.count("<tr") == 1 + 2 + 3 + 1 + count, "the finals, three of the search with them, and all"
 
 
-def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Path, TuningReport], here: Path) -> None:
+def test_a_report_answers_once_and_has_the_records_of_all_finals(once, here):
     assert inferlens("report", "results", "-o", "page.html", cwd=here).returncode == 0
     page = (here / "page.html").read_text()
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Tuning", "How it was measured"]
@@ -103,9 +99,7 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once: tuple[Pat
     assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].final_records}
 
 
-def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(
-    once: tuple[Path, TuningReport], tmp_path: Path
-) -> None:
+def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(once, tmp_path):
     shutil.copytree(once[0] / "results", tmp_path / "machine" / "tuned" / "monday")
     for model in ("fake:one", "fake:two"):
         folder = tmp_path / "machine" / model.replace(":", "-")
@@ -119,7 +113,7 @@ def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_bene
     assert re.search(r"<summary>Tuned: fake:demo · [^<]*FASTEST · fake:fast knob_a=1", answer)
 
 
-def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here: Path) -> None:
+def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here):
     lines = inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
     assert len(lines) <= 24
     assert lines[2].startswith("FASTEST  fake:fast knob_a=1 knob_b=2 knob_f=2  1.43 ms  1.40x fake:fast (1.30 to 1.51)")
@@ -134,7 +128,7 @@ def test_the_screen_has_the_answer_five_rows_effects_and_what_was_left_out(here:
     assert more.count("in the search") == 7
 
 
-def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
+def test_what_the_search_saw_is_set_beside_the_winner(here):
     rows = {
         line.split("  ")[1].strip(): float(match[1])
         for line in inferlens("show", "results/demo/tuning", cwd=here).stdout.splitlines()
@@ -146,7 +140,7 @@ def test_what_the_search_saw_is_set_beside_the_winner(here: Path) -> None:
     assert by_case["knob_a=1 knob_b=2"].candidate.speedup == pytest.approx(0.94, rel=0.01)
 
 
-def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) -> None:
+def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path):
     (tmp_path / "space.toml").write_text("[knobs.fake]\nknob_a = [3]\n")
     words = ("--only", "fake:steady,fp32,fake.knob_a", "--space", "space.toml")
     lines = inferlens("tune", "fake:demo", *words, cwd=tmp_path).stdout.splitlines()
@@ -154,7 +148,7 @@ def test_beside_a_single_finalist_the_search_has_its_speedups(tmp_path: Path) ->
     assert re.search(r"knob_a=3 +– +0\.8\d*x ±", row)
 
 
-def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
+def test_why_candidates_are_out_is_said(tmp_path):
     only = ("fake:steady", "fp32", "fake.knob_a", "fake.knob_e", "fake.knob_f")
     tuned = tune(tmp_path, only=only, limits=("build=5s",))
     came = {one.case.options_label: one.outcome for one in candidate_facts(tuned)}
@@ -168,7 +162,7 @@ def test_why_candidates_are_out_is_said(tmp_path: Path) -> None:
     assert "wrong outputs" in shown(tuned, "html")
 
 
-def test_every_limit_that_the_answer_breaks_is_named(tmp_path: Path) -> None:
+def test_every_limit_that_the_answer_breaks_is_named(tmp_path):
     only = ("fake:steady", "fp32", "fake.knob_a")
     tuned = tune(tmp_path, only=only, limits=("memory=1KiB", "p99=1us", "error=1e-2"))
     for said in (shown(tuned), " ".join(tunings_sentences([tuned]))):
@@ -176,7 +170,7 @@ def test_every_limit_that_the_answer_breaks_is_named(tmp_path: Path) -> None:
         assert "The error is" not in said
 
 
-def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
+def test_where_nothing_ran_the_reason_is_said(tmp_path):
     tuned = tune(tmp_path, option=["fake.trouble=raise"], only=("fake:steady", "fp32", "fake.knob_a"))
     said = shown(load_tuning(tmp_path / "demo" / "tuning"))
     assert said == shown(tuned)
@@ -185,13 +179,10 @@ def test_where_nothing_ran_the_reason_is_said(tmp_path: Path) -> None:
         drawn(tuned, "svg")
 
 
-@pytest.mark.parametrize(
-    ("objective", "limits", "expected"),
-    [("latency.p95", (), ("BEST", "knob_a=1", "p95 latency 3.2")), ("memory", ("error=1%",), ("peak memory", "error"))],
-)
-def test_other_objectives_are_answered_in_their_measure(
-    tmp_path: Path, objective: str, limits: tuple[str, ...], expected: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("objective", "limits", "expected"), [
+    ("latency.p95", (), ("BEST", "knob_a=1", "p95 latency 3.2")), ("memory", ("error=1%",), ("peak memory", "error")),
+])  # fmt: skip
+def test_other_objectives_are_answered_in_their_measure(tmp_path, objective, limits, expected):
     tuned = tune(tmp_path, objective=objective, limits=limits, only=("fake:steady", "fp32", "fake.knob_a"))
     said = render(tuning_document(tuned), "table")
     assert all(word in said for word in expected), said
@@ -202,12 +193,12 @@ def test_other_objectives_are_answered_in_their_measure(
         assert all(cost(one.objective or 0.0) > cost(best.objective or 0.0) for one in others)
 
 
-def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_path: Path) -> None:
+def test_an_objective_that_nothing_here_tells_is_refused_after_one_round(tmp_path):
     with pytest.raises(InferlensError, match="energy for one item is not known"):
         tune(tmp_path, objective="energy", only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
 
 
-def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_path: Path) -> None:
+def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_path):
     tuned = tune(tmp_path, limits=("energy=0.001mJ",), only=("fake:steady", "fake:fast", "fp32", "fake.knob_a"))
     assert tuned.best
     assert tuned.broken_constraints
@@ -216,12 +207,12 @@ def test_where_nothing_here_tells_a_limit_the_answer_says_that_it_breaks_it(tmp_
 # What was not tried
 
 
-def left_out(able: Any, asked: Any = MappingProxyType({}), **words: Any) -> dict[str, SkippedCandidate]:
+def left_out(able, asked=MappingProxyType({}), **words):
     plan = Plan.from_words({"model": RESNET.spec, **asked})
     return {each.name: each for each in skipped(space(able, RESNET, words, **asked), search_selection(**words), plan)}
 
 
-def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
+def test_what_was_not_tried_says_why_and_what_would_have_it_tried():
     names = left_out(LAPTOP, only=["fp32"])
     assert [(names[each].reason, names[each].hint) for each in ("fp16", "bf16")] == [("", "--only")] * 2
     assert names["onnxruntime:cuda"].hint == "pip install onnxruntime-gpu"
@@ -236,7 +227,7 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried() -> None:
     assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
 
 
-def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
+def test_modes_that_are_one_on_this_device_are_tried_by_one():
     modes = tuple(Support(each, "cpu", FLOATS) for each in BACKENDS.get("torch_compile").variants)
     able = {**LAPTOP, "torch_compile": Capabilities(formats=("module",), supports=modes)}
     left = left_out(able)
@@ -247,7 +238,7 @@ def test_modes_that_are_one_on_this_device_are_tried_by_one() -> None:
     }  # fmt: skip
 
 
-def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path) -> None:
+def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path):
     tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
     assert not tuned.complete
     assert "Not tried: fake:steady (time was over)" in shown(tuned)
@@ -255,7 +246,7 @@ def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path: Path
     assert tuned.best.precision == "fp32", "the others are as fast"
 
 
-def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[Path, TuningReport]) -> None:
+def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once):
     late, lacking = (
         SkippedCandidate(name="pytorch", reason="time was over"),
         SkippedCandidate(name="openvino", hint="pip install openvino"),
@@ -269,7 +260,7 @@ def test_several_tunings_say_what_was_not_tried_in_all_and_in_some(once: tuple[P
 # The folder
 
 
-def test_records_of_a_run_beside_it_are_shown_by_themselves(here: Path) -> None:
+def test_records_of_a_run_beside_it_are_shown_by_themselves(here):
     inferlens("bench", "fake:demo", "-b", "fake:noisy", "--quick", cwd=here)
     done = inferlens("show", "results/demo", cwd=here)
     assert "fake:noisy" in done.stdout
@@ -279,7 +270,7 @@ def test_records_of_a_run_beside_it_are_shown_by_themselves(here: Path) -> None:
     assert "knob_a" in inferlens("show", "results/demo/tuning", cwd=here).stdout
 
 
-def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
+def test_several_tunings_are_shown_again_together(tmp_path):
     words = ("--batch", "1,8", "--only", "fake:steady,fp32,fake.knob_a", "--budget", "60s", "-o", "page.html")
     first = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
     assert first.stderr.count("final round 1 of 2: fake:steady knob_a=1 1.25x fake:steady") == 2
@@ -297,8 +288,8 @@ def test_several_tunings_are_shown_again_together(tmp_path: Path) -> None:
     assert "inferlens show results/demo/batch-1/tuning --plot" in refused.stderr
 
 
-def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
-    def apply(folder: Path) -> None:
+def broken(change):
+    def apply(folder):
         data = json.loads((folder / REPORT).read_text())
         change(data)
         (folder / REPORT).write_text(json.dumps(data))
@@ -306,25 +297,22 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], Any]:
     return apply
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda folder: (folder / REPORT).unlink(), "is not over"),
-        (lambda folder: (folder / TRIALS).unlink(), "is not over"),
-        (lambda folder: (folder / REPORT).write_text("{"), "is broken"),
-        (lambda folder: (folder / REPORT).write_text("[" * 100_000), "is broken"),
-        (lambda folder: (folder / REPORT).write_text('{"schema": "inferlens.tuned/9"}'), "inferlens.tuned/9"),
-        (lambda folder: (folder / TRIALS).write_text("about\n{}\n"), "is broken"),
-        (lambda folder: (folder / TRIALS).write_text("about\n"), "is not about the rounds"),
-        (broken(lambda data: data["objective"].update(name="beauty")), "no measure 'beauty'"),
-        (broken(lambda data: data["candidates"][0].update(speedup=-1.0)), "is broken"),
-        (broken(lambda data: data["candidates"][0].update(record="\x1b[31mother")), "is not about the rounds"),
-        (broken(lambda data: data.update(best=None)), "is not about the rounds"),
-        (broken(lambda data: data["best"]["options"].update(knob_a=7)), "is not about the rounds"),
-        (broken(lambda data: data.update(seconds=1e300)), "is broken"),
-    ],
-)
-def test_what_is_broken_is_one_error(here: Path, change: Callable[[Path], Any], message: str) -> None:
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda folder: (folder / REPORT).unlink(), "is not over"),
+    (lambda folder: (folder / TRIALS).unlink(), "is not over"),
+    (lambda folder: (folder / REPORT).write_text("{"), "is broken"),
+    (lambda folder: (folder / REPORT).write_text("[" * 100_000), "is broken"),
+    (lambda folder: (folder / REPORT).write_text('{"schema": "inferlens.tuned/9"}'), "inferlens.tuned/9"),
+    (lambda folder: (folder / TRIALS).write_text("about\n{}\n"), "is broken"),
+    (lambda folder: (folder / TRIALS).write_text("about\n"), "is not about the rounds"),
+    (broken(lambda data: data["objective"].update(name="beauty")), "no measure 'beauty'"),
+    (broken(lambda data: data["candidates"][0].update(speedup=-1.0)), "is broken"),
+    (broken(lambda data: data["candidates"][0].update(record="\x1b[31mother")), "is not about the rounds"),
+    (broken(lambda data: data.update(best=None)), "is not about the rounds"),
+    (broken(lambda data: data["best"]["options"].update(knob_a=7)), "is not about the rounds"),
+    (broken(lambda data: data.update(seconds=1e300)), "is broken"),
+])  # fmt: skip
+def test_what_is_broken_is_one_error(here, change, message):
     change(here / "results" / "demo" / "tuning")
     for command in (("show",), ("show", "--plot", "tuned.svg")):
         done = inferlens(*command, "results/demo/tuning", cwd=here)
@@ -334,10 +322,10 @@ def test_what_is_broken_is_one_error(here: Path, change: Callable[[Path], Any], 
         assert "\x1b" not in done.stderr
 
 
-def test_names_in_it_cannot_steer_a_terminal_or_a_page(here: Path) -> None:
+def test_names_in_it_cannot_steer_a_terminal_or_a_page(here):
     evil = "\x1b[31m<script>alert(1)</script>"
 
-    def change(data: dict[str, Any]) -> None:
+    def change(data):
         data["effects"][0]["setting"] = data["untried"][0]["name"] = data["candidates"][1]["out"] = evil
         data["candidates"][1]["settings"], data["missed"] = [evil], [evil]
 
@@ -351,7 +339,7 @@ def test_names_in_it_cannot_steer_a_terminal_or_a_page(here: Path) -> None:
 # The chart
 
 
-def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -> None:
+def test_the_chart_names_the_winner_the_defaults_and_the_reference(here):
     assert inferlens("show", "results/demo/tuning", "--plot", "tuned.svg", cwd=here).returncode == 0
     said = [re.sub("<[^>]*>", "", each) for each in re.findall("<text.*?</text>", (here / "tuned.svg").read_text())]
     assert said.count("winner") == said.count("best defaults, reference") == 2, "in both panels"
@@ -361,7 +349,7 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here: Path) -
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
-def test_the_front_is_what_nothing_else_beats_in_both() -> None:
+def test_the_front_is_what_nothing_else_beats_in_both():
     from inferlens.views.chart import pareto_front
 
     points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
@@ -370,7 +358,7 @@ def test_the_front_is_what_nothing_else_beats_in_both() -> None:
     assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=False)] == [(4, 1)]
 
 
-def test_a_way_has_one_memory_though_the_finals_export_anew() -> None:
+def test_a_way_has_one_memory_though_the_finals_export_anew():
     tuned = load_tuning(RESNET18)
     tried = {one.case.label: one.memory for one in candidate_facts(tuned)}
     shown = {row.label: row.host_peak for row in finals_rows(tuned)}
