@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import os
 import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -26,9 +28,21 @@ LAUNCH, RUN = processes.launch, Interleaver.run
 
 
 @pytest.fixture
-def fresh_processes(one_process, probed_here, monkeypatch):
-    """Processes are what they are outside of tests, but for the one that asks what backends can do."""
-    monkeypatch.setattr(processes, "launch", LAUNCH)
+def own_processes(one_process, probed_here, monkeypatch):
+    """Cases have processes as outside of tests; other tasks are done here, and what they import is forgotten."""
+
+    def launched(task, *given, **words):
+        if task == "benchmark":
+            return LAUNCH(task, *given, **words)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [*sys.path])
+            patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+            patch.chdir(os.getcwd())
+            for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
+                del sys.modules[name]
+            return launch(task, *given, **words)
+
+    monkeypatch.setattr(processes, "launch", launched)
     monkeypatch.setattr(Interleaver, "run", RUN)
 
 
@@ -229,7 +243,7 @@ def checkouts(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.usefixtures("fresh_processes")
+@pytest.mark.usefixtures("own_processes")
 def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
     """Each side imports its own code, and its record says from where, and which revision that is."""
     monkeypatch.setattr(running, "LEAST_VERDICT_ROUNDS", 1)  # the verdict is no matter here
@@ -243,7 +257,7 @@ def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
     assert found.outputs.agrees is False
 
 
-@pytest.mark.usefixtures("fresh_processes")
+@pytest.mark.usefixtures("own_processes")
 def test_code_that_is_not_in_the_checkout_is_refused(checkouts):
     (checkouts / "empty").mkdir()
     with pytest.raises(InferlensError, match=r"shop.models:build.*"):
