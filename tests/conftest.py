@@ -7,11 +7,11 @@ import gc
 import lzma
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -46,24 +46,56 @@ def operators_translated_once() -> Iterator[None]:
         yield
 
 
+@functools.cache
+def once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function for all tests of this process, with a cache."""
+    return functools.cache(function)
+
+
+def _key(argument: object) -> object:
+    """What tells an argument from another: of the runs of a case, the records that they are."""
+    from inferlens.analysis.samples import CaseRuns
+
+    if isinstance(argument, CaseRuns):
+        return tuple((record.id, record.run) for record in (*argument.records, *argument.later)), argument.of_runs
+    return argument if isinstance(argument, str | bytes | int | None) else repr(argument)
+
+
+@functools.cache
+def remembering(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function for all tests of this process, which works out each result once."""
+    results: dict[object, Any] = {}
+
+    def kept(*arguments: object) -> Any:
+        key = tuple(map(_key, arguments))
+        if key not in results:
+            results[key] = function(*arguments)
+        return results[key]
+
+    return kept
+
+
 @pytest.fixture(scope="module")
 def examples_read_once() -> Iterator[None]:
-    """Records of this checkout's files are read, and what counts of their samples is worked out, once."""
+    """Records of this checkout's files are read, and what counts and is shown of them is worked out, once."""
     from inferlens.analysis import samples
     from inferlens.record import store
+    from inferlens.views import rows
 
     read, root = store.read_record, Path(__file__).resolve().parents[1]
-    kept = functools.cache(read)
+    kept = once(read)
 
     def read_once(file: Path) -> Record:
         path = file.resolve()
         return kept(path) if path.is_relative_to(root) else read(file)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lzma, "decompress", functools.cache(lzma.decompress))
+        patch.setattr(lzma, "decompress", once(lzma.decompress))
         patch.setattr(store, "read_record", read_once)
-        patch.setattr(store, "_measurements", functools.cache(store._measurements.__wrapped__))
-        patch.setattr(samples, "_steady_samples", functools.cache(samples._steady_samples.__wrapped__))
+        patch.setattr(store, "_measurements", once(store._measurements.__wrapped__))
+        patch.setattr(samples, "_steady_samples", once(samples._steady_samples.__wrapped__))
+        for name in ("_row", "case_numbers", "case_notes"):
+            patch.setattr(rows, name, remembering(getattr(rows, name)))
         yield
 
 

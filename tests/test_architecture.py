@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -44,15 +45,26 @@ LONG_FUNCTION = 61  # an option of a command takes a line
 LONG_FILE = 800
 
 
+@functools.cache
 def modules() -> list[Path]:
     return sorted(ROOT.rglob("*.py"))
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def imports(tree: ast.AST, top_level_only: bool) -> Iterator[str]:
+@functools.cache
+def imports(tree: ast.AST, top_level_only: bool) -> tuple[str, ...]:
+    return tuple(_imports(tree, top_level_only))
+
+
+def _imports(tree: ast.AST, top_level_only: bool) -> Iterator[str]:
     """Yield full names that a module imports, also through strings; at the top level alone: those that cost time.
 
     Imports for type checkers do not count.
@@ -82,7 +94,7 @@ def test_imports_go_one_way(path):
     room = room_of(name_of(path))
     if room == "__init__":
         return  # the public names, imported when first used
-    for name in imports(ast.parse(path.read_text()), top_level_only=False):
+    for name in imports(tree_of(path), top_level_only=False):
         if name.startswith("inferlens."):
             other = room_of(name.removeprefix("inferlens."))
             if other in ROOMS:
@@ -99,7 +111,7 @@ def test_the_house_has_these_rooms():
 def test_frameworks_are_imported_late(path):
     if name_of(path).startswith("models.zoo"):
         return  # a network is a class of PyTorch's; its module is imported when it is built
-    names = imports(ast.parse(path.read_text()), top_level_only=True)
+    names = imports(tree_of(path), top_level_only=True)
     assert not {name for name in names if name.split(".")[0] in FRAMEWORKS}
 
 
@@ -115,7 +127,7 @@ def test_functions_and_files_fit_the_eye(path):
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_text_is_read_and_written_in_utf8_whatever_the_locale(path):
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             values = [*node.args, *(keyword.value for keyword in node.keywords)]
             encoded = any(isinstance(value, ast.Constant) and value.value in ("utf-8", "utf-8-sig") for value in values)
@@ -125,7 +137,7 @@ def test_text_is_read_and_written_in_utf8_whatever_the_locale(path):
 
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
+    assert ast.get_docstring(tree_of(path))
 
 
 def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -145,7 +157,7 @@ def test_nothing_outside_a_backend_holds_its_name():
     backends = set(BACKENDS.names()) - {"fake"}
     name = re.compile(rf"(?<![\w-])({'|'.join(sorted(backends))})(?!\w)")
     for path in modules():
-        room, tree = room_of(name_of(path)), ast.parse(path.read_text())
+        room, tree = room_of(name_of(path)), tree_of(path)
         if room in ("backends", "cli"):
             continue
         found = {text for _, text in texts(tree) if name.search(text)}
@@ -160,7 +172,7 @@ def test_folders_have_twenty_entries_at_most():
 def test_views_see_no_runner_and_backends_see_no_record():
     for path in modules():
         room = room_of(name_of(path))
-        names = set(imports(ast.parse(path.read_text()), top_level_only=False))
+        names = set(imports(tree_of(path), top_level_only=False))
         if room == "views":
             assert not any(name.startswith(BELOW_VIEWS) for name in names)
         if room == "backends":
@@ -173,7 +185,7 @@ def module_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in modules():
         module = name_of(path).removesuffix(".__init__")
-        for name in imports(ast.parse(path.read_text("utf-8")), top_level_only=False):
+        for name in imports(tree_of(path), top_level_only=False):
             target = name.removeprefix("inferlens.")
             while target and target not in names:
                 target = target.rpartition(".")[0]
@@ -213,7 +225,7 @@ def test_names_are_plain_english():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
-        names = [*identifiers(ast.parse(path.read_text("utf-8"))), path.stem]
+        names = [*identifiers(tree_of(path)), path.stem]
         parts = (set(re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")) for name in names)
         counts[room_of(name_of(path))] += sum(bool(words & BANNED_WORDS) for words in parts)
     assert {room: count for room, count in counts.items() if count > BANNED_NAMES.get(room, 0)} == {}
@@ -223,7 +235,7 @@ def test_docstrings_begin_with_a_verb():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 text = ast.get_docstring(node) or ""
                 counts[room_of(name_of(path))] += bool(re.match(r"(What|Whether|How|Of|Those)\b", text))
@@ -233,7 +245,7 @@ def test_docstrings_begin_with_a_verb():
 def test_no_two_public_classes_have_one_name():
     seen: dict[str, list[str]] = {}
     for path in modules():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 seen.setdefault(node.name, []).append(path.as_posix())
     assert not {name: places for name, places in seen.items() if len(places) > 1}

@@ -1,7 +1,6 @@
 """Documents, help texts and code, checked against each other; what the documents say to do is done."""
 
 import itertools
-import os
 import re
 import runpy
 import shlex
@@ -40,6 +39,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+pytestmark = pytest.mark.usefixtures("examples_read_once")
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 MADE = ("command-line.md", "python.md", "measured-on-an-h200.html")  # by `make docs`, and not kept
@@ -306,7 +306,6 @@ def test_pictures_of_the_readme_are_small():
     assert (DOCS / "pictures" / "page.png").stat().st_size < 300_000
 
 
-@pytest.mark.usefixtures("examples_read_once")
 def test_tables_are_made_from_the_records():
     tables = runpy.run_path(str(DOCS / "tables.py"))
     for path in tables["PAGES"]:
@@ -362,12 +361,6 @@ def test_the_repository_speaks_of_the_project_alone():
 
 
 # What the documents say to do is done
-
-
-def run(arguments: list[str], folder: Path, more_path: Path | str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(more_path), str(ROOT / "src"))))}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("path", [ROOT / "README.md", *WRITTEN], ids=called)
@@ -430,14 +423,20 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_backend_of_the_guide_runs_and_is_right(package, tmp_path, monkeypatch):
+@pytest.fixture
+def installed(package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The package, where this process finds it."""
     pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(package)
+    monkeypatch.setitem(vars(BACKENDS), "_points", Registry(BACKENDS.group, BACKENDS.kind)._points)
+    return package
+
+
+def test_the_backend_of_the_guide_runs_and_is_right(installed, tmp_path):
     (tmp_path / "tiny.py").write_text(
         "import torch\n\ndef build():\n"
         "    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU()), torch.randn(2, 16)\n"
     )
-    monkeypatch.syspath_prepend(package)
-    monkeypatch.setitem(vars(BACKENDS), "_points", Registry(BACKENDS.group, BACKENDS.kind)._points)
     options = ["--option", "torch_export.core=true", "--iterations", "20", "--warmup", "2"]
     done = in_this_process("bench", "tiny:build", "-b", "torch_export", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -446,24 +445,31 @@ def test_the_backend_of_the_guide_runs_and_is_right(package, tmp_path, monkeypat
     assert record.agreement is not None
     assert record.agreement.agrees
     assert record.facts["graph nodes"]
-    assert len(text(package / "inferlens_torch_export.py").splitlines()) < 60
+    assert len(text(installed / "inferlens_torch_export.py").splitlines()) < 60
 
 
-def test_the_backend_of_the_guide_keeps_the_contract(package, tmp_path):
+class Outcomes:
+    """A plugin that keeps how each test of a run within this one ended."""
+
+    def __init__(self) -> None:
+        self.by_test: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.by_test[report.nodeid] = report.longreprtext or report.outcome
+
+
+def test_the_backend_of_the_guide_keeps_the_contract(installed, tmp_path):
     """The line that the guide adds, and the tests of the contract that take no time."""
-    pytest.importorskip("torch")
     suite = text(ROOT / "tests" / "backends" / "test_contract.py")
     (line,) = re.findall(r"^\+(.+)$", "".join(blocks(DOCS / "add-a-backend.md", "diff")), re.M)
     assert suite.count("\nREAL = (\n") == 1
-    shutil.copytree(ROOT / "tests" / "backends", tmp_path / "tests" / "backends")
-    (tmp_path / "tests" / "__init__.py").touch()
-    contract = tmp_path / "tests" / "backends" / "test_contract.py"
+    contract, outcomes = tmp_path / "test_contract_of_the_guide.py", Outcomes()
     contract.write_text(suite.replace("\nREAL = (\n", f"\nREAL = (\n{line}\n"))
-    wanted = "torch_export and not memory"
-    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", str(contract), "-k", wanted], tmp_path, package)
-    assert done.returncode == 0, done.stdout
-    assert "passed" in done.stdout
-    assert "skipped" not in done.stdout
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(tmp_path)]
+    pytest.main([str(contract), *options, "-k", "torch_export and not memory"], plugins=[outcomes])
+    assert len(outcomes.by_test) > 5
+    assert set(outcomes.by_test.values()) == {"passed"}, outcomes.by_test
 
 
 def test_the_view_of_the_guide_draws(tmp_path, monkeypatch):

@@ -4,15 +4,13 @@ A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyo
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
-from inferlens.analysis.samples import CaseRuns
-from inferlens.views import picture, rows
+from inferlens.views import picture
 from inferlens.views.trace import COMPARED, VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import SHARED
@@ -28,22 +26,6 @@ TRACES = EXAMPLES / "h200" / "traces"
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function of the runs of a case, which works out each result once."""
-    found: dict[object, Any] = {}
-
-    def kept(run: CaseRuns, *more: object) -> Any:
-        key = (*(record.id for record in run.records), repr(more))
-        if key not in found:
-            found[key] = function(run, *more)
-        return found[key]
-
-    return kept
-
-
-ONCE = {name: once(getattr(rows, name)) for name in ("_row", "case_numbers", "case_notes")}
-
-
 def folders(pattern: str) -> list[Path]:
     """Examples themselves, and in them every model's folder with such files, and one of its cases."""
     cases: dict[Path, Path] = {}
@@ -53,10 +35,8 @@ def folders(pattern: str) -> list[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a row says is worked out once for all commands, and what a picture looks like is no matter of the screen."""
-    for name, function in ONCE.items():
-        monkeypatch.setattr(rows, name, function)
+def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a picture looks like is no matter of the screen."""
     monkeypatch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
 
 

@@ -49,11 +49,6 @@ def test_nothing_to_say_and_nothing_to_look_at(results, tmp_path):
         "It has no fp16. --precision fp32",
     ):
         assert words in said
-    for arguments, words in ((["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")):
-        done = inferlens("show", "--view", "findings", *arguments, cwd=tmp_path)
-        assert done.returncode == 2
-        assert words in done.stderr
-        assert "--view notes" not in done.stderr
 
 
 def test_a_profile_of_which_there_is_nothing_to_find_begins_with_what_takes_most(tmp_path):

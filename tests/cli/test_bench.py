@@ -112,12 +112,7 @@ def test_one_option_with_several_values_is_compared_with_its_default(tmp_path):
     assert "knob_a=1 is 1.25x its default" in (tmp_path / "sweep.svg").read_text()
 
 
-@pytest.mark.parametrize(("words", "code", "message"), [
-    (("--option", "fake.knob_a=1,9"), 2, "does not take '9'"), (("--option", "fake.knob_z=1,2"), 2, "knob_z"),
-    (("--option", "fake.knob_a=1,2", "-o", "sweep.xyz"), 2, "file ending"),
-    (("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise"), 1, "Not even the default of knob_a ran"),
-])  # fmt: skip
-def test_a_sweep_that_cannot_be_is_a_message(tmp_path, words, code, message):
-    done = inferlens("bench", "fake:demo", "-b", "fake", *words, cwd=tmp_path)
-    assert done.returncode == code
-    assert message in done.stdout + done.stderr
+def test_a_sweep_whose_default_does_not_run_is_a_message(tmp_path):
+    options = ("--option", "fake.knob_a=1,2", "--option", "fake.trouble=raise")
+    done = inferlens("bench", "fake:demo", "-b", "fake", *options, cwd=tmp_path)
+    assert (done.returncode, "Not even the default of knob_a ran" in done.stdout + done.stderr) == (1, True)

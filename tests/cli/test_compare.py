@@ -99,26 +99,6 @@ def test_unlike_machines_are_refused_unless_told(tmp_path):
     assert "Not the same conditions" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("base", "nowhere"), ("base", "base"), ("base", "."), ("base", "other"), ("base", "empty"), ("base",),
-        ("base", "new", "--threshold", "2"), ("base", "new", "--threshold", "0%"), ("base", "new", "--threshold", "x"),
-        ("base", "new", "--level", "95"), ("base", "new", "--level", "100%"), ("base", "new", "--metric", "speed"),
-        ("base", "new", "--format", "yaml"), ("base", "new", "extra"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_message(tmp_path, base, words):
-    candidate(tmp_path, [*ran(), *ran(OTHER)])
-    saved(tmp_path / "other", ran(case("onnxruntime:cpu"), run="other"))
-    (tmp_path / "empty").mkdir()
-    done = inferlens("compare", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr
-    assert "Traceback" not in done.stderr
-    assert not done.stdout
-
-
 def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path):
     saved(tmp_path / "base", ran())
     new = candidate(tmp_path, ran())

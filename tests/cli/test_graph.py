@@ -71,25 +71,3 @@ def test_engine_information(tmp_path):
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
     assert [node["name"] for node in graph["nodes"]] == ["conv", "relu"]
-
-
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["nowhere"], "nowhere does not exist"),
-    (["results", "--output", "graph.gif"], "There is no format of graphs 'gif'"),
-    (["results", "--output", "graph"], "There is no format of graphs ''"),
-    (["results", "--regions", "fuse"], "There is no kind of regions 'fuse'"), (["broken.onnx"], "broken.onnx"),
-    (["broken.json"], "broken.json is JSON of another tool"), (["none.json"], "none.json cannot be read"),
-    (["failed"], "There is nothing to draw"), (["results", "--output", "missing/graph.json"], "cannot be written"),
-])  # fmt: skip
-def test_errors_are_a_sentence_and_a_hint(results, arguments, said):
-    pytest.importorskip("onnx")
-    here = results.parent
-    (here / "broken.onnx").write_bytes(b"\x08\xff" * 50)
-    (here / "broken.json").write_bytes(b"{" * 1000)
-    (here / "none.json").write_bytes(b'{"Layers": []}')
-    saved(here / "failed", failed(case("openvino")))
-    done = inferlens("graph", *arguments, cwd=here)
-    assert done.returncode == 2, done.stdout
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list(here.glob("graph.*"))

@@ -54,19 +54,6 @@ def test_hostile_files_are_notes(results, command):
     assert {"kernels": "nchwToNhwc", "modules": "layer2"}.get(command, "conv1") in done.stdout
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (["layers", "nowhere"], "nowhere does not exist"), (["modules", "empty"], "There is no profile in empty"),
-    (["layers", "results", "--plot", "layers.gif"], "cannot be written as 'gif'"),
-    (["roofline", "results", "--depth", "1"], "--depth is for modules."),
-])  # fmt: skip
-def test_errors_have_a_hint(results, words, said):
-    (results.parent / "empty").mkdir()
-    done = inferlens(*words, cwd=results.parent)
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert "Try: " in done.stderr or "Expected: " in done.stderr
-
-
 def test_drawings_instead_of_a_table(results):
     pytest.importorskip("vl_convert")
     done = inferlens("layers", "results", "--plot", "l.svg", "--trace", "l.json", cwd=results.parent)

@@ -58,8 +58,6 @@ def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs):
         ("2026-05-01", "openvino"), ("2026-05-01", "pytorch"), ("2026-05-02", "pytorch"), ("2026-05-03", "pytorch"),
     ]  # fmt: skip
     assert [row["fastest"] for row in rows] == [True, False, True, True]
-    refused = inferlens("show", "results", "--runs", "some", cwd=runs)
-    assert (refused.returncode, refused.stdout) == (2, "")
 
 
 def test_a_run_without_the_reference_has_its_own(runs):
@@ -78,26 +76,3 @@ def test_chosen_columns_still_tell_at_which_batch_a_row_is():
     shown = inferlens("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT).stdout
     (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
     assert header.split() == ["way", "batch", "ms"]
-
-
-def test_an_option_without_its_value_says_so(runs):
-    done = inferlens("show", "results", "--runs", cwd=runs)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Error: Option '--runs' requires an argument.")
-
-
-@pytest.mark.parametrize(("words", "message"), [
-    (("--view", "notes", "--plot", "a.svg"), "show different things"), (("--against", "error"), "are for a chart"),
-    (("--all",), "for notes and findings"), (("--light",), "a folder to join records in"),
-    (("--view", "layers"), "no view 'layers'"),
-])  # fmt: skip
-def test_options_that_do_not_go_together_are_refused(tmp_path, words, message):
-    saved(tmp_path / "results", ran())
-    done = inferlens("show", "results", *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-
-
-def test_a_command_that_has_gone_is_not_one(tmp_path):
-    for name in ("build", "merge", "fleet", "plot", "notes", "findings"):
-        assert f"There is no command '{name}'." in inferlens(name, "results", cwd=tmp_path).stderr

@@ -2,19 +2,7 @@
 
 import json
 
-import pytest
-
 from tests.commands import inferlens
-
-
-@pytest.mark.parametrize(
-    ("words", "message"), [(("--space", "missing.toml"), "The space file missing.toml does not exist.")]
-)
-def test_bad_words_are_one_message(tmp_path, words, message):
-    done = inferlens("tune", "fake:demo", *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert not (tmp_path / "results").exists()
 
 
 def test_several_batches_are_one_screen(tmp_path):

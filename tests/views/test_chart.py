@@ -13,7 +13,6 @@ from inferlens.record.record import Agreement, Memory
 from inferlens.views.chart import Chart, pareto_front, points_chart, render_points
 from inferlens.views.picture import THEMES
 from inferlens.views.rows import rows
-from tests.commands import inferlens
 from tests.snapshots import compare_with_stored
 from tests.views.samples import case, cpu_records, failure, record, series, stored
 
@@ -120,13 +119,6 @@ def test_the_suffix_decides_the_format(folder, tmp_path, name, start, capsys):
     assert name in shown.err
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a", ".svg"])
-def test_an_unknown_suffix_is_refused_and_nothing_written(folder, tmp_path, name):
-    with pytest.raises(InferlensError, match="cannot be written as"):
-        show([folder], plot=tmp_path / name)
-    assert [path.name for path in tmp_path.iterdir()] == ["records"]
-
-
 def test_a_failed_chart_leaves_the_old_file(folder, tmp_path):
     (tmp_path / "a.svg").write_text("old")
     with pytest.raises(InferlensError, match="No case fits"):
@@ -187,8 +179,3 @@ def test_memory_is_that_of_the_device_and_without_numbers_nothing_is_drawn():
     assert '"memory": 100.0' in str(chart).replace("'", '"')
     with pytest.raises(InferlensError, match="no case has both a latency and its peak memory"):
         render_points([record(memory=Memory())], "memory", "svg")
-
-
-def test_the_command_draws_it(tmp_path):
-    refused = inferlens("show", "nothing", "--plot", "x.svg", "--against", "beauty", cwd=tmp_path)
-    assert refused.returncode == 2

@@ -146,14 +146,6 @@ def test_the_command_says_what_may_be_asked_for(tmp_path):
     assert done.returncode == 0
     assert done.stdout.startswith("resnet18 ")
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for words, item in (
-        (("--by", "batch"), "something that differs: precision and backend"),
-        (("--by", "colour"), "There is no axis 'colour'"),
-        (("--by", "precision", "--runs", "all"), "--by without --runs all"),
-    ):
-        refused = inferlens("show", "results", *words, cwd=tmp_path)
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert item in " ".join(refused.stderr.split())
 
 
 def test_many_models_fit_on_a_screen():

@@ -125,7 +125,3 @@ def test_the_command_writes_it(tmp_path):
     assert done.returncode == 0
     assert "Not drawn: openvino fp32. It <broke>." in done.stderr
     assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
-    for file, item in (("trace.pftrace", "as 'trace.pftrace'"), ("nowhere/trace.json", "--trace with another file")):
-        done = inferlens("layers", ".", "--trace", file, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert item in done.stderr
