@@ -466,6 +466,7 @@ def test_the_backend_of_the_guide_keeps_the_contract(installed, tmp_path):
     assert suite.count("\nREAL = (\n") == 1
     contract, outcomes = tmp_path / "test_contract_of_the_guide.py", Outcomes()
     contract.write_text(suite.replace("\nREAL = (\n", f"\nREAL = (\n{line}\n"))
+    shutil.copy(ROOT / "tests" / "backends" / "conftest.py", tmp_path)
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(tmp_path)]
     pytest.main([str(contract), *options, "-k", "torch_export and not memory"], plugins=[outcomes])
     assert len(outcomes.by_test) > 5
