@@ -62,11 +62,18 @@ def test_a_factory_in_a_file_that_is_called_like_a_library(here):
     assert sys.modules["random"] is random
 
 
-def test_a_package_here_comes_before_an_installed_one_only_where_it_is_named(here, monkeypatch):
+@pytest.mark.parametrize("place", ["", "checkout"])
+def test_a_package_here_or_in_a_checkout_comes_before_an_installed_one(here, monkeypatch, place):
     write(here / "site" / "nets", size=7, package=True)
-    write(here / "nets", size=6, package=True)
+    write(here / place / "nets", size=6, package=True)
     monkeypatch.syspath_prepend(here / "site")
+    if place:
+        (here / place / "random.py").touch()
+        monkeypatch.setenv("PYTHONPATH", "")
+        factories.enter(here / place)
     assert loaded("nets.model:build").inputs[0].shape == (1, 6)
+    if place:
+        assert next(path for path in sys.path if (Path(path) / "random.py").exists()) in factories.library_paths()
 
 
 def test_a_neighbor_that_a_library_hides_is_named(here):
@@ -86,19 +93,6 @@ def test_a_path_that_names_no_factory_is_one_message(here, name, hint):
     assert hint in refusal("", loaded, name).hint
 
 
-def test_a_checkout_comes_before_an_installed_package(here, monkeypatch):
-    write(here / "site" / "nets", size=7, package=True)
-    write(here / "checkout" / "nets", size=6, package=True)
-    (here / "checkout" / "random.py").touch()
-    monkeypatch.syspath_prepend(here / "site")
-    monkeypatch.setenv("PYTHONPATH", "")
-    factories.enter(here / "checkout")
-    assert loaded("nets.model:build").inputs[0].shape == (1, 6)
-    first = next(path for path in sys.path if (Path(path) / "random.py").exists())
-    assert first in factories.library_paths()
-    assert torch.nn  # which nothing has replaced
-
-
 TWO_INPUTS = """
 import torch
 
@@ -114,21 +108,21 @@ def one():
 """
 
 
+def load_pair(here, *inputs, factory="build"):
+    (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
+    (specs,) = TensorSpec.parse_all([f"{name}=2:float32" for name in inputs])
+    return load(Case(model=f"factory:pair.py:{factory}", backend="", inputs=specs))
+
+
 @pytest.mark.parametrize(("inputs", "message"), [
-    (("left=2:float32", "rigth=2:float32"), "There is no argument of forward 'rigth'"),
-    (("left=2:float32",), "forward also takes right"),
+    (("left", "rigth"), "There is no argument of forward 'rigth'"), (("left",), "forward also takes right"),
 ])  # fmt: skip
 def test_inputs_are_arguments_of_forward(here, inputs, message):
-    (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
-    case = Case(model="factory:pair.py:build", backend="", inputs=TensorSpec.parse_all(inputs)[0])
-    refusal(message, load, case)
+    refusal(message, load_pair, here, *inputs)
 
 
 def test_inputs_go_by_their_names_in_whatever_order_they_are_given(here):
-    (here / "pair.py").write_text(TWO_INPUTS, "utf-8")
-    (tensor_specs,) = TensorSpec.parse_all(("scale=2:float32", "right=2:float32", "left=2:float32"))
-    model = load(Case(model="factory:pair.py:build", backend="", inputs=tensor_specs))
+    model = load_pair(here, "scale", "right", "left")
     values = {"scale": torch.full((2,), 10.0), "right": torch.ones(2), "left": torch.full((2,), 4.0)}
     assert model.module(*(values[spec.name] for spec in model.inputs)).tolist() == [30.0, 30.0]
-    single = Case(model="factory:pair.py:one", backend="", inputs=TensorSpec.parse_all(["x=2:float32"])[0])
-    assert load(single).inputs[0].name == "x"
+    assert load_pair(here, "x", factory="one").inputs[0].name == "x"

@@ -13,22 +13,25 @@ def model():
     return ResNet34().eval()
 
 
-def convolution(channels_in, channels, size):
-    return channels_in * channels * size**2 + channels
-
-
 def test_parameters_are_those_of_the_formula(model):
     """Every convolution has a bias, and only the first block of stages two to four one in its shortcut."""
-    expected = convolution(3, 64, 7) + 2 * 64
-    width = 64
+    expected, width = 3 * 64 * 7**2 + 64 + 2 * 64 + 4608 * 1000 + 1000, 64
     for blocks, channels in ((3, 64), (4, 128), (6, 256), (3, 512)):
-        norms = 2 * 2 * channels
-        expected += convolution(width, channels, 3) + convolution(channels, channels, 3) + norms
-        expected += (blocks - 1) * (2 * convolution(channels, channels, 3) + norms)
-        expected += convolution(width, channels, 3) if width != channels else 0
+        first, inner = (before * channels * 3**2 + channels for before in (width, channels))
+        expected += first + (2 * blocks - 1) * inner + blocks * 2 * 2 * channels
+        expected += first if width != channels else 0
         width = channels
-    expected += 4608 * 1000 + 1000
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
+
+
+def test_relu_comes_before_batch_norm(model):
+    modules = dict(model.named_modules())
+    nodes = [node for node in torch.fx.symbolic_trace(model).graph.nodes if node.op == "call_module"]
+    kind = {node: type(modules[node.target]) for node in nodes}
+    assert all([kind[user] for user in node.users] == [nn.ReLU] for node in nodes if kind[node] is nn.Conv2d)
+    norms = [node.args[0] for node in nodes if kind[node] is nn.BatchNorm2d]
+    assert len(norms) == 1 + 2 * (3 + 4 + 6 + 3)
+    assert all((kind[relu], kind[relu.args[0]]) == (nn.ReLU, nn.Conv2d) for relu in norms)
 
 
 @torch.no_grad()
@@ -39,19 +42,3 @@ def test_stages_have_their_shapes(model):
         shapes.append(tuple(x.shape[1:]))
     assert shapes == [(64, 56, 56), (64, 56, 56), (128, 28, 28), (256, 14, 14), (512, 7, 7), (512, 3, 3)]
     assert model.head(x.flatten(1)).shape == (2, 1000)
-
-
-def test_relu_comes_before_batch_norm(model):
-    graph = torch.fx.symbolic_trace(model).graph
-    modules = dict(model.named_modules())
-    calls = {node: type(modules[node.target]) for node in graph.nodes if node.op == "call_module"}
-    normed = 0
-    for node, kind in calls.items():
-        if kind is nn.Conv2d:
-            (after,) = node.users
-            assert calls[after] is nn.ReLU
-        if kind is nn.BatchNorm2d:
-            normed += 1
-            assert calls[node.args[0]] is nn.ReLU
-            assert calls[node.args[0].args[0]] is nn.Conv2d
-    assert normed == 1 + 2 * (3 + 4 + 6 + 3)
