@@ -361,6 +361,7 @@ class Backend(ABC):
     variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {}  # as ``Knob.helps``, without the first variant
     # Variant and options that compute the reference on the CPU, by the format of the model or of its origin.
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
+    aliases: ClassVar[dict[str, str]] = {}  # own names of options that are more common under another name
     distributions: ClassVar[tuple[str, ...]] = ()  # packages whose versions belong in a record
     knobs: ClassVar[tuple[Knob, ...]] = ()  # settings that tuning tries
     # Configurations that ``bench`` runs by default; empty: the default variant.
@@ -429,6 +430,7 @@ class Backend(ABC):
         Subclasses override it where a variant has the effect, or where the option has none. It is called with the facts
         of a record and imports nothing. ``option`` has its most common name.
         """
+        option = cls.aliases.get(option, option)
         if option not in cls.options.__struct_fields__ or (option in ON_CUDA and case.device != "cuda"):
             return Hint()
         if getattr(cls.parse_options(case), option) == value:

@@ -30,7 +30,6 @@ from inferlens.backends.base import (
     LayerProfiler,
     Preparation,
     Recommendation,
-    Runner,
     Saver,
 )
 from inferlens.backends.profiling.kernels import (
@@ -106,7 +105,7 @@ class TorchScript(Backend, Saver, Deployer):
     def capabilities(self) -> Capabilities:
         return torch_capabilities(self.variants, ("module", "exported", "torchscript"))
 
-    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> ScriptRunner:
         options: TorchScriptOptions = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
@@ -119,9 +118,7 @@ class TorchScript(Backend, Saver, Deployer):
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Write the traced or scripted module, on the CPU, with a note of its inputs."""
-        runner = self.prepare(model, structs.replace(case, device="cpu"), preparation)
-        assert isinstance(runner, ScriptRunner)
-        runner.save(path)
+        self.prepare(model, structs.replace(case, device="cpu"), preparation).save(path)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

@@ -20,10 +20,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from inferlens.errors import InferlensError, check_choice, library, paths_like, suggestion
+from inferlens.errors import InferlensError, LateModule, check_choice, library, paths_like, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import LoadRequest, ModelInfo, OpenedModel, Source
 from inferlens.spec.case import short_name
+
+torch: Any = LateModule("torch")
 
 SOURCES = ("torchvision", "timm", "transformers", "hub", "inferlens")
 
@@ -87,8 +89,6 @@ class Hub(Source):
         return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
-        import torch
-
         folder, entry = _repository(name)
         entries = _hubconf(folder)
         check_choice("entry point", entry, (item for item in entries if callable(entries[item]) and item[0] != "_"))
@@ -112,7 +112,6 @@ class Live(Source):
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:
         import cloudpickle
-        import torch
 
         assert request.live
         here = os.getcwd()
@@ -296,8 +295,6 @@ def _shadowed(error: ImportError | AttributeError, folder: Path) -> InferlensErr
 
 
 def _module(module: Any, name: str) -> Any:
-    import torch
-
     if not isinstance(module, torch.nn.Module):
         raise InferlensError(
             f"{name} returns a value of type {type(module).__name__}.",
@@ -334,8 +331,6 @@ def _without_weights(entry: Any) -> dict[str, Any]:
 
 
 def _hubconf(folder: Path) -> dict[str, Any]:
-    from torch import hub
-
-    with hub._add_to_sys_path(str(folder)):
-        names: dict[str, Any] = vars(hub._import_module("hubconf", str(folder / "hubconf.py")))
+    with torch.hub._add_to_sys_path(str(folder)):
+        names: dict[str, Any] = vars(torch.hub._import_module("hubconf", str(folder / "hubconf.py")))
         return names

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, library, paths_like, reason
+from inferlens.errors import InferlensError, LateModule, library, paths_like, reason
 from inferlens.models.inputs import shapes_fit, spec_of, with_example
 from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, OpenedModel, Sizes, Source
 from inferlens.models.weights import unwrapped_module
@@ -31,6 +31,8 @@ from inferlens.spec.case import DTYPES, TensorSpec
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = LateModule("torch")
 
 
 # An exported program (``.pt2``) is opened without trust only if it is data alone. PyTorch evaluates some of its text as
@@ -204,8 +206,6 @@ def only_weights(forced: bool) -> Iterator[None]:
 
 
 def _script(path: Path) -> OpenedModel:
-    import torch
-
     return OpenedModel(
         format="torchscript",
         inputs=_noted_inputs(path),
@@ -217,8 +217,6 @@ def _script(path: Path) -> OpenedModel:
 
 
 def _exported(path: Path) -> OpenedModel:
-    import torch
-
     tensor_specs = _noted_inputs(path)
     try:
         program = torch.export.load(str(path))
@@ -256,13 +254,11 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[
 
     Lists, tuples and dicts of arguments are flat. Raises InferlensError if the file has no example, or other arguments.
     """
-    import torch
     from torch.export.graph_signature import InputKind
-    from torch.utils import _pytree as pytree
 
     signature = program.graph_signature.input_specs
     names = [spec.arg.name for spec in signature if spec.kind is InputKind.USER_INPUT]
-    values = pytree.tree_leaves(program.example_inputs)
+    values = torch.utils._pytree.tree_leaves(program.example_inputs)
     if len(values) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", hint="export it again with example inputs")
     arguments = dict(zip(names, values, strict=True))
@@ -281,26 +277,22 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[
 
 def _takes_more(program: torch.export.ExportedProgram) -> bool:
     """Return whether a program takes anything other than tensors by position."""
-    from torch.utils import _pytree as pytree
-
     arguments, named = program.example_inputs or ((), {})
     only_tensors = all(hasattr(argument, "dtype") for argument in arguments)
-    return bool(named) or not only_tensors or not pytree.tree_leaves(arguments)
+    return bool(named) or not only_tensors or not torch.utils._pytree.tree_leaves(arguments)
 
 
 def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:
     """Make the module of a program take its tensors by position, in order, and put the constants into its graph."""
-    from torch import fx
-
     for node in module.graph.find_nodes(op="placeholder"):
         if node.name in constants:
             value = constants[node.name]
             for user in list(node.users):
-                user.args, user.kwargs = fx.map_arg(
+                user.args, user.kwargs = torch.fx.map_arg(
                     (user.args, user.kwargs), lambda one, node=node, value=value: value if one is node else one
                 )
             module.graph.erase_node(node)
-    module.graph.set_codegen(fx.graph.CodeGen())  # without the nesting of arguments and outputs
+    module.graph.set_codegen(torch.fx.graph.CodeGen())  # without the nesting of arguments and outputs
     module._forward_pre_hooks.clear()  # which check the nesting
     module._forward_pre_hooks_with_kwargs.clear()
     module.recompile()
@@ -330,8 +322,6 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
 
 
 def _pickled(path: Path) -> OpenedModel:
-    import torch
-
     module, key = unwrapped_module(torch.load(path, map_location="cpu", weights_only=False))
     if module is None:
         raise InferlensError(f"{path} holds no module.", expected="a module, or one under 'model' or the like")

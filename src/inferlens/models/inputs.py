@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from inferlens.errors import InferlensError, check_choice, is_short_of_memory, reason
+from inferlens.errors import InferlensError, LateModule, check_choice, is_short_of_memory, reason
 from inferlens.models.model import Array, Format, Model, ModelInfo, OpenedModel
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.units import listing
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = LateModule("torch")
 
 
 # A module that wants its arguments by name, called by position.
@@ -47,20 +49,16 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
 
 
 def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
-    from torch import fx
-
-    graph = fx.Graph()
+    graph = torch.fx.Graph()
     outputs = graph.call_module("inner", kwargs={name: graph.placeholder(name) for name in names})
     graph.output(graph.call_function(_plain, (outputs,)))
-    wrapper = fx.GraphModule({"inner": inner}, graph)
+    wrapper = torch.fx.GraphModule({"inner": inner}, graph)
     wrapper.training = inner.training
     return wrapper
 
 
 def _is_all_in_its_class(module: torch.nn.Module) -> bool:
     """Return whether the class and the attributes of ``module`` alone define its calls and copies."""
-    import torch
-
     kind = type(module)
     return (
         kind.__call__ is torch.nn.Module.__call__
@@ -73,8 +71,6 @@ def _is_all_in_its_class(module: torch.nn.Module) -> bool:
 
 def _plain(outputs: Any) -> Any:
     """Return outputs with named fields as a tuple of their tensors, and others unchanged."""
-    import torch
-
     if hasattr(outputs, "to_tuple"):
         return tuple(item for item in outputs.to_tuple() if isinstance(item, torch.Tensor))
     return outputs
@@ -145,24 +141,18 @@ def own_precision(opened: OpenedModel) -> str:
     """Return ``fp16`` or ``bf16`` of a module whose author put all its weights into that; else nothing."""
     if opened.module is None or opened.format != "module":
         return ""
-    import torch
-
     kinds = {tensor.dtype for tensor in opened.module.parameters() if tensor.is_floating_point()}
     return {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(kinds.pop(), "") if len(kinds) == 1 else ""
 
 
 def own_type(opened: OpenedModel, precision: str = "") -> torch.dtype:
     """Return the type in which a module takes floats: a stored program is in the ``precision`` that it is in."""
-    import torch
-
     own = own_precision(opened) if opened.format == "module" else precision
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(own, torch.float32)
 
 
 def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> Exception | None:
     """Return the error of calls at the smallest and the requested batch, if the inputs may be the cause."""
-    import torch
-
     assert opened.module is not None
     floats = own_type(opened, model_info.precision)
     error: Exception | None = None
@@ -206,8 +196,6 @@ def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tens
 
     Raises InferlensError if the example is of another form.
     """
-    import torch
-
     if example is None:
         return {}
     values = [example] if isinstance(example, torch.Tensor) else example
@@ -266,8 +254,6 @@ def argument_names(module: torch.nn.Module, count: int) -> list[str]:
 
 def format_of(module: torch.nn.Module) -> Format:
     """Return ``torchscript`` for a compiled module, else ``module``."""
-    import torch
-
     return "torchscript" if isinstance(module, torch.jit.ScriptModule) else "module"
 
 
@@ -281,8 +267,6 @@ def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
 
 def array_of(tensor: torch.Tensor) -> Array:
     """Return a tensor's values on the host; types that numpy lacks as float32."""
-    import torch
-
     array: Array = (tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor).numpy(force=True)
     return array
 

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 import inferlens
-from inferlens.errors import InferlensError, check_choice, library, reason, suggestion
+from inferlens.errors import InferlensError, LateModule, check_choice, library, reason, suggestion
 from inferlens.models.inputs import by_position
 from inferlens.models.model import Array, LoadRequest, ModelInfo, OpenedModel, Source
 from inferlens.spec.case import TensorSpec
+
+torch: Any = LateModule("torch")
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
 CLIPS = {"r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}  # frames of these video models are this wide, of others 224
@@ -200,8 +202,6 @@ def _refuse_names(request: LoadRequest, library: str) -> None:
 
 def _cached(torchvision: Any, name: str, wanted: str) -> Any:
     """Return the weights of that name, if torch's hub folder has their file."""
-    import torch
-
     model_weights = torchvision.models.get_model_weights(name)
     check_choice(f"file of weights, or name of those of {name},", wanted, model_weights.__members__)
     weights = model_weights[wanted]

@@ -16,6 +16,7 @@ import msgspec
 
 from inferlens.errors import (
     InferlensError,
+    LateModule,
     MissingLibrary,
     Unsupported,
     check_choice,
@@ -50,6 +51,8 @@ from inferlens.spec.plan import Plan
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = LateModule("torch")
 
 # The sources that list their names are searched for a bare name in this order.
 SOURCES: tuple[Source, ...] = (
@@ -294,8 +297,6 @@ def with_layers(model_info: ModelInfo) -> ModelInfo:
     source, _, name = model_info.spec.partition(":")
     if BY_PREFIX[source].vouched and model_info.format == "module":
         with suppress(Exception):  # without the library, the field keeps its default
-            import torch
-
             with torch.device("meta"):
                 module = BY_PREFIX[source].open(name, LoadRequest()).module
             return msgspec.structs.replace(model_info, convolutional=_convolutional(module))
@@ -338,8 +339,6 @@ def _weights(opened: OpenedModel, case: Case, trust: bool) -> str:
     if source := _given_weights(opened, case, trust):
         return source
     if opened.inputs and opened.module is not None:
-        import torch
-
         arrays = draw(opened.inputs, case.seed)
         randomize(opened.module, tuple(torch.from_numpy(array) for array in arrays.values()), case.seed)
     return f"random, seed {case.seed}"
@@ -378,8 +377,6 @@ def _guess(opened: OpenedModel) -> TensorSpec:
     """Return an image, if the model takes one. Most models without a description of their inputs do."""
     image, why, names, embeds = TensorSpec("x", (1, 3, 224, 224)), None, ["x"], False
     if opened.module is not None:
-        import torch
-
         image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
         names = needed_arguments(opened.module) or [image.name]
         first = next(part for part in opened.module.modules() if not [*part.children()])

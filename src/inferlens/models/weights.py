@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferlens.errors import InferlensError, library, paths_like, reason
+from inferlens.errors import InferlensError, LateModule, library, paths_like, reason
 from inferlens.models.model import TRUST
 from inferlens.record.files import FileType, file_kind, wrong_file
 
 if TYPE_CHECKING:
     import torch
+else:
+    torch = LateModule("torch")
 
 # All random numbers are uniform in [-x, x] around a centre. The values are a compromise from measurements: with larger
 # biases and less centring, tokens or pixels grow alike with depth and layers stop to show; with less of the first and
@@ -57,8 +59,6 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     The module is on the CPU, in fp32, and left in eval mode. Raises InferlensError if it fails on ``example``; its
     weights are drawn then, but not scaled.
     """
-    import torch
-
     module.eval()
     threads = torch.get_num_threads()
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -111,8 +111,6 @@ def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: f
 
     Numbers in [-0.5, 0.5) come first: they are multiples of 2**-24, so their sum in float64 is exact in any order.
     """
-    import torch
-
     tensor.uniform_().sub_(0.5)
     if centring:
         over = tuple(range(1, tensor.ndim))
@@ -123,8 +121,6 @@ def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: f
 
 def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
     """Yield hooks that scale the weight of a layer at its first use, if it has two or more dimensions."""
-    import torch
-
     scaled: set[int] = set()
     for path, part in module.named_modules():
         # The output projection inside torch's own attention is never called as a module: its parent stands in for it.
@@ -141,8 +137,6 @@ def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
 def _scale_once(
     scaled: set[int], layer: torch.nn.Module, weight: torch.Tensor, target: float, _part: Any, _inputs: Any, output: Any
 ) -> Any:
-    import torch
-
     first = output[0] if isinstance(output, tuple) else output
     already_scaled = id(weight) in scaled  # a tied weight, or a layer used twice
     scaled.add(id(weight))
@@ -174,9 +168,7 @@ def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.T
 
 
 def _is_convolution(part: torch.nn.Module) -> bool:
-    from torch.nn.modules.conv import _ConvNd
-
-    return isinstance(part, _ConvNd)
+    return isinstance(part, torch.nn.modules.conv._ConvNd)
 
 
 # Where checkpoints keep weights, the usual place first; averaged ones before those that training left.
@@ -211,8 +203,6 @@ def load_weights(module: torch.nn.Module, file: Path, *, trust: bool = False) ->
 
 
 def _read_weights(file: Path, trust: bool) -> Any:
-    import torch
-
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     kind = file_kind(file)
@@ -275,8 +265,6 @@ def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[
 
 def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
     """Return the module that a checkpoint holds, and the key that it lies under; ``None`` if there is none."""
-    import torch
-
     if isinstance(content, torch.nn.Module):
         return content, ""
     entries = content if isinstance(content, Mapping) else {}
@@ -286,8 +274,6 @@ def unwrapped_module(content: Any) -> tuple[torch.nn.Module | None, str]:
 
 def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]:
     """Return the tensors by name that a checkpoint holds, and the keys that they lie under."""
-    import torch
-
     module, key = unwrapped_module(content)
     keys = [key] * bool(key)
     content = module.float().state_dict() if module is not None else content
@@ -310,8 +296,6 @@ def _state_dict(content: Any, file: Path) -> tuple[dict[str, torch.Tensor], str]
 
 
 def _has_tensors(content: Mapping[Any, Any]) -> bool:
-    import torch
-
     return any(
         isinstance(value, torch.Tensor) or (isinstance(value, Mapping) and _has_tensors(value))
         for value in content.values()
@@ -336,8 +320,6 @@ def fingerprint(module: torch.nn.Module) -> str:
 
     Weights that a quantized module keeps packed are no tensors of its state and are left out.
     """
-    import torch
-
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
         if not isinstance(tensor, torch.Tensor):
@@ -349,8 +331,6 @@ def fingerprint(module: torch.nn.Module) -> str:
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of a tensor's values, of any type and layout, where the tensor is."""
-    import torch
-
     plain = tensor.detach()
     plain = plain.dequantize() if plain.is_quantized else plain.to_dense()
     return plain.contiguous().reshape(-1).view(torch.uint8)

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import reason
+from inferlens.errors import LateModule, reason
 from inferlens.models.inputs import kind_of
 from inferlens.models.model import Model
 from inferlens.record.profile import ModuleWork, OperatorWork, Work
 from inferlens.spec.case import Case, TensorSpec
+
+onnx: Any = LateModule("onnx")
+torch: Any = LateModule("torch")
 
 # Bytes of an element that the model has in fp32, by the precision of the case.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
@@ -286,8 +289,6 @@ def count_onnx(
         element: bytes of an element that is float32 in the graph.
         modules: of a tensor's name, the paths of the modules whose operator makes it; of several the first has it all.
     """
-    import onnx
-
     loaded = infer_shapes(path, inputs)
     graph = GraphTensors(graph_tensors(loaded, element))
     counted = ByteCounter(spec.name for spec in inputs)
@@ -339,8 +340,6 @@ def product_shares(loaded: Any) -> dict[str, float]:
 
 def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     """Return the graph with all shapes that follow from the shapes of its inputs."""
-    import onnx
-
     loaded = onnx.load(str(path), load_external_data=False)
     shapes = {spec.name: spec.shape for spec in inputs}
     for value in loaded.graph.input:
@@ -355,7 +354,6 @@ def infer_shapes(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
 
 def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
     """Return weights, inputs, outputs and the tensors between them, if their shapes are complete."""
-    import onnx
 
     def size(kind: int) -> int:
         if kind == onnx.TensorProto.FLOAT:
@@ -411,7 +409,6 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
 
     Raises any error of the module, also if its control flow depends on values, because there are none.
     """
-    import torch
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -430,8 +427,6 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
 @contextmanager
 def decompose_fused_operators() -> Iterator[None]:
     """Turn off operators that stand for several modules, or that hide matrix products."""
-    import torch
-
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -483,8 +478,6 @@ class ModuleCounter:
 
     def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
         """Count one call of an exported program, which calls no modules: a node belongs to its original module."""
-        import torch
-
         counter, calls = self, {"": self.bytes_.begin("", type(module).__name__)}
 
         class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
@@ -533,8 +526,6 @@ class ModuleCounter:
 
     def access(self, tensor: Any) -> TensorAccess:
         """Return the access to a tensor. Elements that are repeated along a dimension count once."""
-        import torch
-
         size = self._element if tensor.dtype == torch.float32 else tensor.element_size()
         sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
         elements = math.prod(n for n, stride in zip(sizes, strides, strict=True) if stride or not n)
@@ -565,10 +556,7 @@ def _storage(tensor: Any) -> int:
 
 
 def _tensors(value: Any) -> list[Any]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _changed(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
@@ -603,8 +591,6 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
 
 def out_of_place(operator: Any) -> Any:
     """Return the packet of an operator; of one that works in place, the packet of its out-of-place form."""
-    import torch
-
     packet = operator._overloadpacket
     name = str(packet.__name__)
     if str(operator.namespace) != "aten" or not name.endswith("_") or name.endswith("__"):

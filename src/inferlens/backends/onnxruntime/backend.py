@@ -114,6 +114,7 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     variants = ("cpu", "cuda", "tensorrt")
     untested_variants = ("tensorrt",)
     options = OnnxRuntimeOptions
+    aliases: ClassVar[dict[str, str]] = {"channels_last": "prefer_nhwc"}
     distributions = ("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {
         "onnx": ("cpu", {"graph_optimization": "disable"})
@@ -217,11 +218,10 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """Offer no CUDA graph to a divided model, and no CUDA options to TensorRT's provider."""
         provider, nodes = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
-        option = "prefer_nhwc" if option == "channels_last" else option
         if provider is None:
             return Hint()
         divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
-        useless = provider.lowers and option in PROVIDER_OPTIONS["CUDAExecutionProvider"]
+        useless = provider.lowers and cls.aliases.get(option, option) in PROVIDER_OPTIONS["CUDAExecutionProvider"]
         if useless or (option == "cuda_graph" and divided):
             return Hint()
         return super().hint(case, option, value, facts)

@@ -261,10 +261,8 @@ def timing_hooks(
 
 def value_tensors(value: Any) -> tuple[Tensor, ...]:
     """Return the tensors in ``value``, any nesting flattened in order."""
-    from torch.utils._pytree import tree_leaves
-
     return tuple(
         Tensor(shape=tuple(leaf.shape), dtype=str(leaf.dtype).removeprefix("torch."))
-        for leaf in tree_leaves(value)
+        for leaf in torch.utils._pytree.tree_leaves(value)
         if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
     )

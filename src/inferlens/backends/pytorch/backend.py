@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -22,7 +22,6 @@ from inferlens.backends.base import (
     LayerProfiler,
     Preparation,
     Recommendation,
-    Runner,
     Saver,
 )
 from inferlens.backends.clocks import nvtx_enabled
@@ -54,7 +53,6 @@ from inferlens.models.model import Format, Model
 from inferlens.models.work import module_hooks
 from inferlens.record.profile import Layers
 from inferlens.spec.case import HALF, Case, Option, TensorSpec
-from inferlens.spec.hints import Hint
 
 torch: Any = LateModule("torch")
 
@@ -78,6 +76,7 @@ class PyTorch(Backend, Saver, Deployer):
     name = "pytorch"
     summary = "PyTorch eager, operator by operator"
     options = PyTorchOptions
+    aliases: ClassVar[dict[str, str]] = {"freeze": "fuse"}
     distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
@@ -103,7 +102,7 @@ class PyTorch(Backend, Saver, Deployer):
     def capabilities(self) -> Capabilities:
         return torch_capabilities(self.variants, ("module", "exported"))
 
-    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> EagerRunner:
         options: PyTorchOptions = self.parse_options(case)
         runner = EagerRunner(model, case, preparation, options)
         self._fuse(model, case, preparation, options)
@@ -119,11 +118,6 @@ class PyTorch(Backend, Saver, Deployer):
     def times_kernels(self, case: Case, *, cached: bool = False) -> bool:  # noqa: ARG002
         """Return whether cuDNN times its convolutions in every process's first call."""
         return bool(self.parse_options(case).cudnn_benchmark)
-
-    @classmethod
-    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """Use ``fuse`` where other backends freeze."""
-        return super().hint(case, "fuse" if option == "freeze" else option, value, facts)
 
     @staticmethod
     def _fuse(model: Model, case: Case, preparation: Preparation, options: PyTorchOptions) -> None:
@@ -145,9 +139,7 @@ class PyTorch(Backend, Saver, Deployer):
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        runner = self.prepare(model, case, preparation)
-        assert isinstance(runner, EagerRunner)
-        runner.save_program(path)
+        self.prepare(model, case, preparation).save_program(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         return program_script(case, self.parse_options(case), file, inputs)

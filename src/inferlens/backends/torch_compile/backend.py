@@ -42,7 +42,6 @@ from inferlens.backends.base import (
     PhaseNote,
     Preparation,
     Recommendation,
-    Runner,
 )
 from inferlens.backends.onnx.quantize import (
     cached_file,
@@ -126,6 +125,7 @@ class TorchCompile(Backend, Deployer):
     slow_variants: ClassVar[dict[str, float]] = dict.fromkeys(AUTOTUNE_MODES, 8.0)
     variant_helps: ClassVar[dict[str, tuple[str, ...]]] = {"reduce-overhead": ("host",), "max-autotune": ("host",)}
     options = TorchCompileOptions
+    aliases: ClassVar[dict[str, str]] = {"freeze": "freezing"}
     knobs = (
         Knob(name="freezing", values=(True,), build=1.5, helps=("layout", "memory")),
         Knob(name="cudnn_benchmark", values=(True,), devices=("cuda",)),
@@ -158,7 +158,7 @@ class TorchCompile(Backend, Deployer):
             supports.append(replace(one, keeps=keeps[one.device], without_data=data) if one.quantizes else one)
         return replace(can, supports=tuple(supports), limits=can.limits | limits)
 
-    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> CompiledRunner:
         options: TorchCompileOptions = self.parse_options(case)
         same = SAME_WITHOUT_GRAPHS.get(case.variant)
         if same and case.device != "cuda":
@@ -192,10 +192,10 @@ class TorchCompile(Backend, Deployer):
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """Return a mode, which is a variant, for options that modes replace; ``freeze`` is ``freezing``."""
+        """Return a mode, which is a variant, for options that modes replace."""
         modes = MODES_FOR.get(option, ())
         if not modes:
-            return super().hint(case, "freezing" if option == "freeze" else option, value, facts)
+            return super().hint(case, option, value, facts)
         if case.device != "cuda":
             return Hint()
         mode = "max-autotune" if case.variant in AUTOTUNE_MODES else modes[0]
@@ -212,9 +212,7 @@ class TorchCompile(Backend, Deployer):
         return ".pt2"
 
     def deploy(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        runner = self.prepare(model, case, preparation)
-        assert isinstance(runner, CompiledRunner)
-        runner.save_program(path)
+        self.prepare(model, case, preparation).save_program(path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
         options: TorchCompileOptions = self.parse_options(case)
