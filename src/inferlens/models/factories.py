@@ -90,7 +90,8 @@ class Hub(Source):
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - a file of weights is loaded afterwards
         folder, entry = _repository(name)
-        entries = _hubconf(folder)
+        with torch.hub._add_to_sys_path(str(folder)):
+            entries: dict[str, Any] = vars(torch.hub._import_module("hubconf", str(folder / "hubconf.py")))
         check_choice("entry point", entry, (item for item in entries if callable(entries[item]) and item[0] != "_"))
         arguments = _without_weights(entries[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
@@ -328,9 +329,3 @@ def _without_weights(entry: Any) -> dict[str, Any]:
     if "weights" in parameters:
         return {"weights": None}
     return {"pretrained": False} if "pretrained" in parameters or takes_any else {}
-
-
-def _hubconf(folder: Path) -> dict[str, Any]:
-    with torch.hub._add_to_sys_path(str(folder)):
-        names: dict[str, Any] = vars(torch.hub._import_module("hubconf", str(folder / "hubconf.py")))
-        return names

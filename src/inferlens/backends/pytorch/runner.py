@@ -392,16 +392,13 @@ def input_dtype(spec: TensorSpec, precision: str) -> Any:
     return precision_dtype(precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
 
 
-def input_tensor(array: Array, spec: TensorSpec, precision: str) -> Any:
-    """Return a tensor on the CPU with a copy of ``array``, in the type of :func:`input_dtype`."""
-    tensor = torch.tensor(np.asarray(array, np.float32 if spec.dtype in FLOATS else None))
-    return tensor.to(input_dtype(spec, precision))
-
-
 def input_tensors(arrays: Inputs, specs: tuple[TensorSpec, ...], precision: str) -> tuple[Any, ...]:
-    """Return :func:`input_tensor` of every input, in order."""
-    ordered = zip(arrays_in_order(arrays, specs), specs, strict=True)
-    return tuple(input_tensor(array, spec, precision) for array, spec in ordered)
+    """Return tensors on the CPU with copies of ``arrays``, in order and in the types of :func:`input_dtype`."""
+    ordered = [
+        (np.asarray(array, np.float32 if spec.dtype in FLOATS else None), spec)
+        for array, spec in zip(arrays_in_order(arrays, specs), specs, strict=True)
+    ]
+    return tuple(torch.tensor(array).to(input_dtype(spec, precision)) for array, spec in ordered)
 
 
 def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:

@@ -112,16 +112,12 @@ def absences(
     return absent
 
 
-def network_layers(entry: dict[str, Any]) -> list[str]:
-    """Return the names of the network's layers that were fused into this one."""
-    written = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
-    if written:
-        return [WRAPPED_NAME.sub(r"\1", name) for name in written]
-    return [MYELIN_SUFFIX.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
-
-
 def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
-    modules, operators = lookup(network_layers(entry))
+    written = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
+    fused = [WRAPPED_NAME.sub(r"\1", name) for name in written]
+    modules, operators = lookup(
+        fused or [MYELIN_SUFFIX.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
+    )
     outputs = _tensors(entry.get("Outputs"))
     if not (modules or operators):  # an output has the name of the network's layer that writes it
         modules, operators = lookup([OUTPUT_SUFFIX.sub("", MYELIN_SUFFIX.sub("", tensor.name)) for tensor in outputs])

@@ -517,7 +517,9 @@ def quantize_linear(
     linear, noun = [path for path, item in modules.items() if is_taken(item, path)], "linear layers"
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")
-        feed = (tensor.to(device) for tensor in example_feed(model, case, _module_precision(module)))
+        kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+        precision = next((kinds[item.dtype] for item in module.parameters() if item.dtype in kinds), "fp32")
+        feed = (tensor.to(device) for tensor in example_feed(model, case, precision))
         work = flops_by_module(module, tuple(feed))
         if linear and case.precision == "int8":
             linear, noun = [*filter(fits, linear)], f"linear layers of {MIN_ROWS} rows or more and sizes in eights"
@@ -530,8 +532,3 @@ def quantize_linear(
             config = quantization.Float8DynamicActivationFloat8WeightConfig(granularity=scales)
         with unsupported_on_error(f"torchao cannot quantize '{model.name}'"):
             quantization.quantize_(module, config, lambda _, path: path in linear)
-
-
-def _module_precision(module: Any) -> str:
-    kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-    return next((kinds[parameter.dtype] for parameter in module.parameters() if parameter.dtype in kinds), "fp32")
