@@ -15,7 +15,7 @@ from torch import nn
 from inferlens.backends.base import LayerProfiler
 from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, node_tensors, times_by_node
 from inferlens.backends.openvino import NodeCounter
-from inferlens.backends.profiling.layers import LayerTimes, add_own_times
+from inferlens.backends.profiling.runs import LayerTimes, add_own_times
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.profile import Layers

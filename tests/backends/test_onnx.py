@@ -22,7 +22,7 @@ from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, enable_profile, last_runs
 from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, match_kernels, provider_list
 from inferlens.backends.profiling.kernels import MatchedKernels, sources_by_match
-from inferlens.backends.profiling.traces import read_runs
+from inferlens.backends.profiling.runs import read_runs
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.files import onnx_file_precision

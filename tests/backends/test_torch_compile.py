@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.profiling.layers import LayerTimes
-from inferlens.backends.profiling.traces import TracedOperator
+from inferlens.backends.profiling.runs import LayerTimes, TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import (
     GRAPH_SPAN,

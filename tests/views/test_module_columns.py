@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.traces import GPU_CLOCK
+from inferlens.backends.profiling.runs import GPU_CLOCK
 from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.modules import module_columns

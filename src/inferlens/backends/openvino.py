@@ -58,7 +58,7 @@ from inferlens.backends.onnx.quantize import (
 )
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import output_array
-from inferlens.backends.profiling.layers import NO_RUNS, check_level, time_runs
+from inferlens.backends.profiling.runs import NO_RUNS, check_level, time_runs
 from inferlens.backends.scripts import numpy_inputs, program, sibling_path
 from inferlens.errors import LateModule, Unsupported, library
 from inferlens.models.compiled import new_provenance, write_provenance

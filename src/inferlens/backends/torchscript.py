@@ -42,8 +42,14 @@ from inferlens.backends.profiling.kernels import (
     trace_kernel_sources,
     trace_layers,
 )
-from inferlens.backends.profiling.layers import LayerTimes, Runnable, check_level
-from inferlens.backends.profiling.traces import RUN_SPAN, TracedOperator, trace_single_run
+from inferlens.backends.profiling.runs import (
+    RUN_SPAN,
+    LayerTimes,
+    Runnable,
+    TracedOperator,
+    check_level,
+    trace_single_run,
+)
 from inferlens.backends.pytorch.runner import (
     DTYPES,
     WRAPPED_PATH,

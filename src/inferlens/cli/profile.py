@@ -144,7 +144,7 @@ def refuse(names: Iterable[str], how: str) -> None:
 
 def take(plan: Plan, options: Mapping[str, Any]) -> None:
     """Take traces of every case, and say where they are and how to look at them; exit with 1 if there are none."""
-    from inferlens.backends.profiling.traces import Tracing
+    from inferlens.backends.profiling.runs import Tracing
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import trace_cases
 

@@ -30,7 +30,7 @@ from inferlens.backends.availability import import_library
 from inferlens.backends.base import LayerProfiler
 from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.profiling import kernels as kernel_runs
-from inferlens.backends.profiling.traces import STEP_SPAN, Tracing, write_steps
+from inferlens.backends.profiling.runs import STEP_SPAN, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of

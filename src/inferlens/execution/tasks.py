@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
 from inferlens.backends.profiling.kernels import kernel_families
-from inferlens.backends.profiling.layers import time_runs
+from inferlens.backends.profiling.runs import time_runs
 from inferlens.backends.pytorch.runner import HostIoRunner
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory, reason
 from inferlens.execution.cases import LATENCY_SHARE

@@ -18,7 +18,7 @@ from torch import nn
 
 from inferlens.backends.base import TOLERANCES, GpuLaunch, KernelSources, KernelTracer, LayerProfiler, Preparation
 from inferlens.backends.profiling.kernels import kernels_of_runs, sources_by_scope
-from inferlens.backends.profiling.traces import TracedRun, read_runs
+from inferlens.backends.profiling.runs import TracedRun, read_runs
 from inferlens.backends.tensorrt.layers import inspected_layers, kernel_sources
 from inferlens.models.model import Model
 from inferlens.record.profile import GpuLimits, Kernels, Layer, Layers

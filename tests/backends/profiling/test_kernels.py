@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer
 from inferlens.backends.profiling import kernels as kernel_runs
-from inferlens.backends.profiling import traces as traced_runs
+from inferlens.backends.profiling import runs as traced_runs
 from inferlens.backends.profiling.kernels import (
     SCOPE,
     MatchedKernels,
@@ -28,7 +28,7 @@ from inferlens.backends.profiling.kernels import (
     sources_by_match,
     sources_by_scope,
 )
-from inferlens.backends.profiling.traces import TracedEvent, TracedOperator, trace_single_run
+from inferlens.backends.profiling.runs import TracedEvent, TracedOperator, trace_single_run
 from inferlens.backends.tensorrt.layers import align_kernels, is_synchronization, kernel_sources, tactic
 from inferlens.backends.torch_compile import backend as torch_compile
 from inferlens.backends.torch_compile.layers import InductorNames

@@ -11,7 +11,7 @@ import pytest
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import NVTX_VARIABLE, HostClock, enable_nvtx, nvtx_enabled, nvtx_push_pop, nvtx_range
-from inferlens.backends.profiling.layers import time_modules
+from inferlens.backends.profiling.runs import time_modules
 from inferlens.measure.series import latency, sampling_rule, throughput
 from inferlens.spec.case import Budget
 from tests.commands import inferlens

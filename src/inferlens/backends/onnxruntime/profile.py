@@ -31,7 +31,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.backends.onnx.graph import OnnxNode, OnnxNodes, module_paths, operator_kinds, read_nodes
-from inferlens.backends.profiling.layers import LayerTimes, time_runs
+from inferlens.backends.profiling.runs import LayerTimes, time_runs
 from inferlens.errors import Unsupported
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.trace.kernels import first_precision

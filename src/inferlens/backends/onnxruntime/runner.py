@@ -50,8 +50,7 @@ from inferlens.backends.onnxruntime.profile import (
     unknown_modules,
 )
 from inferlens.backends.profiling.kernels import MatchedKernels, layers_of_kernels, sources_by_match, trace_kernels
-from inferlens.backends.profiling.layers import check_level
-from inferlens.backends.profiling.traces import TracedRun, trace_single_run
+from inferlens.backends.profiling.runs import TracedRun, check_level, trace_single_run
 from inferlens.backends.pytorch.runner import host_array, work_stream
 from inferlens.errors import LateModule, Unsupported
 from inferlens.models.inputs import make_inputs, on_host, one_or_all

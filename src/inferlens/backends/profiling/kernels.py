@@ -23,12 +23,14 @@ from msgspec.structs import replace
 
 from inferlens.analysis.profile_table import kernel_family
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, Runner
-from inferlens.backends.profiling.layers import NO_RUNS, LayerTimes, Runnable
-from inferlens.backends.profiling.traces import (
+from inferlens.backends.profiling.runs import (
     GPU_CLOCK,
     HOST_CLOCK,
     KERNEL,
+    NO_RUNS,
     SPAN_PREFIX,
+    LayerTimes,
+    Runnable,
     TracedEvent,
     TracedOperator,
     TracedRun,

@@ -34,7 +34,7 @@ from inferlens.backends.profiling.kernels import (
     sources_by_scope,
     trace_kernels,
 )
-from inferlens.backends.profiling.layers import check_level, module_layers, time_modules
+from inferlens.backends.profiling.runs import check_level, module_layers, time_modules
 from inferlens.backends.pytorch.runner import (
     Autocast,
     CudnnBenchmark,

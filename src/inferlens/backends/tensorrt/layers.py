@@ -21,7 +21,7 @@ from inferlens.analysis.graph import GraphSource
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources
 from inferlens.backends.onnx.graph import OnnxNodes, module_paths, operator_kinds, read_nodes
 from inferlens.backends.profiling.kernels import longest_common_pairs
-from inferlens.backends.profiling.layers import time_runs
+from inferlens.backends.profiling.runs import time_runs
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.profile import Layer, Layers, Tensor
 from inferlens.trace.kernels import first_precision, kernel_precision

@@ -31,7 +31,7 @@ from inferlens.backends.base import (
 )
 from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
-from inferlens.backends.profiling.layers import check_level
+from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import converted_tensor, host_array, work_stream
 from inferlens.backends.tensorrt.layers import (
     absences,

@@ -60,7 +60,7 @@ from inferlens.backends.profiling.kernels import (
     trace_kernels,
     trace_layers,
 )
-from inferlens.backends.profiling.layers import check_level
+from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import (
     Autocast,
     CudnnBenchmark,

@@ -22,8 +22,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.kernels import Call, OperatorNames, number_calls, outermost_operators
-from inferlens.backends.profiling.layers import LayerTimes
-from inferlens.backends.profiling.traces import SPAN_PREFIX, TracedOperator
+from inferlens.backends.profiling.runs import SPAN_PREFIX, LayerTimes, TracedOperator
 from inferlens.errors import LateModule
 from inferlens.record.profile import Layer, Tensor
 from inferlens.trace.kernels import first_precision

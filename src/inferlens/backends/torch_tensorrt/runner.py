@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.availability import ignore_deprecations, warn_ignored_options
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, LayerProfiler, Preparation
-from inferlens.backends.profiling.layers import GpuMarks, check_level
+from inferlens.backends.profiling.runs import GpuMarks, check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.layers import (
     CLOCK,
