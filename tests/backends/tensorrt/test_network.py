@@ -102,7 +102,9 @@ def test_quantized_graphs_build_as_they_are(
         model = dataclasses.replace(wanted.model, inputs=(TensorSpec("image", (4, 32)),))
         wanted = dataclasses.replace(wanted, model=model)
     parsed = parse_network(wanted.path, rtx)
-    assert {"QUANTIZE", "DEQUANTIZE"} <= {parsed.definition.get_layer(at).type.name for at in range(parsed.layers)}
+    assert {"QUANTIZE", "DEQUANTIZE"} <= {
+        parsed.definition.get_layer(at).type.name for at in range(parsed.definition.num_layers)
+    }
     version = tuple(map(int, rtx.version.split(".")[:2]))
     if ((kind, layers) == ("int8", "convolution") and version < (1, 7)) or version < (1, 5):
         with pytest.raises(Unsupported, match="cannot build the engine"):

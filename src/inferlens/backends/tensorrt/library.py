@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import import_library, warn_ignored_options
+from inferlens.backends.availability import import_library, unsupported_on_error, warn_ignored_options
 from inferlens.backends.base import Absence, Preparation, Ranges
 from inferlens.errors import InferlensError, Unsupported, one_line, reason, suggestion
 from inferlens.models.compiled import Provenance
@@ -190,12 +190,18 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
 def load_plugins(flavour: Flavour, libraries: str) -> None:
     """Load plugin libraries, paths joined by ``+``, and TensorRT's own plugins, once per process."""
     for path in (Path(), *plugin_files(libraries)):
-        if (flavour.key, path) not in _loaded_plugins:
-            if path == Path():
-                flavour.module.init_libnvinfer_plugins(new_logger(flavour), "")
-            else:
-                _load_library(flavour, path)
-            _loaded_plugins.add((flavour.key, path))
+        if (flavour.key, path) in _loaded_plugins:
+            continue
+        if path == Path():
+            flavour.module.init_libnvinfer_plugins(new_logger(flavour), "")
+        else:
+            before = registered_plugins(flavour)
+            # The registry would not report the reason of a failure.
+            with unsupported_on_error(f"The plugin library {path} cannot be loaded", f"ldd {path} says what it lacks"):
+                ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            if registered_plugins(flavour) == before:  # the library does not register plugins by itself
+                flavour.module.get_plugin_registry().load_library(str(path))
+        _loaded_plugins.add((flavour.key, path))
 
 
 def registered_plugins(flavour: Flavour) -> list[str]:
@@ -204,18 +210,6 @@ def registered_plugins(flavour: Flavour) -> list[str]:
     creators = flavour.module.get_plugin_registry().all_creators
     names = {f"{getattr(item, 'plugin_namespace', '')}::{item.name} {item.plugin_version}" for item in creators}
     return sorted(name.removeprefix("::") for name in names)
-
-
-def _load_library(flavour: Flavour, path: Path) -> None:
-    before = registered_plugins(flavour)
-    try:
-        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # the registry would not report the reason of a failure
-    except OSError as error:
-        raise Unsupported(
-            f"The plugin library {path} cannot be loaded: {reason(error)}.", hint=f"ldd {path} says what it lacks"
-        ) from error
-    if registered_plugins(flavour) == before:  # the library does not register plugins by itself
-        flavour.module.get_plugin_registry().load_library(str(path))
 
 
 # Options. Several values in one option are joined by ``+``, profiles by ``;``, since commas make axes of a plan.
