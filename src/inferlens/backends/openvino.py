@@ -44,7 +44,10 @@ from inferlens.backends.onnx.graph import (
     kept_nodes,
     module_paths,
     onnx_file,
+    onnx_formats,
+    onnx_versions,
     operator_kinds,
+    output_array,
     read_nodes,
 )
 from inferlens.backends.onnx.quantize import (
@@ -56,8 +59,6 @@ from inferlens.backends.onnx.quantize import (
     recorded_file,
     seven_bits,
 )
-from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
-from inferlens.backends.onnxruntime.runner import output_array
 from inferlens.backends.profiling.runs import NO_RUNS, check_level, time_runs
 from inferlens.backends.scripts import numpy_inputs, program, sibling_path
 from inferlens.errors import LateModule, Unsupported, library

@@ -36,10 +36,10 @@ from inferlens.backends.profiling.kernels import (
     Call,
     MatchedKernels,
     OperatorNames,
+    kernels_below,
     number_calls,
     outermost_operators,
     sources_by_match,
-    trace_kernel_sources,
     trace_layers,
 )
 from inferlens.backends.profiling.runs import (
@@ -191,7 +191,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
             return KernelSources((KernelOrigin(),) * len(launched), {"modules": f"{OPTIMISED_NOTE}."})
         if self._matched is None:
             feed = self.seeded_feed()
-            self._matched = trace_kernel_sources(self, self._names(feed), feed)
+            names = self._names(feed)
+            self._matched = kernels_below(trace_single_run(self, feed, on_gpu=True).root, names)
         return sources_by_match(launched, self._matched)
 
     def _names(self, feed: Feed) -> ScriptNames:

@@ -336,25 +336,18 @@ def torch_file_precision(path: Path) -> str:
     with suppress(Exception), zipfile.ZipFile(path) as archive:  # opening the file reports the error
         for entry in archive.infolist():
             if entry.file_size <= LARGEST and entry.filename.endswith("/model_weights_config.json"):
-                return _exported_precision(archive.read(entry))
+                sizes: Counter[str] = Counter()
+                for weight in msgspec.json.decode(archive.read(entry))["config"].values():
+                    meta = weight["tensor_meta"]
+                    if meta["dtype"] in EXPORTED_TYPES:
+                        sizes[EXPORTED_TYPES[meta["dtype"]]] += math.prod(size["as_int"] for size in meta["sizes"])
+                return sizes.most_common(1)[0][0] if sizes else "fp32"
             if entry.file_size <= LARGEST and entry.filename.endswith("/data.pkl"):
-                return _script_precision(archive.read(entry))
+                opcodes = pickletools.genops(archive.read(entry))
+                names = {str(argument) for opcode, argument, _ in opcodes if opcode.name == "GLOBAL"}
+                precisions = {STORAGES[name] for name in names if name in STORAGES}
+                return precisions.pop() if len(precisions) == 1 else "fp32"
     return "fp32"
-
-
-def _exported_precision(config: bytes) -> str:
-    sizes: Counter[str] = Counter()
-    for entry in msgspec.json.decode(config)["config"].values():
-        meta = entry["tensor_meta"]
-        if meta["dtype"] in EXPORTED_TYPES:
-            sizes[EXPORTED_TYPES[meta["dtype"]]] += math.prod(size["as_int"] for size in meta["sizes"])
-    return sizes.most_common(1)[0][0] if sizes else "fp32"
-
-
-def _script_precision(data: bytes) -> str:
-    named = {str(argument) for opcode, argument, _ in pickletools.genops(data) if opcode.name == "GLOBAL"}
-    precisions = {STORAGES[name] for name in named if name in STORAGES}
-    return precisions.pop() if len(precisions) == 1 else "fp32"
 
 
 class _Note(Struct, frozen=True, forbid_unknown_fields=True):

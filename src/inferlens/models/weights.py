@@ -93,7 +93,7 @@ def _draw(module: torch.nn.Module) -> None:
 
 def _draw_parameter(part: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
     if "bias" in name:
-        _draw_uniform(parameter, 0.0, CONV_BIAS if _is_convolution(part) else BIAS)
+        _draw_uniform(parameter, 0.0, CONV_BIAS if isinstance(part, torch.nn.modules.conv._ConvNd) else BIAS)
     elif parameter.ndim == 1:  # weights of norms, layer scales
         _draw_uniform(parameter, *NORM_WEIGHT)
     elif "weight" in name:
@@ -128,7 +128,7 @@ def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
         weight = layer._parameters.get("weight") if not isinstance(layer, torch.jit.ScriptModule) else None
         if weight is None or weight.ndim < 2 or not weight.is_floating_point():
             continue
-        target = CONV_OUTPUT if _is_convolution(layer) else OUTPUT
+        target = CONV_OUTPUT if isinstance(layer, torch.nn.modules.conv._ConvNd) else OUTPUT
         target = LOGITS if _QUERY_OR_KEY.search(path.rpartition(".")[2]) else target
 
         yield part.register_forward_hook(partial(_scale_once, scaled, layer, weight, target))
@@ -165,10 +165,6 @@ def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.T
     scale = 2.0 ** round(math.log2(target / size))
     weight.mul_(scale)
     return own * scale + bias
-
-
-def _is_convolution(part: torch.nn.Module) -> bool:
-    return isinstance(part, torch.nn.modules.conv._ConvNd)
 
 
 # Where checkpoints keep weights, the usual place first; averaged ones before those that training left.

@@ -12,17 +12,19 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
-from inferlens.backends.availability import ignore_deprecations
+from inferlens.backends.availability import ignore_deprecations, is_installed
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.runner import cast, dynamic_sizes, example_feed, export_dimensions, flat_outputs
 from inferlens.errors import LateModule, Unsupported, installing, reason
 from inferlens.models.files import onnx_file_precision, onnx_graph, weight_files
-from inferlens.models.model import Model
+from inferlens.models.model import Array, Format, Model
 from inferlens.models.work import PRODUCTS
 from inferlens.record.files import open_locked
 from inferlens.record.profile import Layer, Tensor
@@ -32,6 +34,16 @@ onnx: Any = LateModule("onnx")
 torch: Any = LateModule("torch")
 
 EMBED_LIMIT = 1_500_000_000  # bytes of weights inside an ONNX file, which holds less than 2 GiB
+
+
+def onnx_formats() -> tuple[Format, ...]:
+    """Return the formats that can be exported to ONNX here, or are ONNX."""
+    return ("module", "exported", "onnx") if is_installed("torch", "onnx", "onnxscript") else ("onnx",)
+
+
+def onnx_versions() -> dict[str, str]:
+    """Return the versions of the installed exporter libraries, without importing them."""
+    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if is_installed(name)}
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
@@ -174,6 +186,14 @@ def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[Ten
                 f"The ONNX graph was made for {spec.name}={fixed}, not for {spec}.",
                 hint="its own batch size, or a file exported with a dynamic batch",
             )
+
+
+def output_array(array: Any) -> Array:
+    """Return a copy with floats as float32 and text as NumPy's own."""
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
+    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else str if array.dtype == object else array.dtype
+    return np.array(array, dtype=kind, copy=True)
 
 
 # The modules of ONNX nodes.

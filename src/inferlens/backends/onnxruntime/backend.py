@@ -7,7 +7,6 @@ silent run on another one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -36,7 +35,14 @@ from inferlens.backends.base import (
     Support,
     Tf32,
 )
-from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
+from inferlens.backends.onnx.graph import (
+    check_precision,
+    copy_onnx,
+    kept_nodes,
+    onnx_file,
+    onnx_formats,
+    onnx_versions,
+)
 from inferlens.backends.onnx.quantize import (
     cpu_dialect,
     keep_with_record,
@@ -245,16 +251,6 @@ def _graph_file(model: Model, case: Case, preparation: Preparation, options: Onn
 def _graph_precision(case: Case) -> str:
     """Return the precision of the exported graph: TensorRT's provider lowers an fp32 graph itself."""
     return "fp32" if PROVIDERS[case.variant].lowers else case.precision
-
-
-def onnx_formats() -> tuple[Format, ...]:
-    """Return the formats that can be exported to ONNX here, or are ONNX."""
-    return ("module", "exported", "onnx") if is_installed("torch", "onnx", "onnxscript") else ("onnx",)
-
-
-def onnx_versions() -> dict[str, str]:
-    """Return the versions of the installed exporter libraries, without importing them."""
-    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if is_installed(name)}
 
 
 # The script that runs a deployed graph with ONNX Runtime alone

@@ -38,7 +38,7 @@ from inferlens.backends.base import (
     arrays_in_order,
 )
 from inferlens.backends.clocks import Clock, CudaClock
-from inferlens.backends.onnx.graph import OnnxNodes, check_shapes, read_nodes
+from inferlens.backends.onnx.graph import OnnxNodes, check_shapes, output_array, read_nodes
 from inferlens.backends.onnxruntime.profile import (
     OPTIMISED,
     Fusion,
@@ -535,11 +535,3 @@ def unpack(value: Any) -> list[Array]:
     if isinstance(value, list):
         return [array for element in value for array in unpack(element)]
     return [np.asarray(value)]
-
-
-def output_array(array: Any) -> Array:
-    """Return a copy with floats as float32 and text as NumPy's own."""
-    if array.dtype.kind == "S":
-        return np.char.decode(array, "utf-8")
-    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else str if array.dtype == object else array.dtype
-    return np.array(array, dtype=kind, copy=True)

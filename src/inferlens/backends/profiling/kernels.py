@@ -419,13 +419,8 @@ def trace_layers(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *
     )
 
 
-def trace_kernel_sources(runner: Runnable, names: OperatorNames, feed: Any) -> MatchedKernels:
-    """Return the kernels of one call with their layers, in the order in which the GPU ran them."""
-    return kernels_below(trace_single_run(runner, feed, on_gpu=True).root, names)
-
-
 def kernels_below(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
-    """Return the kernels below a traced operator, as :func:`trace_kernel_sources`."""
+    """Return the kernels below a traced operator with their layers, in the order in which the GPU ran them."""
     times: dict[Call, LayerTimes] = {}
     operators = _add_run(times, names, root, 0, on_gpu=True)
     named = names.name_layers(times)

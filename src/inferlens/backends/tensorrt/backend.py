@@ -33,9 +33,15 @@ from inferlens.backends.base import (
     Support,
     precision_tolerance,
 )
-from inferlens.backends.onnx.graph import check_precision, copy_onnx, kept_nodes, onnx_file
+from inferlens.backends.onnx.graph import (
+    check_precision,
+    copy_onnx,
+    kept_nodes,
+    onnx_file,
+    onnx_formats,
+    onnx_versions,
+)
 from inferlens.backends.onnx.quantize import needs_quantizing, quantized_onnx, tensorrt_dialect
-from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.scripts import program, sibling_path, torch_inputs
 from inferlens.backends.tensorrt.engine import (
     KIND,

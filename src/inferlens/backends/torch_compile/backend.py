@@ -54,13 +54,13 @@ from inferlens.backends.onnx.quantize import (
 from inferlens.backends.profiling.kernels import (
     CallRunner,
     MatchedKernels,
+    kernels_below,
     layers_of_kernels,
     sources_by_match,
-    trace_kernel_sources,
     trace_kernels,
     trace_layers,
 )
-from inferlens.backends.profiling.runs import check_level
+from inferlens.backends.profiling.runs import check_level, trace_single_run
 from inferlens.backends.pytorch.runner import (
     Autocast,
     CudnnBenchmark,
@@ -355,9 +355,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelTracer):
                 if self._compiler is None:
                     self._compiler = TracingCompiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
                     call = self._compile(module)
-                self._matched = trace_kernel_sources(
-                    CallRunner(call), InductorNames(self._compiler), self.seeded_feed()
-                )
+                run = trace_single_run(CallRunner(call), self.seeded_feed(), on_gpu=True)
+                self._matched = kernels_below(run.root, InductorNames(self._compiler))
             except RuntimeError as error:  # includes errors of Dynamo and Inductor, and a lack of memory
                 why = f"unknown: the call without a CUDA graph failed ({reason(error)})."
                 self._matched = MatchedKernels([], {"modules": why})
