@@ -19,7 +19,7 @@ from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.renderers import render
 from tests import commands
 from tests.analysis.crafted_profiles import ON_GPU, kernel, launched, layer, layered, unprofiled
-from tests.analysis.profiles import NASTY, eager, failed, fused, nasty, saved
+from tests.analysis.profiles import eager, failed, fused, saved
 from tests.commands import inferlens
 from tests.views.samples import CPU_MACHINE, case, record, stored
 
@@ -145,21 +145,6 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     (one,) = judge_cases(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.findings}
     assert not any(item.startswith(("layers", "kernels")) for item in one.unchecked)
-
-
-@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
-def test_names_that_break_out_of_whatever_they_stand_in(tmp_path, format):
-    bad = layer(NASTY, 9.0, NASTY, NASTY)
-    norm = layer(NASTY + "2", 5.0, "BatchNorm2d", NASTY)
-    folder = saved(tmp_path / "results", nasty(), layered(layer("conv", 5.0), norm, bad, of=case("openvino")))
-    for width in (10, 300):
-        text = shown(folder, format, width)
-        assert "batch-norm-not-folded" in " ".join(text.split())
-        assert "\x1b" not in text or format == "csv", "a spreadsheet has names as they are"
-        if format in ("table", "markdown"):
-            assert "\u202e" not in text
-            assert "<b>" not in text.replace("\\<b", "") or format == "table"
-            assert max(map(len, text.splitlines())) <= (max(width, 60) if format == "table" else 1500)
 
 
 NET = """

@@ -2,13 +2,11 @@
 
 import base64
 import gzip
-import json
 import re
 from xml.etree import ElementTree as Xml
 
 import msgspec
 import pytest
-from markdown_it import MarkdownIt
 
 from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.errors import InferlensError
@@ -84,15 +82,14 @@ MADE = {"everything": EVERYTHING, "hostile": hostile(), "empty": compare([broken
 
 @pytest.mark.parametrize("format", COMPARISON_FORMATS)
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
-def test_every_format_draws_the_same_again_and_steers_no_terminal(format, compared):
+def test_every_format_draws_the_same_again(format, compared):
     drawn = render_comparison(compared, format)
     assert drawn.endswith("\n")
     assert drawn == render_comparison(compared, format)
-    assert format in ("json", "csv") or not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ufffe]", drawn)
 
 
 def test_what_is_said():
-    """The table, all of it: the answer first, the worst first, a word where there is no number, what to do next."""
+    """The screen has the table: the answer first, the worst first, a word where there is no number, what to do next."""
     assert render_comparison(EVERYTHING) == (
         "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
         "2 models · Intel Xeon Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
@@ -165,26 +162,6 @@ def test_names_tell_cases_apart():
     assert [line.name for line in case_lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
 
 
-@pytest.mark.parametrize("width", [60, 85, 160])
-@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
-def test_the_table_keeps_to_its_width(width, compared):
-    drawn = render_comparison(compared, "table", width=width)
-    assert max(map(len, drawn.splitlines())) <= width
-
-
-@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
-def test_markdown_tables_stay_tables(compared):
-    drawn = render_comparison(compared, "markdown")
-    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(drawn)
-    inline = [child for token in tokens for child in token.children or []]
-    kinds = {token.type for token in [*tokens, *inline]}
-    assert not kinds & {"html_block", "html_inline", "link_open", "image", "code_inline", "fence", "code_block"}
-    assert "table_open" in kinds
-    for block in drawn.split("\n\n"):
-        widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines() if line.startswith("|")}
-        assert len(widths) <= 1
-
-
 def test_annotations_of_github():
     lines = render_comparison(EVERYTHING, "github").splitlines()
     assert [line.split()[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
@@ -209,10 +186,6 @@ def test_junit_outcomes():
         "torchscript:trace": ["skipped"], "torchscript:script": ["skipped"],
     }  # fmt: skip
     assert root.find(".//failure").attrib["message"] == "SLOWER: 10.0 to 11.0 ms, +10.0 ± 0.4 %"
-
-
-def test_json_has_names_as_they_are():
-    assert json.loads(render_comparison(MADE["hostile"], "json"))["cases"][0]["case"]["model"] == NASTY
 
 
 # The page of a comparison: that it says what the table says, draws the changes, and has the records of both sides.

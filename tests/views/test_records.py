@@ -20,6 +20,7 @@ from inferlens.views.records import notes_document
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS
 from tests.commands import inferlens
+from tests.snapshots import screens_test
 from tests.views.samples import (
     UNCHECKED,
     WRONG,
@@ -124,16 +125,6 @@ def test_failures_are_rows_with_their_reason(name):
         assert words in text
 
 
-def test_texts_for_people_have_no_control_characters_and_run_nothing():
-    for name in ("table", "table, narrow", "markdown", "html"):
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn(name, SETS["hostile"])), name
-    assert re.findall(r"<(script|img)", shown(SETS["hostile"], "html")) == ["script"]  # the page's own
-    lines = [line for line in shown(SETS["hostile"], "markdown").splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 + 3
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
-
-
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
 def test_tables_keep_to_their_width(width, records):
@@ -202,19 +193,12 @@ def test_a_missing_plot_library_is_an_answer(monkeypatch):
 
 # ``inferlens show --view notes``: a screen of them, all case by case, as data; and the lines under a table.
 
-SCREEN = """\
-torchvision:resnet18, 3 cases. Notes: 1 changing the answer, 2 weakening it and 1 good to know.
 
-CHANGES THE ANSWER
-  onnxruntime:cpu          Wrong outputs: relative L2 error 0.52 is above 0.0001.
-                           → Do not use it; another precision may be right.
-WEAKENS IT
-  pytorch and torchscript  There are 7 to 12 samples only.
-                           → More --iterations, --seconds or --max-time.
-GOOD TO KNOW
-  pytorch                  The exporter failed.
-                           → Nothing.
-"""
+test_screen = screens_test("notes", {
+    "three": lambda: render(notes_document(three()), width=100),
+    "all cases": lambda: render(notes_document(many(), all_cases=True), width=100),
+    "none": lambda: render(notes_document([record()])),
+})  # fmt: skip
 
 
 def three() -> list[Record]:
@@ -232,10 +216,6 @@ def many() -> list[Record]:
     return [record(case(f"backend{place}"), warnings=(warning,)) for place, warning in enumerate(warned)]
 
 
-def test_the_screen():
-    assert render(notes_document(three()), width=100) == SCREEN
-
-
 @pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
 def test_it_fits_on_a_screen_and_says_how_many_more(records):
     lines = render(notes_document(records, paths="there"), width=100).splitlines()
@@ -244,12 +224,6 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records):
     shown = sum("→" in line for line in lines)
     more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens show there --view notes --all")]
     assert bool(more) == (shown < len(records) == 12)
-
-
-def test_all_of_it_case_by_case_and_nothing():
-    drawn = render(notes_document(many(), all_cases=True), width=100)
-    assert all(f"resnet18 backend{place} " in drawn for place in range(12))
-    assert render(notes_document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
 
 
 def test_notes_go_into_a_file(tmp_path):
