@@ -19,7 +19,9 @@ from inferlens.cli.progress import Bar
 from inferlens.errors import Unsupported
 from inferlens.execution.protocol import PlannedCase
 from inferlens.models.model import ModelInfo
+from inferlens.record.record import Record
 from inferlens.spec.case import Case
+from tests.snapshots import screens_test
 from tests.views.samples import WRONG, case, failure, record
 
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", argument="resnet18")
@@ -39,40 +41,59 @@ def told(
     return out.getvalue().splitlines()
 
 
-def test_a_line_for_each_case_with_the_best_so_far_and_the_time_left():
-    ways = [case(name) for name in ("pytorch", "onnxruntime:cpu", "torch_compile", "openvino", "tensorrt")]
-    ended = [
-        record(ways[0], samples=(0.025,) * 9), record(ways[1], samples=(0.018,) * 9),
-        record(ways[2], samples=(0.012,) * 9, agreement=WRONG),
-        failure(ways[3], reason="It broke\x1b[2J\nbadly."), failure(ways[4], "unsupported", "No such device."),
-    ]  # fmt: skip
-    assert told(ways, ended, refused=(4,)) == [
-        "resnet18 is torchvision:resnet18.", "[1/5] pytorch 25.0 ms  (about 1 min left)",
-        "[2/5] onnxruntime:cpu 18.0 ms  (best so far; about 40 s left)",
-        "[3/5] torch_compile 12.0 ms, outputs wrong  (about 20 s left)", "[4/5] openvino failed: It broke [2J badly.",
-        "[5/5] tensorrt unsupported: No such device.",
-    ]  # fmt: skip
+FIVE = [case(name) for name in ("pytorch", "onnxruntime:cpu", "torch_compile", "openvino", "tensorrt")]
+THREE = [case(name) for name in ("pytorch", "openvino", "onnxruntime:cpu")]
+BATCHES = [case(batch=batch) for batch in (1, 8, 9)]
+THREADS = [case(batch=batch, threads=threads) for batch in (1, 8) for threads in (1, 2)]
+ENDED = [
+    record(FIVE[0], samples=(0.025,) * 9), record(FIVE[1], samples=(0.018,) * 9),
+    record(FIVE[2], samples=(0.012,) * 9, agreement=WRONG),
+    failure(FIVE[3], reason="It broke\x1b[2J\nbadly."), failure(FIVE[4], "unsupported", "No such device."),
+]  # fmt: skip
 
 
-def test_no_time_is_told_before_anything_ran_and_words_tell_cases_apart():
-    ways = [case(batch=batch, threads=threads) for batch in (1, 8) for threads in (1, 2)]
-    lines = told(ways, [failure(ways[0]), *(record(each, samples=(0.01,) * 9) for each in ways[1:])])[1:]
-    assert lines[0] == "[1/4] pytorch batch 1, 1 thread failed: It broke."
-    assert lines[1].startswith("[2/4] pytorch batch 1, 2 threads 10.0 ms  (about 40 s left)")
+def at_10_ms(*ways: Case) -> list[Record]:
+    return [record(way, samples=(0.01,) * 9) for way in ways]
 
 
-def test_the_time_left_is_that_of_the_cases_that_are_left_in_whatever_order_they_end():
-    ways = [case(name) for name in ("tensorrt", "pytorch", "openvino")]
-    lines = told(ways, [record(ways[2], samples=(0.01,) * 9), record(ways[1], samples=(0.01,) * 9)], refused=(0,))
-    assert lines[1:] == ["[1/3] openvino 10.0 ms  (about 20 s left)", "[2/3] pytorch 10.0 ms"]
+def rounds() -> list[str]:
+    """The lines of two ways that are measured twice, meet, are measured again, and meet in finals."""
+    out = io.StringIO()
+    with Bar(Console(file=out)) as bar:
+        bar.planned([PlannedCase(each, RESNET, None) for each in THREE[:2]])
+        for each in THREE[:2] * 2:
+            bar.done(record(each), Path())
+        bar.round(1, THREE[:2], "openvino 1.07x pytorch (1.01 to 1.13)")
+        bar.again(THREE[0])
+        for number in (1, 4):
+            bar.round(number, THREE[:2], "openvino 1.07x pytorch", finals=3)
+    assert len(bar.records) == 4
+    return out.getvalue().splitlines()
 
 
-def test_the_time_left_says_that_rounds_follow_where_cases_meet():
-    same = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
-    apart = [case(batch=1), case(batch=8), case(batch=9)]
-    for ways, ends in ((same, ("ms", "(about 20 s left, then rounds)")), (apart, ("left)", "(about 20 s left)"))):
-        lines = told(ways, [record(way, samples=(0.01,) * 9) for way in ways[:2]], rounds=True)
-        assert [line.endswith(end) for line, end in zip(lines[-2:], ends, strict=True)] == [True, True], lines
+def one_of_two_races() -> list[str]:
+    """The lines of a round of one of several races."""
+    out = io.StringIO()
+    with Bar(Console(file=out)) as bar:
+        bar.planned([PlannedCase(each, RESNET, None) for each in BATCHES[:2]])
+        bar.round(2, BATCHES[1:2], "openvino 1.07x pytorch")
+    return out.getvalue().splitlines()
+
+
+# The time left is of the cases that are left, in whatever order they end; of profiles it is known after the second.
+LINES = {
+    "a line for each case": lambda: told(FIVE, ENDED, refused=(4,)),
+    "words tell cases apart": lambda: told(THREADS, [failure(THREADS[0]), *at_10_ms(*THREADS[1:])]),
+    "another order": lambda: told([FIVE[4], *THREE[:2]], at_10_ms(THREE[1], THREE[0]), refused=(0,)),
+    "rounds follow": lambda: told(THREE, at_10_ms(*THREE[:2]), rounds=True),
+    "cases that never meet": lambda: told(BATCHES, at_10_ms(*BATCHES[:2]), rounds=True),
+    "profiles": lambda: told(THREE, at_10_ms(*THREE[:2]), profiles=True),
+    "rounds": rounds,
+    "one of two races": one_of_two_races,
+}
+test_lines = screens_test("progress", {
+    name: lambda made=made: "\n".join(made()) for name, made in LINES.items()
+})  # fmt: skip
 
 
 def test_the_clock_runs_on_once_each_case_was_measured():
@@ -87,40 +108,6 @@ def test_the_clock_runs_on_once_each_case_was_measured():
         bar.progress(0.5)
         assert "0:00:30" in out.getvalue()
         assert "0:01:35" in out.getvalue()
-
-
-def test_the_time_left_of_profiles_is_known_after_the_second_case():
-    ways = [case("pytorch"), case("openvino"), case("onnxruntime:cpu")]
-    lines = told(ways, [record(way, samples=(0.01,) * 9) for way in ways[:2]], profiles=True)
-    assert [line.endswith("left)") for line in lines[-2:]] == [False, True]
-
-
-def test_of_later_rounds_one_line_tells_all():
-    out, ways = io.StringIO(), [case("pytorch"), case("openvino")]
-    with Bar(Console(file=out)) as bar:
-        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
-        for _ in range(2):
-            for each in ways:
-                bar.done(record(each), Path())
-        bar.round(1, ways, "openvino 1.07x pytorch (1.01 to 1.13)")
-        bar.again(ways[0])
-        for number in (1, 4):
-            bar.round(number, ways, "openvino 1.07x pytorch", finals=3)
-    assert len(bar.records) == 4
-    lines = out.getvalue().splitlines()
-    assert lines[5:] == ["final round 1 of 3: openvino 1.07x pytorch", "final round 4: openvino 1.07x pytorch"]
-    lines = lines[:5]
-    assert lines[3:] == [
-        "round 1: openvino 1.07x pytorch (1.01 to 1.13)", "pytorch: measuring again after a short disturbance",
-    ]  # fmt: skip
-
-
-def test_a_round_of_one_of_several_races_says_of_which():
-    out, ways = io.StringIO(), [case(batch=batch) for batch in (1, 8)]
-    with Bar(Console(file=out)) as bar:
-        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
-        bar.round(2, ways[1:], "openvino 1.07x pytorch")
-    assert out.getvalue().splitlines()[-1] == "resnet18 batch 8, round 2: openvino 1.07x pytorch"
 
 
 def test_a_reason_is_never_cut():

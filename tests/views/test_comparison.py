@@ -26,7 +26,7 @@ from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
 from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
-from tests.snapshots import screens_test
+from tests.snapshots import compare_with_stored, screens_test
 from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
@@ -63,20 +63,6 @@ def hostile() -> RecordComparison:
 
 
 EVERYTHING = everything()
-TABLE = """\
-                                         base  candidate         change
-case                                       ms         ms      ± at 95 %  verdict
-────────────────────────────────────────────────────────────────────────────────────────────────────
-torchvision:resnet18 pytorch             10.0       11.0  +10.0 ± 0.4 %  SLOWER
-torchvision:resnet18 onnxruntime:cpu     10.0          –              –  DID NOT RUN: candidate
-                                                                         crashed (Signal 11, that is
-                                                                         100 % dead)
-torchvision:resnet18 torchscript:trace   10.0       10.0   0.00 ± 4.6 %  UNDECIDED: likely the same
-torchvision:resnet18 openvino            10.0       5.00  -50.0 ± 0.2 %  FASTER
-transformers:bert pytorch                10.0       10.0   0.00 ± 0.3 %  SAME
-torchvision:resnet18 torchscript:script     –          –              –  DID NOT RUN: on neither
-                                                                         side, crashed (It fell)
-"""
 MADE = {"everything": EVERYTHING, "hostile": hostile(), "empty": compare([broken()], [broken(run="new")])}
 
 
@@ -89,19 +75,8 @@ def test_every_format_draws_the_same_again(format, compared):
 
 
 def test_what_is_said():
-    """The screen has the table: the answer first, the worst first, a word where there is no number, what to do next."""
-    assert render_comparison(EVERYTHING) == (
-        "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither\nside.\n"
-        "2 models · Intel Xeon Platinum 8480C · fp32 · latency, 5 processes on each side\n\n"
-    ) + TABLE + (
-        "\nWhat else differs: torch not there / 2.10.0.\nWhy slower: inferlens profile resnet18 -b pytorch --batch 1\n"
-    )
-    assert sentences(EVERYTHING) == [
-        "1 slower by 10 %, 1 faster by 50 %, 1 the same within 2 %, 1 undecided, 1 did not run, 1 on neither side.",
-        "Slower: torchvision:resnet18 pytorch fp32, +10.0 ± 0.4 %.",
-        "Not compared: torchvision:resnet18 onnxruntime:cpu fp32 (candidate crashed (Signal 11, that is 100 % dead)).",
-        "What else differs: torch not there / 2.10.0.",
-    ]
+    """The screen: the answer first, the worst first, a word where there is no number, what to do next."""
+    compare_with_stored("comparison/everything", "\n".join([render_comparison(EVERYTHING), *sentences(EVERYTHING)]))
 
 
 def user_code(of: Case) -> RecordComparison:
