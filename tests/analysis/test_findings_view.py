@@ -79,7 +79,8 @@ THREE = [layered(*PARTS, of=case(name)) for name in ("pytorch", "openvino", "tor
 
 
 @pytest.mark.parametrize(("name", "profiles", "median", "options"), [
-    ("the most important once", THREE, 4e-3, {}), ("the most important, brief", THREE, 4e-3, {"brief": True, "lines": 3}),
+    ("the most important once", THREE, 4e-3, {}),
+    ("the most important, brief", THREE, 4e-3, {"brief": True, "lines": 3}),
     ("each case", THREE, 4e-3, {"whole": True}), ("what could be won", [layered(*PARTS)], 8.5e-3, {}),
     ("nothing", [layered(layer("conv", 5.0))], 5e-3, {"brief": True}),
 ])  # fmt: skip
