@@ -14,7 +14,11 @@ ONE = (TensorSpec("x", (4, 2)),)
 
 
 def read(asked, specs, prepare=lambda: np.asarray):
-    return data.read_samples(asked, specs, prepare)
+    return data.read_samples(str(asked), specs, prepare)
+
+
+def pairs(samples):
+    return [(sample.label, sample.inputs["x"].tolist()) for sample in samples]
 
 
 def given_samples():
@@ -23,45 +27,33 @@ def given_samples():
 
 
 def test_arrays_by_input_name(tmp_path):
-    path = tmp_path / "data.npz"
+    path, other = tmp_path / "data.npz", tmp_path / "other.npz"
     np.savez(path, b=np.arange(3), a=np.arange(9.0).reshape(3, 3), label=np.array([5, 6, 7]))
-    samples = read(str(path), PAIR)
-    assert [sample.label for sample in samples] == [5, 6, 7]
+    np.savez(other, a=np.zeros((3, 3)), b=np.arange(3))
+    samples = read(path, PAIR)
     first, second = samples.feeds()
-    assert first["a"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert ([sample.label for sample in samples], first["a"].tolist()) == ([5, 6, 7], [[0, 1, 2], [3, 4, 5]])
     assert (first["a"].dtype, first["b"].dtype) == (np.float32, np.int64)
     assert second["b"].tolist() == [2, 2]  # a batch that is not full begins again
-    assert samples.digest != read(str(_other(tmp_path)), PAIR).digest
-
-
-def _other(folder):
-    path = folder / "other" / "data.npz"
-    path.parent.mkdir()
-    np.savez(path, a=np.zeros((3, 3)), b=np.arange(3))
-    return path
+    assert samples.digest != read(other, PAIR).digest
 
 
 def test_a_single_input_goes_by_any_name(tmp_path):
     np.savez(tmp_path / "data.npz", pixels=np.ones((1, 2)))
-    (feed,) = read(str(tmp_path / "data.npz"), ONE).feeds()
-    assert feed["x"].shape == (4, 2)
+    assert [feed["x"].shape for feed in read(tmp_path / "data.npz", ONE).feeds()] == [(4, 2)]
 
 
 def test_a_factory_gives_samples_with_labels_or_without():
-    samples = read(f"{__name__}:given_samples", ONE)
-    assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [
-        (0, [0, 0]), (1, [1, 1]), (2, [2, 2]),
-    ]  # fmt: skip
+    assert pairs(read(f"{__name__}:given_samples", ONE)) == [(0, [0, 0]), (1, [1, 1]), (2, [2, 2])]
 
 
 def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path):
     image = pytest.importorskip("PIL.Image")
     for kind, value in (("cat", 0), ("dog", 255)):
+        (tmp_path / kind).mkdir()
         for place in range(2):
-            (tmp_path / kind).mkdir(exist_ok=True)
             image.new("RGB", (300, 260), (value,) * 3).save(tmp_path / kind / f"{place}.png")
-    case = Case(model="torchvision:resnet18", backend="", batch=2, calibration=str(tmp_path))
-    model = resolve.load(case)
+    model = resolve.load(Case(model="torchvision:resnet18", backend="", batch=2, calibration=str(tmp_path)))
     assert model.example["x"].shape == (2, 3, 224, 224)
     # ImageNet's mean and deviation of the first channel, of black and of white.
     assert model.example["x"][:, 0, 0, 0] == pytest.approx([-0.485 / 0.229, (1 - 0.485) / 0.229], rel=1e-4)
@@ -72,8 +64,7 @@ def test_a_dataset_of_hugging_face(tmp_path):
     polars = pytest.importorskip("polars")
     polars.DataFrame({"x": [[0.0, 1.0], [2.0, 3.0]], "label": [1, 0]}).write_ipc_stream(tmp_path / "data-0.arrow")
     (tmp_path / "state.json").write_text("{}")
-    samples = read(str(tmp_path), ONE)
-    assert [(sample.label, sample.inputs["x"].tolist()) for sample in samples] == [(1, [0, 1]), (0, [2, 3])]
+    assert pairs(read(tmp_path, ONE)) == [(1, [0, 1]), (0, [2, 3])]
 
 
 @pytest.mark.parametrize(("arrays", "specs", "said"), [
@@ -94,10 +85,9 @@ def test_what_is_no_data(tmp_path):
         return refusal("", lambda: list(read(asked, ONE, prepare))).what
 
     assert what("nowhere") == "There is no data 'nowhere'."
-    assert what(str(tmp_path)) == f"There are no images in {tmp_path}."
+    assert what(tmp_path) == f"There are no images in {tmp_path}."
     (tmp_path / "broken.npz").write_bytes(b"PK no")
-    assert "cannot be read" in what(str(tmp_path / "broken.npz"))
     (tmp_path / "a.png").write_bytes(b"no image")
-    assert "cannot be read" in what(str(tmp_path))
-    unknown = what(str(tmp_path), lambda: Zoo().preparation("resnet34", ONE[0]))
+    assert all("cannot be read" in what(path) for path in (tmp_path / "broken.npz", tmp_path))
+    unknown = what(tmp_path, lambda: Zoo().preparation("resnet34", ONE[0]))
     assert unknown == "How inferlens:resnet34 wants images to be prepared for 'x' is not known."
