@@ -40,23 +40,18 @@ def read(folder, name):
 
 
 def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path):
-    save_profile(tmp_path, engine())
-    assert read(tmp_path, LATENCY) == {
-        REFORMAT: [0.038912, 0.021504, 0.009216],
-        CONVOLUTION: [0.038912, 0.031744, 0.026624],
-    }
-    assert read(tmp_path, INFORMATION) == {"Layers": INSPECTED, "Bindings": BINDINGS}
-    save_profile(tmp_path, engine(details=False))
-    assert read(tmp_path, INFORMATION) == {"Layers": [REFORMAT, CONVOLUTION], "Bindings": BINDINGS}
+    for details, layers in ((True, INSPECTED), (False, [REFORMAT, CONVOLUTION])):
+        save_profile(tmp_path, engine(details=details))
+        times = {REFORMAT: [0.038912, 0.021504, 0.009216], CONVOLUTION: [0.038912, 0.031744, 0.026624]}
+        assert read(tmp_path, LATENCY) == times
+        assert read(tmp_path, INFORMATION) == {"Layers": layers, "Bindings": BINDINGS}
 
 
 def test_layers_of_one_name_keep_a_number_for_every_run():
-    profile = engine()
-    same = tuple(msgspec.structs.replace(item, name='same "name"\n<b>') for item in profile.layers.layers)
+    profile, name = engine(), 'same "name"\n<b>'
+    same = tuple(msgspec.structs.replace(item, name=name) for item in profile.layers.layers)
     files = engine_files(msgspec.structs.replace(profile, layers=msgspec.structs.replace(profile.layers, layers=same)))
-    assert {name: len(times) for name, times in json.loads(files[LATENCY]).items()} == {
-        'same "name"\n<b>': 3, 'same "name"\n<b> #2': 3,
-    }  # fmt: skip
+    assert {name: len(times) for name, times in json.loads(files[LATENCY]).items()} == {name: 3, f"{name} #2": 3}
 
 
 def test_what_is_no_engine_has_no_such_files_and_leaves_none_of_an_earlier_one(tmp_path):

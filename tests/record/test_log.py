@@ -23,7 +23,8 @@ def found(root, named):
 
 @pytest.fixture
 def root(tmp_path):
-    keep(tmp_path / "a", record(case(), id="a"), b"loading\n10 %\r50 %\r100 %\r\n\x1b[31mred\x1b[0m\x07 \xff\x9b2J\n")
+    said = b"loading\n10 %\r50 %\r100 %\r\n\x1b[31mred\x1b[0m\x07 \xff\x9b2J\n"
+    keep(tmp_path / "a", record(case(), id="a"), said)
     keep(tmp_path / "b", failure(case("openvino"), id="b"), b"it broke\n")
     keep(tmp_path / "c", record(case("openvino", precision="fp16"), id="c"), b"")
     keep(tmp_path / "d", failure(case("tensorrt:rtx"), id="d", output_tail=("the", "end")))

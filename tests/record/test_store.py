@@ -7,6 +7,7 @@ import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import jsonschema
 import pytest
@@ -29,11 +30,15 @@ RECORD = Record(
 )  # fmt: skip
 
 
+def put(folder, data, name="record.json"):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
 def test_two_runs_of_a_case_never_share_a_folder(tmp_path):
     with ThreadPoolExecutor(8) as pool:
-        folders = list(pool.map(lambda _: Store(tmp_path).claim(CASE, "demo"), range(24)))
-    assert len(set(folders)) == 24
-    assert {folder.name for folder in folders} >= {CASE.folder, f"{CASE.folder}@2", f"{CASE.folder}@24"}
+        folders = {folder.name for folder in pool.map(lambda _: Store(tmp_path).claim(CASE, "demo"), range(24))}
+    assert folders == {CASE.folder, *(f"{CASE.folder}@{number}" for number in range(2, 25))}
 
 
 def test_a_record_comes_back_as_it_went(tmp_path):
@@ -47,13 +52,11 @@ def test_a_record_comes_back_as_it_went(tmp_path):
 def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path):
     Store.save(tmp_path, RECORD)
     (read,) = load_records([tmp_path]).records
-    assert read.samples("latency") == (0.1, 0.2)
-    assert encode(read) == encode(RECORD)
+    assert (read.samples("latency"), encode(read)) == ((0.1, 0.2), encode(RECORD))
     assert from_json(as_json(read), Record) == RECORD  # as another process gets it
     Store.save(tmp_path, replace(RECORD, id="unread"))
     (unread,) = load_records([tmp_path]).records
-    later = replace(RECORD, id="b", measurements=(replace(RECORD.measurements[0], samples=(0.3,)),))
-    Store.save(tmp_path, later)
+    Store.save(tmp_path, replace(RECORD, id="b", measurements=(replace(RECORD.measurements[0], samples=(0.3,)),)))
     assert load_records([tmp_path]).records[0].samples("latency") == (0.3,)
     for change in (lambda: None, (tmp_path / "record.json").unlink):
         change()
@@ -63,16 +66,11 @@ def test_samples_stay_in_the_file_until_they_are_asked_for(tmp_path):
 def test_a_write_that_fails_leaves_the_old_content(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     write_whole(path, b"old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         write_whole(path, b"new")
     refusal(r"record.json cannot be written: No space left", Store.save, tmp_path, RECORD)
-    assert path.read_bytes() == b"old"
-    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {"record.json": b"old"}
 
 
 def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path):
@@ -81,7 +79,7 @@ def test_what_a_profile_measured_takes_no_place_of_what_was_benchmarked(tmp_path
     for record in (profiled, elsewhere):
         folder = Store(tmp_path).claim(record.case, record.case.model)
         Store.save(folder, record)
-        (folder / "profile-layer.json").write_text("{}")
+        put(folder, b"{}", "profile-layer.json")
     assert {record.id for record in load_records([tmp_path])} == {"b", "c"}
     Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
     assert {record.id for record in load_records([tmp_path])} == {"a", "c"}
@@ -94,21 +92,17 @@ def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path):
         b"[" * 100_000, encode(RECORD)[:-20], encode(RECORD).replace(b'"ok"', b'"great"'),
     ]  # fmt: skip
     for number, data in enumerate(broken):
-        (tmp_path / f"broken{number}").mkdir()
-        (tmp_path / f"broken{number}" / "record.json").write_bytes(data)
+        put(tmp_path / f"broken{number}", data)
     loaded = load_records([tmp_path])
-    assert loaded.records == [RECORD]
-    assert len(loaded.problems) == len(broken)
+    assert (loaded.records, len(loaded.problems)) == ([RECORD], len(broken))
     assert all("broken" in problem for problem in loaded.problems)
 
 
 @pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_packed_records_are_read_and_damaged_ones_are_problems(tmp_path, end, pack):
     packed = pack(encode(RECORD))
-    contents = {"whole": packed, "cut": packed[: len(packed) // 2], "other": b"no such packing"}
-    for name, data in contents.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / f"record.json{end}").write_bytes(data)
+    for name, data in {"whole": packed, "cut": packed[: len(packed) // 2], "other": b"no such packing"}.items():
+        put(tmp_path / name, data, f"record.json{end}")
     loaded = load_records([tmp_path])
     assert (loaded.records, loaded.folders) == ([RECORD], {RECORD.id: tmp_path / "whole"})
     assert len(loaded.problems) == 2
