@@ -13,8 +13,7 @@ from inferlens.analysis.roofline import Floor, Roofline, roofline
 from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import load_profiles
-from inferlens.views.profiles.cases import ProfiledCase
-from inferlens.views.profiles.tables import precision_line
+from inferlens.views.profiles.cases import ProfiledCase, precision_line
 from tests.analysis.crafted_profiles import kernel, launched, layer, layered, the, unprofiled, work
 from tests.views.samples import case
 

@@ -30,8 +30,7 @@ from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from inferlens.views import answer
-from inferlens.views.profiles.cases import ProfiledCase
-from inferlens.views.profiles.tables import precision_line
+from inferlens.views.profiles.cases import ProfiledCase, precision_line
 from inferlens.views.rows import rows
 from tests.backends import small
 from tests.backends.small import quantized_file

@@ -204,7 +204,7 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
     from inferlens.cli.progress import Bar
     from inferlens.execution.tuning.tune import study
     from inferlens.record.store import safe_name
-    from inferlens.views.sweep import study_document, study_picture
+    from inferlens.views.tuning import study_document, study_picture
 
     with resumable(), Bar(screen.errors()) as bar:
         sweep = study(request, bar)

@@ -102,10 +102,9 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_profile
     from inferlens.execution.profile import levels_of
-    from inferlens.views.profiles.cases import group_profiles
+    from inferlens.views.profiles.cases import group_profiles, precision_lines
     from inferlens.views.profiles.findings import findings_document, judge_cases
     from inferlens.views.profiles.modules import modules_document
-    from inferlens.views.profiles.tables import precision_lines
 
     levels = levels_of(level)
     with Bar(screen.errors(), profiles=True) as bar:

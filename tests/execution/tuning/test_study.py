@@ -8,7 +8,7 @@ from inferlens.execution.tuning.tune import study, study_request
 from inferlens.record.store import load_records
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
-from inferlens.views.sweep import study_answer, study_document
+from inferlens.views.tuning import study_answer, study_document
 from tests.commands import Heard
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -1,19 +1,24 @@
-"""Cases that were profiled: their names, and the groups in which they can be compared."""
+"""Cases that were profiled: their names and groups, and the documents, units and sentences that their tables share."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from inferlens.analysis.findings import COST, FASTER
+from inferlens.analysis.modules import ancestor, module_path
+from inferlens.analysis.profile_table import RunTimes, kernels_alone, profile_runs, profiling_cost
 from inferlens.analysis.samples import latencies
-from inferlens.record.profile import Level, Profile
+from inferlens.analysis.work import precisions
+from inferlens.record.profile import Level, Profile, Tensor
 from inferlens.record.record import Record, card_name, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
-from inferlens.spec.case import shown_together
+from inferlens.spec.case import QUANTIZED, shown_together
 from inferlens.spec.plan import plainness, unknown, words
-from inferlens.views.table import plain
+from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
+from inferlens.views.table import Column, Document, Table, cut_middle, plain
 
 CASE_FIELDS = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
 
@@ -166,3 +171,214 @@ def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> lis
         counts[name] += 1
         named.append(replace(case, name=f"{name} ({counts[name]})" if counts[name] > 1 else name))
     return named
+
+
+MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
+TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")  # of a row, in CSV
+LONGEST_NAME = 60
+MAX_SUMMED = 5  # rows that a sentence adds up
+THE_MODEL = "the model"
+CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
+MOST_MODULES = 3  # that are named
+LONG_CALL = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
+NAMED, LITTLE = 2, 0.005  # named layers; shares of the time below this are omitted
+
+
+def three_digits(seconds: float | None) -> str:
+    """Return microseconds with three significant digits: ``14,700`` rather than ``14,683``."""
+    return microseconds(seconds and float(f"{seconds:.3g}"))
+
+
+TIME_WRITERS: dict[str, Callable[[float | None], str]] = {"ms": milliseconds, "µs": three_digits}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ShownCase(Generic[T]):
+    """A case with its table or a reason, and its ``ranked`` rows, of which ``top`` are shown."""
+
+    case: ProfiledCase
+    table: T | str
+    ranked: Sequence[Any] = ()
+    top: int | None = None
+    in_order: bool = False
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        rows = self.ranked[: self.top]
+        return sorted(rows, key=lambda row: row.place) if self.in_order else rows
+
+    @property
+    def rest(self) -> Sequence[Any]:
+        """Return the hidden rows in order of execution."""
+        return [] if self.top is None else sorted(self.ranked[self.top :], key=lambda row: row.place)
+
+    @property
+    def why(self) -> str:
+        """Return the reason for no table, and what helps."""
+        return f"{self.table} {self.case.profile.hint}".strip()
+
+
+def case_document(
+    noun: str,
+    cases: Sequence[ShownCase[T]],
+    top: int | None,
+    *,
+    blocks: Callable[[], Iterable[Table | str]],
+    data: Callable[[ShownCase[T], T], dict[str, Any]],
+    rows: Callable[[ShownCase[T], T], Iterable[dict[str, Any]]],
+    fields: Sequence[str],
+) -> Document:
+    """Return the document of tables per case.
+
+    ``data`` returns more JSON per case; ``rows`` and ``fields`` are those of CSV, without those of the case.
+    """
+    shown = [replace(case, top=top) for case in cases]
+
+    def case_data(case: ShownCase[T]) -> dict[str, Any]:
+        profile = case.case.profile
+        about = {**case.case.data, "status": profile.status, "reason": "", "rows": case.rows}
+        about |= {} if noun == "roofline" else {"warnings": profile.warnings}
+        return about | ({"reason": case.table} if isinstance(case.table, str) else data(case, case.table))
+
+    return Document(
+        blocks=lambda: list(blocks()),
+        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": list(map(case_data, shown))},
+        rows=lambda: (
+            case.case.fields | row
+            for case in shown
+            if not isinstance(case.table, str)
+            for row in rows(case, case.table)
+        ),
+        fields=(*CASE_FIELDS, *fields),
+    )
+
+
+def rank_cases(
+    tables: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
+) -> list[ShownCase[T]]:
+    """Rank the rows of each case; ``order`` sorts them by execution."""
+    ranks = ((case, table, () if isinstance(table, str) else ranked(table)) for case, table in tables)
+    return [ShownCase(case, table, rows, in_order=sort == "order") for case, table, rows in ranks]
+
+
+def few_names(names: Sequence[str]) -> str:
+    """Return ``a, b and 6 others``."""
+    return listing(names if len(names) < 4 else [*names[:2], plural(len(names) - 2, "other")])
+
+
+def first_notes(notes: Sequence[str]) -> list[str]:
+    """Return the first notes, cut to two lines, and the number of others."""
+    more = len(notes) - MAX_NOTES
+    rest = [f"({plural(more, 'more note')}: --format json)"] if more > 0 else []
+    return [*(cut_middle(note, LONGEST_NOTE) for note in notes[:MAX_NOTES]), *rest]
+
+
+def time_fields(times: RunTimes | None) -> dict[str, Any]:
+    """Return the fields of :data:`TIMES` in seconds."""
+    return {name: getattr(times, name, None) for name in TIMES}
+
+
+def display_name(name: str) -> str:
+    return plain(name) or "(no name)"
+
+
+def cut_name(name: str, length: int = LONGEST_NAME) -> str:
+    return cut_middle(display_name(name), length)
+
+
+def module_names(paths: Sequence[str]) -> str:
+    """Return module paths with a common prefix once: ``layer1.0.conv1 + bn1``; of many, the number."""
+    if not any(paths):
+        return THE_MODEL if paths else ABSENT
+    above = ancestor([module_path(path)[:-1] for path in paths])
+    names = [display_name(".".join(module_path(path)[len(above) :])) if path else THE_MODEL for path in paths]
+    if len(names) > MOST_MODULES:
+        return f"{len(names):,} in {display_name('.'.join(above))}" if above else plural(len(names), "module")
+    return " + ".join([display_name(".".join((*above, names[0]))), *names[1:]])
+
+
+def tensor_shapes(tensors: Sequence[Tensor]) -> str:
+    """Return known tensor dimensions: ``1x64x56x56``."""
+    return ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape) or ABSENT
+
+
+def unit_of(cases: Iterable[ProfiledCase]) -> str:
+    """Return ``µs`` if all times are the GPU's and calls are short, else ``ms``."""
+    profiles = [case.profile for case in cases]
+    short = [
+        profile.timed == "GPU" and min(profile.timed_runs.whole, default=0.0) < LONG_CALL
+        for profile in profiles
+        if profile.timed_runs
+    ]
+    return "µs" if short and all(short) else "ms"
+
+
+def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
+    """Return the columns with milliseconds converted to ``unit``."""
+    writer = TIME_WRITERS[unit]
+    return [replace(column, unit=unit, write=writer) if column.unit == "ms" else column for column in columns]
+
+
+def scaling_notes(case: ProfiledCase) -> list[str]:
+    """Return a note if profiling lengthened calls much."""
+    runs = profile_runs(case.profile)
+    cost = None if isinstance(runs, str) or kernels_alone(case.profile) else profiling_cost(runs, case.unprofiled).cost
+    if cost is None or FASTER < cost < COST:
+        return []
+    return [f"Times are scaled from profiled calls that took {ratio(cost)} as long: small differences mean nothing."]
+
+
+def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
+    """Return the clock of the times and the call that they refer to."""
+    profiles = [case.profile for case in cases]
+    clock = " or ".join(dict.fromkeys(str(profile.timed) for profile in profiles))
+    text = f"{clock[:1].upper()}{clock[1:]} time of {parts}"
+    # Times of layers between GPU events include waiting for the host.
+    on_gpu = [profile for profile in profiles if profile.level == "layer" and profile.timed == "GPU"]
+    text += ", gaps included" * (not all(map(kernels_alone, on_gpu)))
+    if not all(case.unprofiled for case in cases):
+        return f"{text} in a profiled call"
+    return text if all(map(kernels_alone, profiles)) else f"{text}, scaled to a call without profiling"
+
+
+def precision_lines(cases: Sequence[ProfiledCase]) -> list[str]:
+    """Return a line for each quantized case: ``onnxruntime:cpu int8: int8 71 % of the time ...``."""
+    lines = [(case, line) for case in cases if (line := precision_line(case))]
+    _, names = distinguish([case for case, _ in lines]) if lines else ("", [])
+    return [f"{name}: {line}" if name else line for name, (_, line) in zip(names, lines, strict=True)]
+
+
+def precision_line(case: ProfiledCase) -> str:
+    """Return the shares of time and multiply-adds per precision; empty if unknown.
+
+    Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
+    """
+    profile, precision = case.profile, case.profile.case.precision
+    runs = profile_runs(profile, None, case.unprofiled)
+    result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
+    if result is None or isinstance(runs, str):
+        return ""
+    base = runs if profile.layers else runs.with_kernel_shares()
+    parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
+    parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
+    stayed: dict[str, list[tuple[int, float]]] = {}
+    for place in result.stayed:
+        name = getattr(profile.parts[place], "precision", "")
+        stayed.setdefault(name, []).append((place, base.share(base.layers[place]) or 0.0))
+    for name, places in stayed.items():
+        words = [f"{_part_name(profile, place)} {percent(share)}" for place, share in places[:NAMED]]
+        if rest := [share for _, share in places[NAMED:]]:
+            words.append(f"{plural(len(rest), 'other')} {percent(sum(rest))}")
+        parts.append(f"stayed in {name}: {', '.join(words)}")
+        result.time[name] = result.time.get(name, 0.0) - sum(share for _, share in places)
+    others = {name: item for name, item in result.time.items() if name != precision and item >= LITTLE}
+    parts += [f"{name or 'unknown'} {percent(item)}" for name, item in others.items()]
+    if result.conversions:
+        parts.append(f"{plural(len(result.conversions), 'conversion')} {percent(result.converting)}")
+    return "; ".join(parts)
+
+
+def _part_name(profile: Profile, place: int) -> str:
+    part = profile.parts[place]
+    return module_names(part.modules) if part.modules else display_name(part.name)

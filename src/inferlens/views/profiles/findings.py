@@ -18,8 +18,14 @@ from inferlens.record.store import LoadedProfiles
 from inferlens.spec.case import QUANTIZED, Case
 from inferlens.stats.samples import median
 from inferlens.units import duration, listing, percent, plural, ratio
-from inferlens.views.profiles.cases import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish
-from inferlens.views.profiles.tables import few_names, first_notes
+from inferlens.views.profiles.cases import (
+    CASE_FIELDS,
+    ProfiledCase,
+    cases_of_level,
+    distinguish,
+    few_names,
+    first_notes,
+)
 from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table, plain

@@ -27,8 +27,7 @@ from inferlens.analysis.profile_table import (
 from inferlens.errors import check_choice
 from inferlens.record.profile import Level
 from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent, plural
-from inferlens.views.profiles.cases import ProfiledCase, distinguish
-from inferlens.views.profiles.tables import (
+from inferlens.views.profiles.cases import (
     CALL,
     MAX_NOTES,
     MAX_SUMMED,
@@ -36,10 +35,12 @@ from inferlens.views.profiles.tables import (
     PROFILED_CALL,
     TIME_WRITERS,
     TIMES,
+    ProfiledCase,
     ShownCase,
     case_document,
     cut_name,
     display_name,
+    distinguish,
     few_names,
     first_notes,
     in_unit,

@@ -33,23 +33,21 @@ from inferlens.record.profile import Level
 from inferlens.units import ABSENT, listing, percent, plural, ratio
 from inferlens.views.picture import GREY, PALETTE, Box, boxes_svg, colours_of
 from inferlens.views.profiles.cases import (
-    CASE_FIELDS,
-    ProfiledCase,
-    check_profile_reference,
-    distinguish,
-    name_cases,
-    reference_first,
-)
-from inferlens.views.profiles.tables import (
     CALL,
+    CASE_FIELDS,
     PROFILED_CALL,
     THE_MODEL,
     TIME_WRITERS,
     TIMES,
+    ProfiledCase,
+    check_profile_reference,
     cut_name,
     display_name,
+    distinguish,
     few_names,
     first_notes,
+    name_cases,
+    reference_first,
     time_fields,
     time_source,
     unit_of,

@@ -49,21 +49,22 @@ from inferlens.views.picture import (
     title,
     vega_document,
 )
-from inferlens.views.profiles.cases import cases_of_level, distinguish
-from inferlens.views.profiles.layers_kernels import PartTable, row_name
-from inferlens.views.profiles.tables import (
+from inferlens.views.profiles.cases import (
     MAX_SUMMED,
     THE_MODEL,
     TIME_WRITERS,
     ShownCase,
     T,
     case_document,
+    cases_of_level,
     cut_name,
+    distinguish,
     in_unit,
     rank_cases,
     scaling_notes,
     unit_of,
 )
+from inferlens.views.profiles.layers_kernels import PartTable, row_name
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")

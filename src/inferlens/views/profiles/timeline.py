@@ -27,8 +27,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.record.store import LoadedProfiles
 from inferlens.stats.samples import Array
-from inferlens.views.profiles.cases import cases_of_level
-from inferlens.views.profiles.tables import THE_MODEL, cut_name, tensor_shapes
+from inferlens.views.profiles.cases import THE_MODEL, cases_of_level, cut_name, tensor_shapes
 from inferlens.views.table import cut_middle, plain
 
 SCHEMA = "inferlens.perfetto/1"
