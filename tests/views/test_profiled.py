@@ -218,19 +218,19 @@ def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
 
 def test_boxes_are_drawn_of_any_names():
     pytest.importorskip("vl_convert")
-    svg, missing = plots.boxes(boxes(nasty(), *ALL), "svg")
+    svg, missing = plots.draw_cases(boxes(nasty(), *ALL), "svg")
     assert isinstance(svg, str)
-    assert svg == plots.boxes(boxes(nasty(), *ALL), "svg")[0]
+    assert svg == plots.draw_cases(boxes(nasty(), *ALL), "svg")[0]
     shown = "".join(Xml.fromstring(svg).itertext())
     for name in ("layer2", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
         assert name in shown
     assert "Gone" not in shown
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    assert plots.boxes(boxes(eager()), "png")[0][:4] == b"\x89PNG"
-    page = plots.boxes(boxes(nasty(), sort="order"), "html")[0]
+    assert plots.draw_cases(boxes(eager()), "png")[0][:4] == b"\x89PNG"
+    page = plots.draw_cases(boxes(nasty(), sort="order"), "html")[0]
     assert "<b>" not in page.partition("</script>")[2]
     with pytest.raises(InferlensError, match=r"nothing to draw.*It broke"):
-        plots.boxes(boxes(failed(case())), "svg")
+        plots.draw_cases(boxes(failed(case())), "svg")
 
 
 @pytest.mark.parametrize(("times", "ends", "whiskers"), [

@@ -23,7 +23,7 @@ from inferlens.trace.read import read_trace
 from inferlens.views.chart import points_chart, records_chart
 from inferlens.views.picture import THEMES, chart_data, converter
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
-from inferlens.views.profiles.modules import icicles
+from inferlens.views.profiles.modules import icicle
 from inferlens.views.renderers import html, render_markdown_report
 from inferlens.views.report import (
     LARGE,
@@ -154,7 +154,8 @@ def test_the_partition_is_drawn_where_records_have_it():
 
 
 def test_boxes_of_modules_add_up_to_the_call(profiled):
-    (picture,) = icicles(group_profiles(profiled.profiles))
+    (group,) = group_profiles(profiled.profiles)
+    (picture,) = icicle(group, "modules")
     values = [value for value in picture.values if value["case"] == "pytorch"]
     assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
     outer = next(value for value in values if value["module"] == "layer3")

@@ -10,7 +10,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Kernels, Profile
 from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES, chart_data, place_labels
-from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, roofline_document, rooflines
+from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, draw_cases, roofline_document
 from inferlens.views.renderers import render
 from tests.analysis.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
 from tests.analysis.profiles import eager, failed
@@ -156,7 +156,7 @@ def shown(*profiles: Profile) -> list[Any]:
 def test_a_roof_and_a_point_for_each_layer_that_computes():
     pytest.importorskip("vl_convert")
     chosen = shown(nasty(), *ALL[:3])
-    svg, missing = rooflines(chosen, "svg")
+    svg, missing = draw_cases(chosen, "svg")
     assert isinstance(svg, str)
     texts = "".join(Xml.fromstring(svg).itertext())
     for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte", "memory at 1.00 GB/s"):
@@ -164,11 +164,11 @@ def test_a_roof_and_a_point_for_each_layer_that_computes():
     assert "not drawn, without FLOPs: 10.0 ms" in texts
     assert "pytorch fp32: most to be won in conv" in texts
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    page = rooflines(chosen, "html")[0]
+    page = draw_cases(chosen, "html")[0]
     assert isinstance(page, str)
     assert "<b>" not in page.partition("</script>")[2]
     with pytest.raises(InferlensError, match="Nothing in it computes"):
-        rooflines(shown(worked([timed("norm", 1e-3, "norm")])), "svg")
+        draw_cases(shown(worked([timed("norm", 1e-3, "norm")])), "svg")
 
 
 def test_points_lie_where_they_belong():

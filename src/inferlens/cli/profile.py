@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -265,9 +266,10 @@ def layers(
     loaded = screen.profiles(paths, format)
     cases = cases_of_level(loaded, "layer")
     if plot:
-        from inferlens.views.profiles.roofline import boxes
+        from inferlens.views.profiles.roofline import draw_cases
 
-        screen.draw(plot, boxes(part_tables("layer", cases, sort), format_of_plot, top), "--plot")
+        shown = [replace(case, top=top) for case in part_tables("layer", cases, sort)]
+        screen.draw(plot, draw_cases(shown, format_of_plot), "--plot")
     if trace:
         screen.draw(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
@@ -322,9 +324,9 @@ def roofline(
     format_of_plot = screen.picture_format(plot, "roofline.svg")
     cases = case_rooflines(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
-        from inferlens.views.profiles.roofline import rooflines
+        from inferlens.views.profiles.roofline import draw_cases
 
-        screen.draw(plot, rooflines(cases, format_of_plot), "--plot")
+        screen.draw(plot, draw_cases(cases, format_of_plot), "--plot")
     else:
         shown = roofline_document(cases, top=top, results=str(paths[0]))
         screen.document(shown, format, **how)

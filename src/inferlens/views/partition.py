@@ -43,6 +43,14 @@ class PartitionResult(NamedTuple):
     result: Partition | InferlensError
     warnings: Sequence[Warning] = ()
 
+    @property
+    def partition(self) -> Partition | None:
+        return self.result if isinstance(self.result, Partition) else None
+
+    @property
+    def failure(self) -> str:
+        return "" if self.partition else str(self.result)
+
 
 Partitions = dict[str, Partition]  # partitions, by what tells their cases apart
 
@@ -59,19 +67,16 @@ def partition_document(
 
 
 def partition_data(answers: Sequence[PartitionResult]) -> Any:
-    parts = []
-    for case, result, warnings in answers:
-        partition, failure = (result, "") if isinstance(result, Partition) else (None, str(result))
-        parts.append({"case": case, "partition": partition, "failure": failure, "warnings": warnings})
+    names = ("case", "partition", "failure", "warnings")
+    parts = [{name: getattr(answer, name) for name in names} for answer in answers]
     return {"schema": PARTITION_SCHEMA, "partitions": parts}
 
 
 def _counts(answer: PartitionResult) -> dict[str, object]:
     """Return the numbers of a partition by their names, or the failure."""
-    case, result, _ = answer
-    part, failure = (result, "") if isinstance(result, Partition) else (None, str(result))
+    case, part = answer.case, answer.partition
     numbers = {name: count(part) if part else None for name, count in COUNTS.items()}
-    return {"model": case.model, "case": case.label, **numbers, "failure": failure}
+    return {"model": case.model, "case": case.label, **numbers, "failure": answer.failure}
 
 
 def partition_blocks(
@@ -79,9 +84,7 @@ def partition_blocks(
 ) -> Iterator[Table | str]:
     """Yield the answer, the places and choices of one case or a row for each of several, and notes."""
     shared, labels = distinguish_cases([answer.case for answer in answers])
-    partitions = {
-        label: item.result for label, item in zip(labels, answers, strict=True) if isinstance(item.result, Partition)
-    }
+    partitions = {label: item.partition for label, item in zip(labels, answers, strict=True) if item.partition}
     flavours = {partition.flavour: None for partition in partitions.values() if partition.flavour}
     title = " · ".join([answers[0].case.model, *shared, *flavours])
     yield Table(title, sentences=_partition_answer(partitions, defaults))
@@ -163,11 +166,11 @@ def _amount(part: Partition) -> str:
 
 def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top: int | None) -> Table:
     """Return a row per case with numbers of operators and engines, or its failure."""
-    parts = [answer.result for answer in answers if isinstance(answer.result, Partition)]
+    parts = [answer.partition for answer in answers if answer.partition]
     names = [name for name in COUNTS if name != BREAKS or any(part.graph_breaks for part in parts)]
     lines = []
     for label, item in zip(labels[:top], answers[:top], strict=True):
-        counts = [COUNTS[name](item.result) for name in names] if isinstance(item.result, Partition) else []
+        counts = [COUNTS[name](item.partition) for name in names] if item.partition else []
         cells = [UNKNOWN if value is None else str(value) for value in counts] or ["failed", *[""] * (len(names) - 1)]
         lines.append(Line(label, cells))
     return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
@@ -208,20 +211,16 @@ def _main_choices(part: Partition, in_use: set[int]) -> list[Choice]:
 
 def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) -> Iterator[str]:
     """Yield failures, backend warnings and notes, each text once."""
-    yield from (f"{label}: {item.result}" for label, item in zip(labels, answers, strict=True) if _failed(item))
+    yield from (f"{label}: {item.failure}" for label, item in zip(labels, answers, strict=True) if item.failure)
     labels_by_text: dict[str, list[str]] = {}
     for label, item in zip(labels, answers, strict=True):
-        if isinstance(item.result, Partition):
+        if item.partition:
             warnings = [f"{warning.message} {warning.advice}".strip() for warning in item.warnings]
-            for text in (*warnings, *notes(item.result)):
+            for text in (*warnings, *notes(item.partition)):
                 labels_by_text.setdefault(text, []).append(label)
-    total = sum(not _failed(answer) for answer in answers)
+    total = sum(not answer.failure for answer in answers)
     for text, text_labels in labels_by_text.items():
         yield text if len(text_labels) == total else f"With {listing(text_labels)}: {text}"
-
-
-def _failed(answer: PartitionResult) -> bool:
-    return isinstance(answer.result, InferlensError)
 
 
 def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) -> str:

@@ -66,7 +66,7 @@ from inferlens.views.picture import (
 from inferlens.views.profiles.cases import ProfiledCase, cases_of_level, group_profiles
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
 from inferlens.views.profiles.layers_kernels import part_tables, parts_document
-from inferlens.views.profiles.modules import LEVELS, icicles, modules_document
+from inferlens.views.profiles.modules import LEVELS, icicle, modules_document
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
 from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
@@ -529,7 +529,7 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
     for number, (model, partitions_by_key) in enumerate(models.items(), 1):
         answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
         blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
-        parts = [item.result for item in answers if isinstance(item.result, Partition)]
+        parts = [item.partition for item in answers if item.partition]
         if any(len(part.segments) > 1 for part in parts):
             shared, labels = distinguish_cases([item.case for item in answers])
             names = labels if len(answers) > 1 else [" ".join(shared)]
@@ -608,12 +608,11 @@ def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
 
 def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
     """Yield the modules of each model as boxes and as a tree."""
-    boxes = {icicle.name: icicle for icicle in icicles(grouped)}
     for number, group in enumerate(grouped, 1):
         head, *tree = modules_document([group], depth=MAX_DEPTH).blocks()
         assert isinstance(head, Table)
-        drawn = [boxes[name] for name in (f"modules-{number}",) if name in boxes]
-        yield Section(f"tree-{number}", f"Modules · {head.title}", [replace(head, title=""), *drawn, *tree])
+        blocks = [replace(head, title=""), *icicle(group, f"modules-{number}"), *tree]
+        yield Section(f"tree-{number}", f"Modules · {head.title}", blocks)
 
 
 def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:

@@ -551,51 +551,36 @@ MODULES_CAPTION = (
 DEEPEST = 100
 
 
-@dataclass
-class _ModuleBox:
-    """One row in one column; ``left`` and ``wide`` are shares of the whole."""
-
-    row: ModuleRow
-    name: str
-    part: str
-    depth: int
-    wide: float = 0.0
-    left: float = 0.0
+def icicle(group: Sequence[ProfiledCase], name: str) -> Iterator[Picture]:
+    """Yield a picture of one model, its inputs and machine with a panel per case, if any has modules."""
+    tree = tree_of(module_columns(group, None, None), "work", DEEPEST)
+    if tree.table:
+        panels, values = _module_panels(tree, tree.table)
+        yield Picture(name, MODULES_CAPTION, partial(boxes_svg, "where the time goes, by modules", panels), values)
 
 
-def icicles(groups: Sequence[Sequence[ProfiledCase]]) -> Iterator[Picture]:
-    """Yield a picture per model, inputs and machine with a panel per case."""
-    for number, group in enumerate(groups, 1):
-        tree = tree_of(module_columns(group, None, None), "work", DEEPEST)
-        if tree.table:
-            panels, values = _module_panels(tree)
-            svg = partial(boxes_svg, "where the time goes, by modules", panels)
-            yield Picture(f"modules-{number}", MODULES_CAPTION, svg, values)
-
-
-def _module_panels(tree: ModuleTree) -> tuple[list[tuple[str, list[Box]]], list[dict[str, Any]]]:
+def _module_panels(tree: ModuleTree, table: ModuleTable) -> tuple[list[tuple[str, list[Box]]], list[dict[str, Any]]]:
     """Return the boxes of each case, and all of them as rows."""
-    assert tree.table
-    rows, (_, names) = visible_rows(tree.table.rows[1:], None)[0], distinguish([column.case for column in tree.columns])
     unit = unit_of(column.case for column in tree.columns)
-    parts = _parts([(row, len(indent) // 2) for row, indent, _ in rows])
+    shown = [(row, len(indent) // 2, name) for row, indent, name in visible_rows(table.rows[1:], None)[0]]
+    placed = [(row, depth) for row, depth, _ in shown]
+    parts = _parts(placed)
     colours = colours_of(dict.fromkeys(filter(None, parts)), [item for item in PALETTE if item != GREY])
     panels, values = [], []
-    for place, case in enumerate(names):
-        boxes = _module_boxes([(row, len(indent) // 2, name) for row, indent, name in rows], parts, place)
+    for place, case in enumerate(_case_names(tree)):
         drawn = []
-        for box in boxes:
-            times = box.row.cells[place]
-            took = TIME_WRITERS[unit](times.times.typical) if times and times.times else ""
-            path = plain(".".join(box.row.path)) if box.row.kind == "module" else box.name.removeprefix("· ")
-            share_text = share(times.times.share) if times and times.times else ""
-            named = plain(box.name)
-            fits = (f"{named} {percent(box.wide)}", named, named.rpartition(".")[2])
+        for (row, depth, name), part, (left, wide) in zip(shown, parts, _box_places(placed, place), strict=True):
+            cell = row.cells[place]
+            times = cell.times if cell else None
+            took, share_text = (TIME_WRITERS[unit](times.typical), share(times.share)) if times else ("", "")
+            path = plain(".".join(row.path)) if row.kind == "module" else name.removeprefix("· ")
+            named = plain(name)
+            fits = (f"{named} {percent(wide)}", named, named.rpartition(".")[2])
             about = f"{path}; {took} {unit}; {share_text} of the time"
-            drawn.append(Box(box.left, box.wide, box.depth, fits, about, colours.get(box.part, GREY)))
-            values.append({"case": case, "module": path, "depth": box.depth, f"time ({unit})": took,
-                           "left": round(box.left, 6), "share": round(box.wide, 6)})  # fmt: skip
-        whole = tree.table.rows[0].cells[place]
+            drawn.append(Box(left, wide, depth, fits, about, colours.get(part, GREY)))
+            values.append({"case": case, "module": path, "depth": depth, f"time ({unit})": took,
+                           "left": round(left, 6), "share": round(wide, 6)})  # fmt: skip
+        whole = table.rows[0].cells[place]
         took = f" · {TIME_WRITERS[unit](whole.times.typical)} {unit}" if whole and whole.times else ""
         whole_name = "all kernels" if tree.columns[place].of_kernels else "the call"
         panels.append((f"{case}{took}, {whole_name}", drawn))
@@ -615,21 +600,21 @@ def _parts(rows: Sequence[tuple[ModuleRow, int]]) -> list[str]:
     return parts
 
 
-def _module_boxes(rows: Sequence[tuple[ModuleRow, int, str]], parts: Sequence[str], place: int) -> list[_ModuleBox]:
-    """Return the boxes of a column. A parent is as wide as its children, and all together fill the whole."""
-    boxes = []
-    for (row, depth, name), part in zip(rows, parts, strict=True):
-        boxes.append(_ModuleBox(row, name, part, depth, max(_share(row, place), 0.0)))
+def _box_places(rows: Sequence[tuple[ModuleRow, int]], place: int) -> list[tuple[float, float]]:
+    """Return the begin and width of each row's box in a column, as shares of the whole.
+
+    A parent is as wide as its children, and all together fill the whole.
+    """
+    widths: list[float] = []
     below: dict[int, float] = {}
-    for box in reversed(boxes):
-        inner = below.pop(box.depth + 1, 0.0)
-        box.wide = inner or box.wide
-        below[box.depth] = below.get(box.depth, 0.0) + box.wide
+    for row, depth in reversed(rows):
+        widths.append(below.pop(depth + 1, 0.0) or max(_share(row, place), 0.0))
+        below[depth] = below.get(depth, 0.0) + widths[-1]
     whole = below.get(0) or 1.0
     left: dict[int, float] = {}
-    for box in boxes:
-        box.wide /= whole
-        box.left = left.get(box.depth, 0.0)
-        left[box.depth] = box.left + box.wide
-        left[box.depth + 1] = box.left
-    return boxes
+    places = []
+    for (_, depth), wide in zip(rows, reversed(widths), strict=True):
+        begin = left.get(depth, 0.0)
+        places.append((begin, wide / whole))
+        left[depth], left[depth + 1] = begin + wide / whole, begin
+    return places

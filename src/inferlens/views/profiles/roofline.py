@@ -10,7 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -54,7 +55,6 @@ from inferlens.views.profiles.cases import (
     THE_MODEL,
     TIME_WRITERS,
     ShownCase,
-    T,
     case_document,
     cases_of_level,
     cut_name,
@@ -355,56 +355,40 @@ COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
 Drawing = tuple[str | bytes, list[str]]
 
 
-def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
-    """Draw the ``top`` rows of each case as boxes, with a sentence per omitted case.
+def draw_cases(cases: Sequence[ShownCase[Any]], format: str) -> Drawing:
+    """Draw the roofline of each case, or its layers as boxes, with a sentence per omitted case.
 
-    Raises InferlensError if none has any.
+    Raises InferlensError if there is nothing to draw.
     """
-    cases = [replace(case, top=top or TOP) for case in cases]
-    return _panels(cases, format, _box_chart, lambda table: any(table.runs.timed), "No layer has a time.")
-
-
-def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
-    """Draw the roofline of each case like :func:`boxes`."""
-    return _panels(
-        cases, format, _roofline_chart, lambda roofline: any(map(_has_point, roofline.rows)), "Nothing in it computes."
-    )
-
-
-def _panels(
-    cases: Sequence[ShownCase[T]],
-    format: str,
-    panel: Callable[[ShownCase[T], T, Theme], Any],
-    has_data: Callable[[T], bool],
-    reason: str,
-) -> Drawing:
-    """Draw a panel per case with data; ``reason`` explains the omission of others."""
-    drawable = [(case, case.table) for case in cases if not isinstance(case.table, str) and has_data(case.table)]
-    missing = [
-        plain(f"Not drawn: {case.case.name}. {case.table if isinstance(case.table, str) else reason}")
-        for case in cases
-        if all(case is not drawn for drawn, _ in drawable)
-    ]
-    if not drawable:
+    panels = [(case, _panel(case)) for case in cases]
+    missing = [plain(f"Not drawn: {case.case.name}. {why}") for case, why in panels if isinstance(why, str)]
+    drawn = [(case, panel) for case, panel in panels if not isinstance(panel, str)]
+    if not drawn:
         raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
-
-    return draw_chart(lambda theme: _document(drawable, panel, theme), format, drawable[0][0].case.headline), missing
-
-
-def _document(
-    tables: Sequence[tuple[ShownCase[T], T]], panel: Callable[[ShownCase[T], T, Theme], Any], theme: Theme
-) -> dict[str, Any]:
-    panels = [panel(case, table, theme) for case, table in tables]
-    return vega_document(stack_charts(panels, own_scales=("color", "size"), spacing=44), theme)
+    document = partial(_document, [panel for _, panel in drawn])
+    return draw_chart(document, format, drawn[0][0].case.headline), missing
 
 
-def case_picture(name: str, case: ShownCase[PartTable] | ShownCase[Roofline]) -> Iterator[Picture]:
+def _panel(case: ShownCase[Any]) -> Callable[[Theme], Part] | str:
+    """Return what draws a case for a theme, or the reason for nothing."""
+    table = case.table
+    if isinstance(table, str):
+        return table
+    if isinstance(table, Roofline):
+        return partial(_roofline_chart, case, table) if any(map(_has_point, table.rows)) else "Nothing in it computes."
+    return partial(_box_chart, case, table) if table.runs.timed else "No layer has a time."
+
+
+def _document(panels: Sequence[Callable[[Theme], Part]], theme: Theme) -> Part:
+    charts = [panel(theme) for panel in panels]
+    return vega_document(stack_charts(charts, own_scales=("color", "size"), spacing=44), theme)
+
+
+def case_picture(name: str, case: ShownCase[Any]) -> Iterator[Picture]:
     """Yield the boxes or the roofline of a case for a page, if any."""
-    table, shown = case.table, cast("ShownCase[Any]", case)
-    if isinstance(table, Roofline) and any(map(_has_point, table.rows)):
-        yield picture(name, ROOF, lambda theme: _document([(shown, table)], _roofline_chart, theme))
-    elif not isinstance(table, (str, Roofline)) and table.runs.timed:
-        yield picture(name, BOXES, lambda theme: _document([(replace(shown, top=TOP), table)], _box_chart, theme))
+    panel = _panel(case)
+    if not isinstance(panel, str):
+        yield picture(name, ROOF if isinstance(case.table, Roofline) else BOXES, partial(_document, [panel]))
 
 
 def _title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
@@ -415,7 +399,7 @@ def _title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
 
 def _box_chart(case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     """Draw the boxes of one case in milliseconds."""
-    runs, rows = table.runs, [row for row in case.rows if row.times]
+    runs, rows = table.runs, [row for row in replace(case, top=case.top or TOP).rows if row.times]
     enough = runs.count >= LEAST_FOR_P95
     ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
     values: list[dict[str, Any]] = []
