@@ -290,11 +290,13 @@ def compare(
 
         screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
     elif output:
-        from inferlens.views.comparison import draw_comparison
+        from inferlens.views.comparison import comparison_chart
+        from inferlens.views.picture import draw_chart
 
-        chart = written in ("svg", "png")
-        drawing = draw_comparison(compared, written) if chart else render_comparison(compared, written, **how)
-        screen.save(output, drawing, written)
+        if written in ("svg", "png"):
+            screen.save(output, draw_chart(comparison_chart(compared), written, "Comparison"), written)
+        else:
+            screen.save(output, render_comparison(compared, written, **how), written)
     screen.text(render_comparison(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(options.exit_code(compared, fail_on_busy=fail_on_busy))
 

@@ -57,7 +57,6 @@ from inferlens.views.picture import (
     Part,
     Theme,
     converter,
-    draw_chart,
     field,
     marks,
     overlay,
@@ -553,11 +552,6 @@ _COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED
 _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
 
 
-def draw_comparison(compared: RecordComparison, format: str) -> str | bytes:
-    """Return the chart alone: text for SVG, bytes for PNG. Raise as :func:`comparison_chart`."""
-    return draw_chart(comparison_chart(compared), format, "Comparison")
-
-
 def comparison_chart(compared: RecordComparison) -> Callable[[Theme], dict[str, Any]]:
     """Return the function that makes the Vega-Lite document for a theme.
 
@@ -569,7 +563,7 @@ def comparison_chart(compared: RecordComparison) -> Callable[[Theme], dict[str, 
         raise InferlensError("There is nothing to draw: no case ran on both sides.", hint="the table, which says why")
     chosen = sorted(lines, key=lambda line: -abs(math.log(_ratio(line))))[:MAX_CASES]
     chosen.sort(key=lambda line: -_ratio(line))
-    return lambda theme: _chart(compared, chosen, len(lines), theme)
+    return partial(_chart, compared, chosen, len(lines))
 
 
 def _ratio(line: CaseLine) -> float:
@@ -642,21 +636,30 @@ def comparison_report(
     compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record], names: Sequence[str]
 ) -> Report:
     """Return the page of a comparison; ``names`` are those of both sides, such as their folders."""
+    charts, samples = list[Block](), list[Block]()
     try:
         converter()
-        note: list[Block] = []
+        samples += _sample_pictures(compared, base, candidate)
+        charts.append(picture("changes", CHANGES_CAPTION, comparison_chart(compared)))
     except MissingLibrary as error:
-        note = [f"Without charts: {error}"]
+        charts.append(f"Without charts: {error}")
+    except InferlensError:
+        pass  # no case ran on both sides
     sides = list(zip(("base", "candidate"), names, (base, candidate), strict=True))
     whole = replace(comparison_table(compared, len(compared.cases)), title="", about="")
     numbers = comparison_document(compared).csv().encode()
     download = Download("compare.csv", "every number of the comparison", "text/csv", numbers)
+
+    def side_section(side: str, name: str, records: Sequence[Record]) -> Section:
+        blocks = [*environments(records), pack_records(records, side, MOST_PACKED // 2)]
+        return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)
+
     sections = [
         Section("answer", "Answer", list(_answer_blocks(compared))),
-        Section("changes", "Changes", [*(note or _changes_blocks(compared)), whole]),
-        Section("samples", "Samples", [] if note else list(_sample_pictures(compared, base, candidate))),
+        Section("changes", "Changes", [*charts, whole]),
+        Section("samples", "Samples", samples),
         Section("differences", "What else differs", _difference_blocks(compared)),
-        Section("how", "How it was measured", [*(_side_section(*side) for side in sides), download]),
+        Section("how", "How it was measured", [*itertools.starmap(side_section, sides), download]),
     ]
     models = {case.case.model for case in compared.cases}
     model = f"{models.pop().rpartition(':')[2]}: " if len(models) == 1 else ""
@@ -677,13 +680,6 @@ def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
     yield from next_steps(compared)
 
 
-def _changes_blocks(compared: RecordComparison) -> list[Block]:
-    try:
-        return [picture("changes", CHANGES_CAPTION, comparison_chart(compared))]
-    except InferlensError:
-        return []  # no case ran on both sides
-
-
 def _sample_pictures(
     compared: RecordComparison, base: Sequence[Record], candidate: Sequence[Record]
 ) -> Iterator[Block]:
@@ -698,18 +694,12 @@ def _sample_pictures(
 
 
 def _difference_blocks(compared: RecordComparison) -> list[Block]:
-    columns = (*_DIFFERENT, Column("", "cases", "", partial(_cases_with, compared), numeric=False))
+    def cases(difference: Difference) -> str:
+        return case_count_label(difference, compared.common_cases).strip(" ()")
+
+    columns = (*_DIFFERENT, Column("", "cases", "", cases, numeric=False))
     lines = [
         Line.from_row(plain(difference.field), columns, difference, style="bold" * difference.unlike)
         for difference in compared.differences
     ]
     return [Table("", "what", columns, lines)] if lines else ["Nothing else that is known."]
-
-
-def _cases_with(compared: RecordComparison, difference: Difference) -> str:
-    return case_count_label(difference, compared.common_cases).strip(" ()")
-
-
-def _side_section(side: str, name: str, records: Sequence[Record]) -> Section:
-    blocks = [*environments(records), pack_records(records, side, MOST_PACKED // 2)]
-    return Section(side, f"{side.capitalize()}: {plain(name)}", blocks)

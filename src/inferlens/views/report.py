@@ -11,6 +11,7 @@ import itertools
 import shlex
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -149,8 +150,16 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
     inputs.traces = list(dict.fromkeys(trace for path in paths for trace in distributed.traces_under(path)))
     files = [file for path in paths for file in files_under(path, QUANTIZATIONS)]
     inputs.quantizations = [one for file in files if (one := read_one(file, read_quantization, inputs.problems))]
-    for load in (_load_records, _load_profiles):
-        load(inputs, [path for path in paths if path not in inputs.traces])
+    others = [path for path in paths if path not in inputs.traces]
+    with suppress(InferlensError):  # there may be profiles or traces
+        loaded = load_records(others)
+        inputs.records, inputs.folders = loaded.records, loaded.folders
+        inputs.problems += loaded.problems
+    with suppress(InferlensError):
+        inputs.profiles = load_profiles(others)
+        inputs.problems += inputs.profiles.problems
+    models = {record.case.model for record in inputs.records}
+    inputs.records += [record for record in inputs.profiles.records.values() if record.case.model not in models]
     # What a tuning left ready to be used is shown with it.
     inputs.records = [record for record in inputs.records if inputs.folders.get(record.id) not in winners]
     results = (inputs.profiles.profiles, inputs.tunings, inputs.loads, inputs.quantizations, inputs.traces)
@@ -161,25 +170,6 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
             problem.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
         )
     return inputs
-
-
-def _load_records(inputs: ReportInputs, paths: Sequence[Path]) -> None:
-    try:
-        loaded = load_records(paths)
-    except InferlensError:
-        return  # there may be profiles or traces
-    inputs.records, inputs.folders = loaded.records, loaded.folders
-    inputs.problems += loaded.problems
-
-
-def _load_profiles(inputs: ReportInputs, paths: Sequence[Path]) -> None:
-    try:
-        inputs.profiles = load_profiles(paths)
-    except InferlensError:
-        return
-    inputs.problems += inputs.profiles.problems
-    models = {record.case.model for record in inputs.records}
-    inputs.records += [record for record in inputs.profiles.records.values() if record.case.model not in models]
 
 
 MAX_ADVICE = 3
@@ -412,6 +402,10 @@ def _models_blocks(tables: Sequence[Sequence[Row]], inputs: ReportInputs) -> Ite
 
 def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
     winners = [row for table in tables for item in group_rows(table, "comparison") for row in item if row.place == 1]
+
+    def sure(row: Row) -> str:
+        return chance_text(row.chance) if row.standing == "likeliest" else "sure"
+
     keys = {"median", "items_per_second"}
     keys |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in winners}) > 1}
     plainly = [replace(column, wide=False, bars="") for column in COLUMNS]  # bars of unlike models compare nothing
@@ -420,19 +414,12 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
         Column("way", "fastest", numeric=False, fold=True),
         *(column for column in plainly if column.key in ("median", "items_per_second")),
         *(column for column in plainly if column.title == "speed-up"),
-        Column("", "how sure", numeric=False, write=_certainty),
+        Column("", "how sure", numeric=False, write=sure),
         *(column for column in plainly if column.title == "outputs" and any(row.outputs != "right" for row in winners)),
         *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in winners}) > 1 else []),
     ]
-    return Table("", "model", columns, [Line.from_row(_model_name(row), columns, row) for row in winners])
-
-
-def _certainty(row: Row) -> str:
-    return chance_text(row.chance) if row.standing == "likeliest" else "sure"
-
-
-def _model_name(row: Row) -> str:
-    return plain(row.model.removeprefix("torchvision:"))
+    lines = [Line.from_row(plain(row.model.removeprefix("torchvision:")), columns, row) for row in winners]
+    return Table("", "model", columns, lines)
 
 
 def _costs_table(table: Sequence[Row], names: dict[str, str]) -> Table:
@@ -535,7 +522,12 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
             names = labels if len(answers) > 1 else [" ".join(shared)]
             panels = list(zip(names, map(_segment_boxes, parts), strict=True))
             drawn = partial(boxes_svg, "what runs in TensorRT and what in PyTorch", panels)
-            blocks.insert(1, Picture(f"partition-{number}", PARTITION_CAPTION, drawn, _segment_values(panels)))
+            values = [
+                {"case": name, "segment": number, "what": plain(box.about), "share": round(box.wide, 6)}
+                for name, boxes in panels
+                for number, box in enumerate(boxes, 1)
+            ]
+            blocks.insert(1, Picture(f"partition-{number}", PARTITION_CAPTION, drawn, values))
         title = f"Torch-TensorRT's partition · {plain(model)}"
         yield Section(f"partitions-{number}", title, blocks, folded=bool(inputs.profiles.profiles))
 
@@ -558,14 +550,6 @@ def _segment_boxes(part: Partition) -> list[Box]:
         boxes.append(Box(left, wide, 0, names, about, SEGMENT_COLOURS[segment.runs_in]))
         left += wide
     return boxes
-
-
-def _segment_values(panels: Sequence[tuple[str, Sequence[Box]]]) -> list[dict[str, object]]:
-    return [
-        {"case": name, "segment": number, "what": plain(box.about), "share": round(box.wide, 6)}
-        for name, boxes in panels
-        for number, box in enumerate(boxes, 1)
-    ]
 
 
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
@@ -638,7 +622,8 @@ _CELL = [Column("", "", numeric=False, fold=True)]
 def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     yield from environments([*inputs.all_records, *(as_record(test[0]) for test in inputs.loads)])
     if inputs.records:
-        yield from _repeat_commands(inputs.records)
+        models = group_by(inputs.records, lambda record: (record.case.model, machine_name(record.environment)))
+        yield from list(dict.fromkeys(map(_repeat_command, models.values())))[:MOST_REPEATED]
         note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
         yield Section("notes", f"Notes: {note_blocks[0]}", note_blocks[1:], folded=True)
         numbers = csv_text(map(row_values, inputs.rows), row_fields(inputs.rows)).encode()
@@ -652,14 +637,8 @@ def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     yield from inputs.problems
 
 
-def _repeat_commands(records: Sequence[Record]) -> Iterator[str]:
-    """Yield the command that repeats the measurement of each model and machine."""
-    models = group_by(records, lambda record: (record.case.model, machine_name(record.environment)))
-    commands = dict.fromkeys(_repeat_command(model) for model in models.values())
-    yield from list(commands)[:MOST_REPEATED]
-
-
 def _repeat_command(records: Sequence[Record]) -> str:
+    """Return the command that repeats the measurement of a model and machine."""
     cases = [record.case for record in records]
     first = min(cases, key=lambda case: len(case.options))
     batches = sorted({case.batch for case in cases if case.batch is not None})
@@ -726,12 +705,8 @@ def tuning_section(inputs: ReportInputs) -> Iterator[Block]:
     for number, tuned in enumerate(inputs.tunings, 1):
         *blocks, candidates = tuning_document(tuned).blocks()
         yield from blocks
-        try:
-            document = tuning_chart(tuned, colours=inputs.colours)
-        except InferlensError:
-            pass  # nothing was timed
-        else:
-            yield picture(f"tuning-{number}", _FRONT, document)
+        with suppress(InferlensError):  # nothing was timed
+            yield picture(f"tuning-{number}", _FRONT, tuning_chart(tuned, colours=inputs.colours))
         if isinstance(candidates, Table):
             yield Section(f"tried-{number}", candidates.title, [candidates], folded=True)
 

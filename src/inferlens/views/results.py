@@ -22,7 +22,7 @@ from inferlens.analysis.findings import findings
 from inferlens.analysis.load import best_record, may_win
 from inferlens.analysis.samples import case_and_machine, split_runs
 from inferlens.analysis.trace import LoadedTrace, load_trace
-from inferlens.analysis.tuning import TuningReport
+from inferlens.analysis.tuning import Effect, TuningReport
 from inferlens.errors import InferlensError, library
 from inferlens.execution.ab import ab, ab_steps
 from inferlens.execution.deploy import Deployed, load
@@ -61,9 +61,6 @@ from inferlens.views.tuning import finals_rows, tunings_document
 if TYPE_CHECKING:
     import pandas
     import polars
-
-    from inferlens.analysis.tuning import Effect, TuningReport
-    from inferlens.execution.deploy import Deployed
 
 
 class Records(Displayed, Sequence[Record]):
