@@ -248,12 +248,6 @@ def peak_sentence(device: AllocatedMemory, columns: Columns) -> str:
     return f"{peak}, {byte_count(first['held'])} of it {holder}."
 
 
-def mean_and_range(times: Sequence[float]) -> str:
-    """Return the mean and range of some times."""
-    least, longest = duration(min(times)), duration(max(times))
-    return least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
-
-
 def idle_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
     """Return how much of the time is used, and the longest pause."""
     if not whole:
@@ -394,21 +388,15 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
         return TraceView(" · ".join(filter(None, about)), sentences, [parts], _next_step(analysis))
     more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
     more += [f"{plural(len(overview.gpus) - 1, 'more GPU')}"] if len(overview.gpus) > 1 else []
-    beneath = [*_causes(overview.bound, idle), *tensor_core_sentence(overview.gpus[0])]
+    causes = [f"{cause} {percent(part)}" for cause, part in sorted(idle.items(), key=lambda pair: -pair[1]) if part]
+    shown_causes = bool(causes) and overview.bound != "host"  # of which the first sentence has the host's part
+    beneath = [f"GPU idle: {', '.join(causes)} of a step."] * shown_causes + tensor_core_sentence(overview.gpus[0])
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
         TraceTable("gpus", "GPUs", "GPU", GPU_COLUMNS, _gpus(overview), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
     return TraceView(" · ".join(about), sentences, tables, _next_step(analysis))
-
-
-def _causes(bound: str, idle: Mapping[str, float]) -> list[str]:
-    """Return causes of GPU idle time as shares of a step, unless the headline has them."""
-    if bound == "host" or not any(idle.values()):
-        return []
-    causes = [f"{cause} {percent(share)}" for cause, share in sorted(idle.items(), key=lambda pair: -pair[1]) if share]
-    return [f"GPU idle: {', '.join(causes)} of a step."]
 
 
 _KERNELS, _OPERATORS, _MODULES, _STEPS = (f"--view {name}" for name in ("kernels", "operators", "modules", "steps"))
@@ -541,10 +529,12 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     rows = list(data.rows())
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
     odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
-    sentences = [f"A traced step takes {mean_and_range(times)}."] if times else ["There is none."]
+    least, longest = (duration(end) for end in (min(times, default=0.0), max(times, default=0.0)))
+    took = least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
+    sentences = [f"A traced step takes {took}."] if times else ["There is none."]
     sentences += [f"{listing(odd[:2])}."] if odd and times else []
-    took = {part: sum(row[part] for row in rows) for part in PARTS}
-    most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
+    sums = {part: sum(row[part] for row in rows) for part in PARTS}
+    most = [part for part in sorted(PARTS, key=lambda part: -sums[part])[:_PARTS] if sums[part]]
     columns = [
         replace(column, wide=column.wide or (column.key in PARTS and column.key not in most)) for column in STEP_COLUMNS
     ]

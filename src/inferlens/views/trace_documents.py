@@ -530,7 +530,12 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
             analysis = load_analysis(path)
             shown = replace(show_trace(analysis, path, REPORT_VIEWS, Selection(top=REPORT_ROWS)), name="")
             tables = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
-            blocks = [*_trace_pictures(analysis, name, number), *tables]
+            blocks: list[Block] = []
+            if len(analysis.steps):
+                steps = partial(steps_chart, analysis, name)
+                blocks.append(picture(f"steps-{number}", STEPS_CAPTION.format(what="a step"), steps))
+            blocks += [one] if (one := step_timeline(analysis, f"timeline-{number}")) else []
+            blocks += tables
             answer = VIEWS["overview"](analysis, Selection()).answer
             yield ReportTrace(name, analysis, analysis.overview, trace_findings(analysis), answer, blocks)
         except InferlensError as error:
@@ -555,15 +560,6 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
             chart = partial(traces_chart, [(base.name, base.overview), (item.name, item.overview)])
             drawn = [picture(f"against-{title}", TRACES_CAPTION, chart)] if len(traces) > 2 else []
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
-
-
-def _trace_pictures(analysis: Analysis, name: str, number: int) -> Iterator[Block]:
-    """Yield a chart of the steps and a timeline of one step."""
-    if len(analysis.steps):
-        how = STEPS_CAPTION.format(what="a step")
-        yield picture(f"steps-{number}", how, partial(steps_chart, analysis, name))
-    if one := step_timeline(analysis, f"timeline-{number}"):
-        yield one
 
 
 def trace_names(paths: Sequence[Path]) -> list[str]:

@@ -645,15 +645,14 @@ def _fastest_value(study: Study) -> StudiedValue | None:
 def _study_rows(study: Study) -> list[Row]:
     """Return a row per value with its speed-up over the default."""
     rows_by_folder = {row.folder: row for row in rows([record for value in study.values for record in value.records])}
-    return [_value_row(value, rows_by_folder[value.records[0].case.folder]) for value in study.values]
-
-
-def _value_row(value: StudiedValue, row: Row) -> Row:
-    comparison = value.comparison
-    speedup = 1.0 if value.is_default else comparison.speedup if comparison else None
-    low, high = ends(comparison.speedup_interval) if comparison else (None, None)
-    row = structs.replace(row, is_reference=value.is_default, speedup=speedup, speedup_low=low, speedup_high=high)
-    return structs.replace(row, sure=bool(comparison and comparison.interval))
+    shown = []
+    for value in study.values:
+        row, comparison = rows_by_folder[value.records[0].case.folder], value.comparison
+        speedup = 1.0 if value.is_default else comparison.speedup if comparison else None
+        low, high = ends(comparison.speedup_interval) if comparison else (None, None)
+        row = structs.replace(row, is_reference=value.is_default, speedup=speedup, speedup_low=low, speedup_high=high)
+        shown.append(structs.replace(row, sure=bool(comparison and comparison.interval)))
+    return shown
 
 
 def _study_table(study: Study, shown: Sequence[Row], where: str) -> Table:

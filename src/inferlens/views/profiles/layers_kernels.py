@@ -187,16 +187,12 @@ def parts_document(
 def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: KernelGrouping = "name") -> list[PartCase]:
     """Return the ranked rows of each case."""
     check_choice(f"order of {level}s", sort, PART_SORTS[level])
-
-    def make_table(case: ProfiledCase) -> PartTable | str:
-        if level == "layer":
-            return layer_table(case.profile, case.unprofiled)
-        return kernel_table(case.profile, case.unprofiled, by)
+    make_table = layer_table if level == "layer" else partial(kernel_table, by=by)
 
     def ranked(table: PartTable) -> Sequence[ProfileRow]:
         return sorted(_by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
 
-    return rank_cases(((case, make_table(case)) for case in cases), ranked, sort)
+    return rank_cases(((case, make_table(case.profile, case.unprofiled)) for case in cases), ranked, sort)
 
 
 def _by_time(rows: Iterable[ProfileRow]) -> list[ProfileRow]:

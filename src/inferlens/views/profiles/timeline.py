@@ -101,7 +101,15 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
             events += _name_events("thread", process, thread, row.title, number)
             events += _slices(row, case.profile, process, thread)
             thread += 1
-    other = {"schema": SCHEMA, "profiles": [_about(case.profile) for case, _ in drawn]}
+    profiles = [
+        {
+            "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
+            "created": profile.created, "first run began": profile.timed_runs.started if profile.timed_runs else "",
+            "clock": profile.clock, "without a time": sum(not part.times for part in profile.parts),
+        }
+        for profile in (case.profile for case, _ in drawn)
+    ]  # fmt: skip
+    other = {"schema": SCHEMA, "profiles": profiles}
     head = b'{"displayTimeUnit":"ns","otherData":' + msgspec.json.encode(other) + b',"traceEvents":[\n'
     whole = head + b",\n".join(events) + b"\n]}\n"
     return gzip.compress(whole, 6, mtime=0) if compressed else whole, missing
@@ -253,12 +261,4 @@ def _describe_part(part: Layer | Kernel) -> dict[str, Any]:
         "block": "x".join(map(str, part.block)), "registers": part.registers,
         "shared memory, bytes": part.shared_memory, "occupancy": part.occupancy,
         "achieved occupancy, estimated": part.achieved, "tensor cores": part.tensor_cores,
-    }  # fmt: skip
-
-
-def _about(profile: Profile) -> dict[str, Any]:
-    return {
-        "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
-        "created": profile.created, "first run began": profile.timed_runs.started if profile.timed_runs else "",
-        "clock": profile.clock, "without a time": sum(not part.times for part in profile.parts),
     }  # fmt: skip
