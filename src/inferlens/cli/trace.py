@@ -79,7 +79,7 @@ def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> b
         return False
     traces = [list(traces_under(path)) for path in paths]
     inputs = ReportInputs(traces=[file for files in traces for file in files])
-    if not any(trace.overview for trace in inputs.loaded_traces) or (base and [*map(len, traces)] != [1, 1]):
+    if not any(trace.analysis for trace in inputs.loaded_traces) or (base and [*map(len, traces)] != [1, 1]):
         return False  # reading it again gives the reason
     screen.report(report(inputs), output, format)
     return True

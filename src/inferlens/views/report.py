@@ -25,6 +25,7 @@ from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.load import as_record, load_folders, load_loads, load_tests
 from inferlens.analysis.samples import CaseRuns, device_name, group_by, latest
+from inferlens.analysis.trace import trace_findings
 from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
@@ -177,13 +178,15 @@ MAX_ADVICE = 3
 
 def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
     """Yield what bounds a single trace and what to do, or the step times of several."""
-    readable = [item for item in inputs.loaded_traces if item.overview]
+    readable = [(item, item.analysis) for item in inputs.loaded_traces if item.analysis]
     if len(readable) == 1:
-        first, *more = readable[0].answer
-        yield Table(readable[0].name, answer=[first], sentences=more)
+        ((trace, _),) = readable
+        yield Table(trace.name, answer=trace.answer[:1], sentences=trace.answer[1:])
     elif readable:
         sentences = _side_by_side(_overviews(inputs)).answer
-        advice = [(plain(item.name), finding) for item in readable for finding in item.advice[:1]]
+        advice = [
+            (plain(item.name), finding) for item, analysis in readable for finding in trace_findings(analysis)[:1]
+        ]
         advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
         hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:MAX_ADVICE]]
         yield Table(plural(len(readable), "trace"), answer=sentences[:1], sentences=[*sentences[1:], *hints])
@@ -207,7 +210,7 @@ def traces_section(inputs: ReportInputs) -> Iterator[Block]:
 
 
 def _overviews(inputs: ReportInputs) -> list[tuple[str, Overview]]:
-    return [(item.name, item.overview) for item in inputs.loaded_traces if item.overview]
+    return [(item.name, item.analysis.overview) for item in inputs.loaded_traces if item.analysis]
 
 
 def _side_by_side(overviews: Sequence[tuple[str, Overview]]) -> TraceView:

@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from inferlens.analysis.evidence import Finding
 from inferlens.analysis.profile_table import short_name
 from inferlens.analysis.samples import group_by
 from inferlens.analysis.trace import trace_findings
@@ -502,7 +501,7 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
     return boxes
 
 
-# A trace is read once, and released after its views are drawn.
+# A trace is read once for all sections.
 
 MAX_REPORT_TRACES = 12
 REPORT_ROWS = 20  # of operators and kernels
@@ -512,12 +511,10 @@ TRACES_CAPTION = STEPS_CAPTION.format(what="the mean step of a trace")
 
 @dataclass(frozen=True)
 class ReportTrace:
-    """A trace of a report: its name, overview, advice and blocks, or the problem."""
+    """A trace of a report: its name, analysis, answer and blocks, or the problem."""
 
     name: str
     analysis: Analysis | None = None
-    overview: Overview | None = None
-    advice: Sequence[Finding] = ()
     answer: Sequence[str] = ()
     blocks: Sequence[Block] = ()
     problem: str = ""
@@ -536,8 +533,7 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
                 blocks.append(picture(f"steps-{number}", STEPS_CAPTION.format(what="a step"), steps))
             blocks += [one] if (one := step_timeline(analysis, f"timeline-{number}")) else []
             blocks += tables
-            answer = VIEWS["overview"](analysis, Selection()).answer
-            yield ReportTrace(name, analysis, analysis.overview, trace_findings(analysis), answer, blocks)
+            yield ReportTrace(name, analysis, shown.views[REPORT_VIEWS.index("overview")].answer, blocks)
         except InferlensError as error:
             yield ReportTrace(name, problem=str(error))
 
@@ -548,7 +544,7 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
     for group in alike.values() if len(alike) < len(traces) else [traces]:
         for item in group[1:]:
             base = group[0]
-            if not (base.analysis and base.overview and item.analysis and item.overview):
+            if not (base.analysis and item.analysis):
                 continue  # its own section has the reason
             some = Selection(top=REPORT_ROWS)
             try:
@@ -557,7 +553,7 @@ def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
                 continue
             title, shown = f"{item.name} against {base.name}", ShownTrace("", (), views)
             blocks = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
-            chart = partial(traces_chart, [(base.name, base.overview), (item.name, item.overview)])
+            chart = partial(traces_chart, [(base.name, base.analysis.overview), (item.name, item.analysis.overview)])
             drawn = [picture(f"against-{title}", TRACES_CAPTION, chart)] if len(traces) > 2 else []
             yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
 

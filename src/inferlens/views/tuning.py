@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -443,10 +445,7 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
 
 def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
     """Replace commands that decide a run of records by a longer budget."""
-
-    def longer(line: str) -> str:
-        return f"{line.partition(':')[0]}: a longer --budget" if line.startswith("To decide") else line
-
+    longer = partial(re.sub, "^(To decide[^:]*).*", r"\1: a longer --budget")
     return [
         block if isinstance(block, str) else replace(block, answer=list(map(longer, block.answer))) for block in blocks
     ]

@@ -398,7 +398,11 @@ def visible_rows(rows: Sequence[ModuleRow], limit: int | None) -> tuple[list[tup
 
     ``None`` returns all. A module with a single child is shown as that child.
     """
-    parents = _parents(rows)
+    parents: dict[int, int] = {}  # the index of each row's parent; -1 at the top
+    open_at: dict[int, int] = {}
+    for at, row in enumerate(rows):
+        parents[at] = open_at.get(row.depth - 1, -1)
+        open_at[row.depth] = at
     inside = Counter(parents.values())
     single = {parents[at] for at, row in enumerate(rows) if row.kind == "module" and inside[parents[at]] == 1}
     remaining = [at for at, row in enumerate(rows) if not (row.kind == "module" and at in single)]
@@ -415,16 +419,6 @@ def visible_rows(rows: Sequence[ModuleRow], limit: int | None) -> tuple[list[tup
         visible.append((rows[at], "  " * depths[at], _name(rows[at], rows[above].path if above >= 0 else ())))
     hidden = set(remaining) - set(shown)
     return visible, sum(rows[at].kind == "module" for at in hidden) + sum(rows[at].folded for at in remaining)
-
-
-def _parents(rows: Sequence[ModuleRow]) -> dict[int, int]:
-    """Return the index of each row's parent; -1 at the top."""
-    parents: dict[int, int] = {}
-    open_at: dict[int, int] = {}
-    for at, row in enumerate(rows):
-        parents[at] = open_at.get(row.depth - 1, -1)
-        open_at[row.depth] = at
-    return parents
 
 
 def _name(row: ModuleRow, above: Path) -> str:
