@@ -181,7 +181,20 @@ class OpenVino(Backend, Quantizer, Deployer):
         model = Model(case.model, "", "onnx", inputs)
         runner = OpenVinoRunner(Path(file), model, case, Preparation(Path(), Path()), self.parse_options(case))
         floats = "" if case.model.startswith("onnx:") else "float32"  # a file keeps its own types
-        return openvino_script(case, file, inputs, floats, runner._properties())
+        shapes = {spec.name: list(spec.shape) for spec in inputs}
+        lines = [
+            "core = openvino.Core()",
+            f"graph = core.read_model({sibling_path(file)})",
+            f"NAMES = {[*shapes]!r}",
+            "taken = [name for port in graph.inputs for name in port.names if name in NAMES]",
+            *([] if floats else [f"graph.reshape({shapes!r})  # of free dimensions"]),
+            f'compiled = core.compile_model(graph, "CPU", {runner._properties()!r})',
+            "request = compiled.create_infer_request()",
+            *numpy_inputs(inputs, floats),
+            "",
+            SCRIPT,
+        ]
+        return program(case, ["import numpy as np", "import openvino"], lines)
 
 
 @dataclass(eq=False)
@@ -322,26 +335,6 @@ SCRIPT = """
 def run(*inputs):
     given = dict(zip(NAMES, inputs))
     return list(request.infer({name: given[name] for name in taken}, share_inputs=True).values())"""
-
-
-def openvino_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, properties: Mapping[str, Any]
-) -> str:
-    """Return the script, which compiles the graph with OpenVINO's ``properties``."""
-    shapes = {spec.name: list(spec.shape) for spec in inputs}
-    lines = [
-        "core = openvino.Core()",
-        f"graph = core.read_model({sibling_path(file)})",
-        f"NAMES = {[*shapes]!r}",
-        "taken = [name for port in graph.inputs for name in port.names if name in NAMES]",
-        *([] if floats else [f"graph.reshape({shapes!r})  # of free dimensions"]),
-        f'compiled = core.compile_model(graph, "CPU", {dict(properties)!r})',
-        "request = compiled.create_infer_request()",
-        *numpy_inputs(inputs, floats),
-        "",
-        SCRIPT,
-    ]
-    return program(case, ["import numpy as np", "import openvino"], lines)
 
 
 # Quantizing to int8, by NNCF

@@ -218,7 +218,23 @@ class OnnxRuntime(Backend, Saver, Quantizer, Deployer):
         providers = provider_list(PROVIDERS[case.variant], case, options, 0, Path())
         own = DTYPES.get(_graph_precision(case), "float32")
         floats = "" if case.model.startswith("onnx:") else own  # a file keeps its own types
-        return onnxruntime_script(case, file, inputs, floats, options, providers)
+        on_gpu = case.device == "cuda"
+        for provider in providers:  # the script has its own stream
+            if not isinstance(provider, str):
+                provider[1].pop("user_compute_stream")
+        imports = ["import numpy as np", "import onnxruntime as ort"]
+        imports += ["import torch  # brings CUDA and cuDNN"] * on_gpu
+        lines = [
+            "options = ort.SessionOptions()",
+            *option_statements(*session_options(case, options)),
+            f"session = ort.InferenceSession({sibling_path(file)}, options, providers={providers!r})",
+            f"NAMES = {[spec.name for spec in inputs]!r}",
+            "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
+            *numpy_inputs(inputs, floats),
+            "",
+            SCRIPT_ON_GPU if on_gpu else SCRIPT_ON_CPU,
+        ]
+        return program(case, imports, lines)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -278,28 +294,6 @@ def run(*inputs):  # with copies to the GPU and back
         value.update_inplace(host[name])
     session.run_with_iobinding(binding)
     return binding.copy_outputs_to_cpu()"""
-
-
-def onnxruntime_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], floats: str, options: Any, providers: list[Any]
-) -> str:
-    """Return the script with the session options of ``options`` and the providers ``providers``."""
-    on_gpu = case.device == "cuda"
-    for provider in providers:  # the script has its own stream
-        if not isinstance(provider, str):
-            provider[1].pop("user_compute_stream")
-    imports = ["import numpy as np", "import onnxruntime as ort", *["import torch  # brings CUDA and cuDNN"] * on_gpu]
-    lines = [
-        "options = ort.SessionOptions()",
-        *option_statements(*session_options(case, options)),
-        f"session = ort.InferenceSession({sibling_path(file)}, options, providers={providers!r})",
-        f"NAMES = {[spec.name for spec in inputs]!r}",
-        "taken = [node.name for node in session.get_inputs()]  # the graph lacks those that the model never uses",
-        *numpy_inputs(inputs, floats),
-        "",
-        SCRIPT_ON_GPU if on_gpu else SCRIPT_ON_CPU,
-    ]
-    return program(case, imports, lines)
 
 
 def option_statements(attributes: Mapping[str, Any], entries: Mapping[str, str]) -> Iterator[str]:

@@ -190,7 +190,27 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             self.build(model, case, preparation, path)
 
     def script(self, case: Case, file: str, inputs: tuple[TensorSpec, ...]) -> str:
-        return tensorrt_script(case, file, inputs, self.parse_options(case), FLAVOURS[case.variant].module)
+        options: TensorRTOptions = self.parse_options(case)
+        kinds = ", ".join(f'"{name}": torch.{kind}' for name, kind in TYPES.items())
+        lines = [
+            "logger = trt.Logger(trt.Logger.WARNING)",
+            'trt.init_libnvinfer_plugins(logger, "")',
+            "runtime = trt.Runtime(logger)",
+            *["runtime.engine_host_code_allowed = True"] * options.version_compatible,
+            f"engine = runtime.deserialize_cuda_engine(open({sibling_path(file)}, 'rb').read())",
+            "context = engine.create_execution_context()",
+            "stream = torch.cuda.Stream()",
+            *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
+            f"TYPES = {{{kinds}}}",
+            "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
+            "kinds = {name: TYPES[engine.get_tensor_dtype(name).name] for name in tensors}",
+            f"NAMES = {[spec.name for spec in inputs]!r}",
+            *torch_inputs(inputs, "float32", "cuda"),
+            BUFFERS,
+            *([CAPTURE, REPLAY] if options.cuda_graph else [ENQUEUE]),
+        ]
+        imports = [f"import {FLAVOURS[case.variant].module} as trt", "import torch"]
+        return program(case, imports, lines, "torch.cuda.synchronize()")
 
     def times_kernels(self, case: Case, *, cached: bool = False) -> bool:
         """Return whether TensorRT builds; TensorRT for RTX compiles kernels as they are called."""
@@ -313,28 +333,3 @@ def run(*inputs):
         call()
     torch.cuda.current_stream().wait_stream(stream)
     return list(outputs.values())"""
-
-
-def tensorrt_script(
-    case: Case, file: str, inputs: tuple[TensorSpec, ...], options: TensorRTOptions, module: str
-) -> str:
-    """Return the script; ``module`` is the flavour's, such as ``tensorrt_rtx``."""
-    kinds = ", ".join(f'"{name}": torch.{kind}' for name, kind in TYPES.items())
-    lines = [
-        "logger = trt.Logger(trt.Logger.WARNING)",
-        'trt.init_libnvinfer_plugins(logger, "")',
-        "runtime = trt.Runtime(logger)",
-        *["runtime.engine_host_code_allowed = True"] * options.version_compatible,
-        f"engine = runtime.deserialize_cuda_engine(open({sibling_path(file)}, 'rb').read())",
-        "context = engine.create_execution_context()",
-        "stream = torch.cuda.Stream()",
-        *[f"context.set_optimization_profile_async({options.profile}, stream.cuda_stream)"] * bool(options.profile),
-        f"TYPES = {{{kinds}}}",
-        "tensors = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]",
-        "kinds = {name: TYPES[engine.get_tensor_dtype(name).name] for name in tensors}",
-        f"NAMES = {[spec.name for spec in inputs]!r}",
-        *torch_inputs(inputs, "float32", "cuda"),
-        BUFFERS,
-        *([CAPTURE, REPLAY] if options.cuda_graph else [ENQUEUE]),
-    ]
-    return program(case, [f"import {module} as trt", "import torch"], lines, "torch.cuda.synchronize()")
