@@ -365,10 +365,19 @@ class Network:
         return [self.definition.get_input(index) for index in range(self.definition.num_inputs)]
 
     @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs in order; a free size is -1."""
+        return tuple(map(_spec, self.tensors))
+
+    @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs in order; a size that depends on the inputs is -1."""
-        tensors = map(self.definition.get_output, range(self.definition.num_outputs))
-        return tuple(TensorSpec(str(one.name), tuple(map(int, one.shape)), DTYPES[one.dtype.name]) for one in tensors)
+        return tuple(_spec(self.definition.get_output(index)) for index in range(self.definition.num_outputs))
+
+    @property
+    def layers(self) -> int:
+        """The number of layers before the builder fuses them."""
+        return int(self.definition.num_layers)
 
 
 def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
@@ -390,6 +399,10 @@ def parse_network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -
     if not definition.num_layers or not definition.num_outputs:  # the parser reads an empty file as an empty graph
         raise Unsupported(f"{path} is not an ONNX graph, or is empty.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, logger, builder, definition, parser, weakly_typed)
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    return TensorSpec(str(tensor.name), tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype.name])
 
 
 def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
