@@ -14,67 +14,51 @@ from inferlens.spec.plan import BUDGET_WORDS, RACE_WORDS, Plan, as_plan, bench_w
 from tests.refusals import refusal
 
 FLOATS = ("fp32", "fp16", "bf16")
+
+
+def able(*supports, formats="module", **more):
+    """What a backend can do: variants with their devices, and in floats if no precisions are named."""
+    supports = tuple(Support(*support, *(() if len(support) == 3 else (FLOATS,))) for support in supports)
+    return Capabilities(formats=tuple(formats.split()), supports=supports, **more)
+
+
 LAPTOP = {
-    "pytorch": Capabilities(formats=("module",), supports=(Support("", "cpu", FLOATS),)),
-    "torchscript": Capabilities(
-        formats=("module",), supports=(Support("trace", "cpu", FLOATS), Support("script", "cpu", FLOATS))
-    ),
-    "onnxruntime": Capabilities(
-        formats=("module", "onnx"),
-        supports=(Support("cpu", "cpu", ("fp32",)),),
+    "pytorch": able(("", "cpu")),
+    "torchscript": able(("trace", "cpu"), ("script", "cpu")),
+    "onnxruntime": able(
+        ("cpu", "cpu", ("fp32",)), formats="module onnx", limits={"cpu/fp16": "no kernels"},
         absent=(Absence("cuda", "This ONNX Runtime has no CUDA provider.", "pip install onnxruntime-gpu"),),
-        limits={"cpu/fp16": "no kernels"},
     ),
     "fake": BACKENDS.get("fake")().capabilities(),
-}
-GPU_HOST = {
-    **LAPTOP,
-    "pytorch": Capabilities(formats=("module",), supports=(Support("", "cuda", FLOATS), Support("", "cpu", FLOATS))),
-}
+}  # fmt: skip
+GPU_HOST = {**LAPTOP, "pytorch": able(("", "cuda"), ("", "cpu"))}
+NO_GPU = Absence("", "no NVIDIA GPU is visible to PyTorch", "check nvidia-smi", device="cuda")
+ABSENT = (
+    Absence("trt", "TensorRT is not installed.", "pip install 'inferlens[tensorrt]'"),
+    Absence("rtx", NO_GPU.reason, NO_GPU.hint, device="cuda"),
+)
+TENSORRT = {**LAPTOP, "tensorrt": able(formats="module exported onnx engine", absent=ABSENT)}
+ALL = ("cpu", "cpu", ("fp32", "fp16", "fp8", "int8"))
+QUANTIZING = {"onnxruntime": able(ALL, formats="module onnx", limits={"cpu/bf16": "hardly any operators"})}
+ON_GPU = {"tensorrt": able(("rtx", "cuda", ("fp32", "fp16", "int8")), formats="module onnx engine")}
+BOTH_FLAVOURS = {"tensorrt": able(*((name, "cuda", ("fp16",)) for name in ("trt", "rtx")), formats="engine")}
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module")
+FAKE = ModelInfo(spec="fake:demo", name="demo", format="fake")
 
 
 def cases(machine=LAPTOP, model_info=RESNET, **words):
     return expand(Plan.from_words({"model": model_info.spec, **words}), [model_info], machine)
 
 
-FAKE = ModelInfo(spec="fake:demo", name="demo", format="fake")
-NO_GPU = Absence("", "no NVIDIA GPU is visible to PyTorch", "check nvidia-smi", device="cuda")
-TENSORRT = {
-    **LAPTOP,
-    "tensorrt": Capabilities(
-        formats=("module", "exported", "onnx", "engine"),
-        absent=(
-            Absence("trt", "TensorRT is not installed.", "pip install 'inferlens[tensorrt]'"),
-            Absence("rtx", NO_GPU.reason, NO_GPU.hint, device="cuda"),
-        ),
-    ),
-}
-QUANTIZING = {
-    "onnxruntime": Capabilities(
-        formats=("module", "onnx"),
-        supports=(Support("cpu", "cpu", ("fp32", "fp16", "fp8", "int8")),),
-        limits={"cpu/bf16": "hardly any operators"},
-    )
-}
-ON_GPU = {
-    "tensorrt": Capabilities(
-        formats=("module", "onnx", "engine"), supports=(Support("rtx", "cuda", ("fp32", "fp16", "int8")),)
-    )
-}
-BOTH_FLAVOURS = {
-    "tensorrt": Capabilities(formats=("engine",), supports=tuple(Support(v, "cuda", ("fp16",)) for v in ("trt", "rtx")))
-}
-
-
 def onnx_file(precision):
     return ModelInfo(spec="onnx:net.onnx", name="net", format="onnx", precision=precision)
 
 
-def engine(spec="", format=None, **made):
+def engine(spec="", format=None, inputs=(), **made):
+    origin = Case(model=spec, backend="tensorrt", inputs=inputs, **made) if spec else None
     return ModelInfo(
-        spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16",
-        origin=Case(model=spec, backend="tensorrt", **made) if spec else None, origin_format=format,
+        spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16", origin=origin,
+        origin_format=format,
     )  # fmt: skip
 
 
@@ -131,19 +115,17 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models():
 ])  # fmt: skip
 def test_what_cannot_run_here_is_a_case_with_a_reason(machine, model_info, words, reason, hint):
     (planned,) = cases(machine, model_info, **words)
-    assert reason in planned.refusal.what
-    assert hint in planned.refusal.hint
+    assert (reason in planned.refusal.what, hint in planned.refusal.hint) == (True, True)
 
 
-@pytest.mark.parametrize(("machine", "model_info", "words", "what", "hint"), [
-    ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens backends"),
-    (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
-    (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
+@pytest.mark.parametrize(("machine", "model_info", "what", "hint"), [
+    ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), "format onnx.", "inferlens backends"),
+    (TENSORRT, engine(), f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
+    (TENSORRT, engine(spec="m", format="module", variant="trt"), "TensorRT is not installed.", "pip install"),
 ])  # fmt: skip
-def test_where_nothing_runs_it_is_said_what_is_lacking(machine, model_info, words, what, hint):
-    error = refusal("No backend here", cases, machine, model_info, **words)
-    assert what in error.what
-    assert hint in error.hint
+def test_where_nothing_runs_it_is_said_what_is_lacking(machine, model_info, what, hint):
+    error = refusal("No backend here", cases, machine, model_info)
+    assert (what in error.what, hint in error.hint) == (True, True)
 
 
 # What outputs are compared with
@@ -152,24 +134,18 @@ def test_where_nothing_runs_it_is_said_what_is_lacking(machine, model_info, word
 SOURCE = {"spec": "torchvision:resnet18", "format": "module", "weights": "a.pth", "seed": 3}
 
 
-@pytest.mark.parametrize(("machine", "model_info", "words", "label"), [
-    (GPU_HOST, RESNET, {"precision": "fp16", "batch": 8, "seed": 3, "threads": 1}, "pytorch fp32 batch 8 cpu"),
-    (QUANTIZING, onnx_file("int8"), {}, "onnxruntime:cpu int8 batch 1 cpu graph_optimization=disable"),
-    (ON_GPU, engine(**SOURCE), {}, "pytorch fp32 batch 2 cpu"),
-    (
-        ON_GPU, engine(spec="onnx:net.onnx", format="onnx", precision="int8"), {},
-        "onnxruntime:cpu int8 batch 2 cpu graph_optimization=disable",
-    ),
-    (ON_GPU, engine(), {}, None),
+@pytest.mark.parametrize(("machine", "model_info", "words", "label", "seed"), [
+    (GPU_HOST, RESNET, {"precision": "fp16", "batch": 8, "seed": 3, "threads": 1}, "pytorch fp32 batch 8 cpu", 3),
+    (QUANTIZING, onnx_file("int8"), {}, "onnxruntime:cpu int8 batch 1 cpu graph_optimization=disable", 0),
+    (ON_GPU, engine(**SOURCE), {}, "pytorch fp32 batch 2 cpu", 3),
+    (ON_GPU, engine(spec="onnx:net.onnx", format="onnx", precision="int8"), {},
+     "onnxruntime:cpu int8 batch 2 cpu graph_optimization=disable", 0),
+    (ON_GPU, engine(), {}, None, None),
 ])  # fmt: skip
-def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(machine, model_info, words, label):
+def test_the_reference_is_fp32_on_the_cpu_or_the_files_own_precision(machine, model_info, words, label, seed):
     (planned,) = cases(machine, model_info, backend=next(iter(machine)), **words)
-    assert planned.refusal is None
-    assert (planned.reference and planned.reference.label) == label
-    if planned.reference:
-        assert planned.reference.seed == (
-            3 if words.get("seed") or (model_info.origin and model_info.origin.seed) else 0
-        )
+    reference = planned.reference
+    assert (planned.refusal, reference and reference.label, reference and reference.seed) == (None, label, seed)
 
 
 def test_a_compiled_model_and_its_source_are_fed_alike():
@@ -233,14 +209,13 @@ def test_a_plan_file_of_a_case_is_short():
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    ({"max_time": "0"}, "max_time of 0"),
+    ({"max_time": "0"}, "max_time of 0"), ({"half_width": "0"}, "not a percentage"),
     ({"half_width": "1%", "iterations": 5}, "iterations and half_width both say when"),
-    ({"half_width": "0"}, "not a percentage"), ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
+    ({"mode": "throughput", "cold": True}, "cold needs timed single calls"),
     ({"mode": "throughput", "iterations": 5}, "iterations needs timed single calls"),
-    ({"mode": "latency", "depth": 4}, "depth needs throughput"),
-    ({"cold": True, "depth": 4}, "not measured with --cold"), ({"mode": "speed"}, "no mode 'speed'"),
+    ({"mode": "latency", "depth": 4}, "depth needs throughput"), ({"mode": "speed"}, "no mode 'speed'"),
     ({"repeats": 0}, "'0' is not valid for repeats"), ({"trust": "yes"}, "true or false"),
-    ({"sead": 1}, "did you mean seed"),
+    ({"sead": 1}, "did you mean seed"), ({"cold": True, "depth": 4}, "not measured with --cold"),
 ])  # fmt: skip
 def test_words_that_contradict_each_other_are_refused(words, message):
     refusal(message, Plan.from_words, {"model": "fake:demo", **words})
@@ -267,41 +242,35 @@ def test_what_was_asked_for_is_told_as_options_that_ask_for_the_same(given):
 
 
 RECOMMENDED = Plan(model=("m",), recommended=True)
-GPU = Capabilities(formats=("module",), supports=(Support("", "cuda", FLOATS), Support("", "cpu", FLOATS)))
-COMPILER = Capabilities(
-    formats=("module",),
-    supports=tuple(
-        Support(name, device, FLOATS) for device in ("cuda", "cpu") for name in ("default", "reduce-overhead")
-    ),
-)
-BOTH = {"pytorch": GPU, "torch_compile": COMPILER}
+COMPILER = able(*((name, device) for device in ("cuda", "cpu") for name in ("default", "reduce-overhead")))
+BOTH = {"pytorch": GPU_HOST["pytorch"], "torch_compile": COMPILER}
 
 
-def recommended(model_info=RESNET, **words):
-    return expand(replace(RECOMMENDED, **words), [model_info], BOTH)
+def recommended(model_info=RESNET, backends=BOTH, **words):
+    return expand(replace(RECOMMENDED, **words), [model_info], backends)
+
+
+def ways(*arguments, **words):
+    return [planned.case.way for planned in recommended(*arguments, **words)]
 
 
 def test_a_race_has_the_recommended_ways_of_each_backend():
-    names = [planned.case.way for planned in recommended(replace(RESNET, convolutional=True), precision=("fp16",))]
-    assert names == [
+    assert ways(replace(RESNET, convolutional=True), precision=("fp16",)) == [
         "pytorch fp16", "pytorch fp16 channels_last=true cuda_graph=true cudnn_benchmark=true",
-        "torch_compile:reduce-overhead fp16", "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
+        "torch_compile:reduce-overhead fp16",
+        "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
     ]  # fmt: skip
-    assert [planned.case.way for planned in recommended(precision=("fp16",))][1::2] == [
-        "pytorch fp16 cuda_graph=true",
-        "torch_compile:reduce-overhead fp16 freezing=true",
-    ]
-    on_cpu = recommended(device=("cpu",))
-    assert [planned.case.way for planned in on_cpu] == ["pytorch", "torch_compile:default freezing=true"]
-    assert on_cpu[1].fallback.case == replace(on_cpu[1].case, options={})
+    known = ["pytorch fp16 cuda_graph=true", "torch_compile:reduce-overhead fp16 freezing=true"]
+    assert ways(precision=("fp16",))[1::2] == known
+    assert ways(device=("cpu",)) == ["pytorch", "torch_compile:default freezing=true"]
+    compiled = recommended(device=("cpu",))[1]
+    assert compiled.fallback.case == replace(compiled.case, options={})
 
 
 @pytest.mark.parametrize(("words", "way"), [
     ({"backend": ("torch_compile:default",)}, "torch_compile:default"),
-    (
-        {"backend": ("torch_compile",), "option": {"torch_compile.dynamic": ("true",)}},
-        "torch_compile:default dynamic=true",
-    ),
+    ({"backend": ("torch_compile",), "option": {"torch_compile.dynamic": ("true",)}},
+     "torch_compile:default dynamic=true"),
 ])  # fmt: skip
 def test_a_variant_or_an_option_means_exactly_that(words, way):
     (planned,) = recommended(device=("cpu",), **words)
@@ -309,21 +278,18 @@ def test_a_variant_or_an_option_means_exactly_that(words, way):
 
 
 def test_other_commands_have_one_case_of_each_backend():
-    found = expand(replace(RECOMMENDED, recommended=False, device=("cuda",)), [RESNET], BOTH)
-    assert [planned.case.way for planned in found] == ["pytorch", "torch_compile:default"]
+    assert ways(recommended=False, device=("cuda",)) == ["pytorch", "torch_compile:default"]
 
 
 def test_with_dynamic_shapes_the_plain_way_runs_and_says_why():
-    able = {"onnxruntime": Capabilities(formats=("module",), supports=(Support("cuda", "cuda", FLOATS),))}
     shapes = (TensorSpec.parse("x=1..8x3x224x224"),)
-    (planned,) = expand(replace(RECOMMENDED, input=(shapes,)), [RESNET], able)
+    (planned,) = recommended(backends={"onnxruntime": able(("cuda", "cuda"))}, input=(shapes,))
     assert (planned.case.options, planned.note) == ({}, "In place of cuda_graph=true, which needs fixed shapes.")
 
 
 def test_what_no_recommendation_fits_has_the_default_variant():
-    model_info = replace(RESNET, format="torchscript")
-    able = {"torchscript": Capabilities(formats=("torchscript",), supports=(Support("script", "cpu", FLOATS),))}
-    assert [planned.case.way for planned in expand(RECOMMENDED, [model_info], able)] == ["torchscript:script"]
+    backends = {"torchscript": able(("script", "cpu"), formats="torchscript")}
+    assert ways(replace(RESNET, format="torchscript"), backends) == ["torchscript:script"]
 
 
 def test_a_case_of_named_sizes_is_a_command_without_its_inputs():
