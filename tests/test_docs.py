@@ -1,5 +1,6 @@
 """Documents, help texts and code, checked against each other; what the documents say to do is done."""
 
+import functools
 import itertools
 import re
 import runpy
@@ -66,6 +67,7 @@ FORBIDDEN_WORDS = r"managers?|helpers?|utils|handlers?|sessions?|agents?"
 FORBIDDEN_EVERYWHERE = ["/" + "work/", "py" + "pi.org", "python" + "hosted.org", "/" + "root/"]
 
 
+@functools.cache
 def text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
@@ -337,6 +339,7 @@ def test_files_and_names_of_the_code_exist(path):
         assert any(defines(source, name) for source in sources(file)), f"{name} in {file}"
 
 
+@functools.cache
 def sources(name: str) -> list[Path]:
     """Return the files and folders of the package whose path ends with a name; of ``.py`` all modules."""
     end = name if name == ".py" else "/" + name.rstrip("/")

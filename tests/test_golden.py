@@ -7,7 +7,6 @@ measures, the keys of its JSON. What goes to standard error is not compared.
 """
 
 import difflib
-import json
 import lzma
 import re
 import shlex
@@ -117,10 +116,10 @@ def test_output_is_as_stored(name):
 def test_stored_records_are_encoded_as_they_were(pattern, struct):
     for path in [file for folder in (EXAMPLES, GOLDEN) for file in folder.rglob(f"{pattern}*")]:
         text = read(path.with_name(path.name.removesuffix(".xz")))
-        rounds = map(json.loads, filter(None, text.split("\n")[1:] if "trials" in pattern else ()))
-        for before in [record for one in rounds for record in one["records"]] or [json.loads(text)]:
-            record = msgspec.json.decode(json.dumps(before), type=getattr(inferlens, struct))
-            missing = set(lost(before, json.loads(msgspec.json.encode(record))))
+        rounds = map(msgspec.json.decode, filter(None, text.split("\n")[1:] if "trials" in pattern else ()))
+        for before in [record for one in rounds for record in one["records"]] or [msgspec.json.decode(text)]:
+            record = msgspec.json.decode(msgspec.json.encode(before), type=getattr(inferlens, struct))
+            missing = set(lost(before, msgspec.json.decode(msgspec.json.encode(record))))
             assert {place for place in missing if not RETIRED.fullmatch(place)} == set(), path
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.record.record import encode
-from tests.views.samples import sample_records
+from tests.views.samples import sample_records, stored
 
 OURS = Path(__file__).parents[2] / "src"
 
@@ -88,9 +87,7 @@ def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(
     done = run(bare, "bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
-    for index, record in enumerate(sample_records()):  # of another machine
-        (tmp_path / "theirs" / str(index)).mkdir(parents=True)
-        (tmp_path / "theirs" / str(index) / "record.json").write_bytes(encode(record))
+    stored(tmp_path / "theirs", sample_records())  # of another machine
     shown = run(bare, "show", "results/demo", "theirs", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "fake:fast" in shown.stdout

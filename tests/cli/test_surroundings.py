@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from inferlens.cli.main import use_plain_characters
-from inferlens.record.record import encode
 from tests.commands import inferlens, started
-from tests.views.samples import sample_records
+from tests.views.samples import sample_records, stored
 
 PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -45,12 +44,7 @@ def run_each(*lines: str, cwd: Path, **variables: str) -> subprocess.CompletedPr
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with records."""
-    folder = tmp_path_factory.mktemp("results")
-    for place, record in enumerate(sample_records()):
-        (folder / f"r{place}").mkdir()
-        (folder / f"r{place}" / "record.json").write_bytes(encode(record))
-    return folder
+    return stored(tmp_path_factory.mktemp("results"), sample_records())
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "gbk", "latin-1"])
