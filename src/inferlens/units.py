@@ -279,6 +279,7 @@ def parse_quantity(text: str, *, scales: Mapping[str, float], what: str, form: s
 parse_bytes = partial(parse_quantity, scales=_BYTES, what="size of memory", form="2GiB or 512MiB")
 parse_joules = partial(parse_quantity, scales=_JOULES, what="energy", form="2J or 50mJ")
 parse_rate = partial(parse_quantity, scales={"": 1.0, "/s": 1.0, "items/s": 1.0}, what="rate", form="1000, a second")
+parse_price = partial(parse_quantity, scales={"/h": 1 / 3600}, what="price", form="3.2/h")
 
 
 def parse_error(text: str) -> float:

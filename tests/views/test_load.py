@@ -124,12 +124,12 @@ def test_json_has_the_rows_and_csv_a_line_for_each_run() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"runs": (load_run(100.0, 100.0, others=1.4, lag=0.02),)}, "other programs used 1.4 CPUs"),
+        ({"runs": (load_run(100.0, 100.0, others=1.4, lag=0.02),)}, "other programs used 1.4 of 16 CPUs"),
         ({"agreement": None}, "the answers were not compared with a reference"),
         ({"runs": (load_run(100.0, 100.0, lag=0.02),)}, "the generator was up to 20.0 ms late"),
-        ({"runs": (load_run(100.0, 100.0, answered=500),)}, "only 500 requests at that rate"),
-        ({"above": 150.0}, "the time ended before the search for the rate of pytorch"),
-        ({"requested": Deployment(2, 8)}, "larger batches were not tried: --batching max=16"),
+        ({"runs": (load_run(100.0, 100.0, answered=500),)}, "its p99 comes from 500 requests (set --seconds 40s)"),
+        ({"above": 150.0}, "pytorch may serve more (set --budget 1200s)"),
+        ({"requested": Deployment(2, 8)}, "larger batches were not tried (set --batching max=16)"),
     ],
 )
 def test_one_line_says_what_could_change_the_answer(fields: dict[str, Any], words: str) -> None:
@@ -173,7 +173,7 @@ def test_a_mix_shows_the_time_of_each_size_its_padding_and_recompilations() -> N
     text = shown([mixed_record()])
     assert "sequence_length=64" in text
     assert "sequence_length=256" in text
-    assert "21.7 % of the work is padding, 3 recompilations." in text
+    assert "21.7 % of all that is computed is padding of requests and batches, 3 recompilations." in text
 
 
 def test_loadgen_s_verdict_is_beside_the_own_latency() -> None:
@@ -226,14 +226,14 @@ def test_without_answers_there_is_nothing_to_draw() -> None:
 def test_ways_that_met_in_no_round_have_no_sure_winner() -> None:
     first = [record for record in load_race() if not record.round]
     assert "LIKELY FASTEST  openvino" in shown(first)
-    assert "What could change it: pytorch may serve more: set a longer --budget." in shown(first)
+    assert "What could change it: pytorch may serve more (set --budget 1200s)" in shown(first)
     assert "FASTEST  openvino" in shown(first[:1]).splitlines()[2]
 
 
 def test_other_programs_that_slowed_a_rival_are_mentioned() -> None:
     *rest, last = load_race()
     busy = structs.replace(last, runs=tuple(structs.replace(run, others=1.2) for run in last.runs))
-    assert "What could change it: other programs used 1.2 CPUs" in shown([*rest, busy])
+    assert "What could change it: other programs used 1.2 of 16 CPUs" in shown([*rest, busy])
 
 
 def test_one_round_whose_search_had_the_time_is_enough() -> None:
@@ -243,5 +243,6 @@ def test_one_round_whose_search_had_the_time_is_enough() -> None:
 
 def test_a_way_whose_search_ended_early_may_still_be_the_fastest() -> None:
     cut_short = shown([structs.replace(one, above=None) for one in load_race()])
-    assert "LIKELY FASTEST  openvino" in cut_short
-    assert "What could change it: pytorch may serve more: set a longer --budget." in cut_short
+    assert "LIKELY FASTEST  openvino: at least 201 requests/s\n" in cut_short
+    assert "200 and more" in cut_short
+    assert "What could change it: pytorch may serve more (set --budget 1200s)" in cut_short

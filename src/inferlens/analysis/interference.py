@@ -21,6 +21,7 @@ which is right for loads that repeat faster than that.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
@@ -310,12 +311,12 @@ def record_load(record: Record) -> MachineLoad:
     marks = [marks for marks in (record.marks, record.window_marks) if marks and not marks.clean]
     log = record.machine or MachineLog(interval=0.0)
     cpu, gpu = log.cpu or CpuSamples(), log.processes or GpuProcesses()
-    working, stolen = _mean(cpu.times, cpu.busy), _mean(cpu.times, cpu.steal)
+    working, stolen = mean_value(cpu.times, cpu.busy), mean_value(cpu.times, cpu.steal)
     return MachineLoad(
         busy=any(kind in mark.touched for mark in marks for kind in OTHER_PROGRAMS),
-        other_cpus=_mean(cpu.times, cpu.others),
+        other_cpus=mean_value(cpu.times, cpu.others),
         cpus=log.cpus,
-        gpu_share=_mean(gpu.times, gpu.foreign_utilisation),
+        gpu_share=mean_value(gpu.times, gpu.foreign_utilisation),
         steal=stolen / (stolen + working) if stolen and working else stolen,
     )
 
@@ -335,10 +336,15 @@ def mean_load(loads: Iterable[MachineLoad]) -> MachineLoad:
     )
 
 
-def _mean(times: Sequence[float], values: Sequence[float | None]) -> float | None:
-    """Return the mean of values that stand for the interval since the time before; ``None`` without any."""
+def mean_value(
+    times: Sequence[float], values: Sequence[float | None], since: float = -math.inf, until: float = math.inf
+) -> float | None:
+    """Return the mean of the values at times between two; ``None`` without any.
+
+    A value stands for the interval since the time before its own.
+    """
     intervals = zip(times, times[1:], values[1:], strict=False)
-    spans = [(end - begin, value) for begin, end, value in intervals if value is not None]
+    spans = [(end - begin, value) for begin, end, value in intervals if value is not None and since <= end <= until]
     seconds = sum(span for span, _ in spans)
     return round(sum(span * value for span, value in spans) / seconds, 3) if seconds else None
 

@@ -30,7 +30,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -279,8 +279,7 @@ class _Process:
         if self.answer and patient:  # it has answered; give it a moment to exit normally
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_groups([self.process.pid])
         self.process.wait()
         os.close(self._events)
         self._printed.close()
@@ -442,8 +441,14 @@ class Slot:
     def kill(self) -> None:
         """End the process and its children."""
         if self.pid and not self.ended:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+            kill_groups([self.pid])
+
+
+def kill_groups(pids: Iterable[int]) -> None:
+    """Kill processes that lead a group, with all that they have started."""
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
 
 
 class Interleaver:

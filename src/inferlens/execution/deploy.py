@@ -400,26 +400,42 @@ def export_best(
     machine. ``words``: ``timeout`` and ``phase``, as of :func:`partition`.
     """
     way = load_plan(record, folder, rebuild=rebuild)
-    if not isinstance(way.backend, Deployer):
-        hint = listing(able(Deployer))
-        raise Unsupported(f"What {way.case.backend_label} runs is in no file.", expected=f"a case of {hint}")
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise InferlensError(f"{output} is there already.", expected="a new folder, or an empty one")
-    path = output / f"model{way.backend.deploy_suffix(way.case)}"
-    try:
+    with new_folder(output):
         words["cache"] = way.cache or CACHE
         fields = way.job_fields(trust=trust, rebuild=rebuild, **words)
-        result = write_with(path, "deploy", FileJob, type(None), Deployer, way.case, **fields)
+        versions = environment.collect().libraries if rebuild else record.environment.libraries
+        result = write_script(output, way.case, record.model.inputs, versions, **fields)
         if not (rebuild or way.model_facts):
             way.check_weights(result.model.weights_sha256 if result.model else "")
-        (output / "run.py").write_text(way.backend.script(way.case, path.name, record.model.inputs), "utf-8")
-        versions = environment.collect().libraries if rebuild else record.environment.libraries
-        lines = [f"{name}=={versions[name]}\n" for name in way.backend.packages(way.case) if name in versions]
-        (output / "requirements.txt").write_text("".join(lines), "utf-8")
         _check_script(output / "run.py", way, trust=trust, rebuild=rebuild, **words)
+    return result
+
+
+@contextmanager
+def new_folder(output: Path) -> Iterator[None]:
+    """Remove the folder again if writing into it fails. Raises InferlensError if something is in it before."""
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise InferlensError(f"{output} is there already.", expected="a new folder, or an empty one")
+    try:
+        yield
     except BaseException:
         shutil.rmtree(output, ignore_errors=True)
         raise
+
+
+def write_script(
+    output: Path, case: Case, specs: tuple[TensorSpec, ...], versions: Mapping[str, str], **fields: Any
+) -> TaskResult[None]:
+    """Write the model's file, ``run.py`` and ``requirements.txt`` of a case; ``fields`` are those of its job."""
+    backend = BACKENDS.get(case.backend)()
+    if not isinstance(backend, Deployer):
+        hint = listing(able(Deployer))
+        raise Unsupported(f"What {case.backend_label} runs is in no file.", expected=f"a case of {hint}")
+    path = output / f"model{backend.deploy_suffix(case)}"
+    result = write_with(path, "deploy", FileJob, type(None), Deployer, case, **fields)
+    (output / "run.py").write_text(backend.script(case, path.name, specs), "utf-8")
+    lines = [f"{name}=={versions[name]}\n" for name in backend.packages(case) if name in versions]
+    (output / "requirements.txt").write_text("".join(lines), "utf-8")
     return result
 
 

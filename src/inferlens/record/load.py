@@ -78,18 +78,6 @@ def parse_batching(text: str) -> tuple[int, float]:
     return _number("max", words["max"]), parse_duration(words.get("wait", "0s"))
 
 
-def parse_price(text: str) -> float:
-    """Return the price of a second of ``3.2/h``, in any currency."""
-    amount, slash, unit = text.strip().partition("/")
-    try:
-        price = float(amount)
-    except ValueError:
-        price = math.nan
-    if not price > 0 or not math.isfinite(price) or slash != "/" or unit != "h":
-        raise InferlensError(f"'{text}' is no price.", expected="a price of an hour, such as 3.2/h")
-    return price / 3600
-
-
 def _number(name: str, text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 4096:
         raise InferlensError(f"'{text}' is not valid for {name}.", expected="a whole number from 1 to 4096")

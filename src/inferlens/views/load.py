@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from inferlens import units
 from inferlens.analysis.interference import OTHERS_BUSY
 from inferlens.analysis.load import LEVEL, THRESHOLD, best_rounds, capacity_race, load_tests
 from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun
 from inferlens.spec.case import short_name
-from inferlens.units import ABSENT, duration, joules, latency, millijoules, milliseconds, percent, plural, rate, ratio
-from inferlens.units import significant as digits
 from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
 from inferlens.views.picture import (
     DASHES,
@@ -72,16 +71,20 @@ class LoadRow:
         return math.exp(sum(map(math.log, values)) / len(values)) if values else None
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """The lowest rate that a round kept, and the highest one that a round did not keep."""
+    def interval(self) -> tuple[float, float | None] | None:
+        """The lowest rate that a round kept, and the highest one that a round did not keep, if any was tried."""
         kept = [record.capacity for record in self.records if record.capacity]
-        lost = [record.above for record in self.records if record.above]
-        return (min(kept), max(lost)) if kept and lost else None
+        return (min(kept), max(record.above or 0.0 for record in self.records) or None) if kept else None
 
     @property
     def highest(self) -> float:
         """The lowest rate that a round did not keep; infinite if there is none."""
         return min(record.above or math.inf for record in self.records)
+
+    @property
+    def served(self) -> str:
+        """The capacity in words."""
+        return "at least " * math.isinf(self.highest) + f"{units.rate(self.capacity)} requests/s"
 
     @cached_property
     def run(self) -> LoadRun:
@@ -109,7 +112,7 @@ class LoadRow:
         if is_late(run, record) and record.limited_by not in ("gpu", "cpu"):
             return "the load generator"
         share = {"gpu": run.gpu, "cpu": run.host, "host": run.busy, "instances": run.busy}.get(record.limited_by)
-        return BOUNDS[record.limited_by] + (f", {percent(share)} busy" if share is not None else "")
+        return BOUNDS[record.limited_by] + (f", {units.percent(share)} busy" if share is not None else "")
 
 
 def is_late(run: LoadRun, record: LoadRecord) -> bool:
@@ -127,7 +130,7 @@ def load_rows(records: Iterable[LoadRecord]) -> list[LoadRow]:
 
 def cost(capacity: float | None, price: float | None) -> str:
     """Return the price of a million requests, for a price of one second."""
-    return digits(1e6 * price / capacity) if price and capacity else ABSENT
+    return units.significant(1e6 * price / capacity) if price and capacity else units.ABSENT
 
 
 def load_document(
@@ -137,17 +140,18 @@ def load_document(
 
     ``price`` is that of a second, by default as recorded; ``top`` limits the ways, and ``folder`` has the records.
     """
-    tests = [(load_rows(test), test, price or test[-1].price) for test in load_tests(records)]
+    tests = [(load_rows(test), test) for test in load_tests(records)]
     first = tests[0][0][0]
     servable = first.capacity and not first.outcome and len(first.first.mix.groups) == 1
     uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and servable else []
     more = len(tests) - 1
-    older = [f"{plural(more, 'older load test')}: --format markdown shows all."] if more else []
+    older = [f"{units.plural(more, 'older load test')}: --format markdown shows all."] if more else []
 
     def tables(count: int | None = None, groups: int | None = None) -> list[Table | str]:
         blocks: list[Table | str] = []
-        for rows, test, price in tests[:count]:
-            blocks += [main_table(rows, test, price, top), *group_tables(rows[:groups])]
+        for rows, test in tests[:count]:
+            heading = "Requests by size" + ", of the best way" * (groups == 1 < len(rows))
+            blocks += [main_table(rows, test, top, price), *group_tables(rows[:groups], heading)]
         return blocks
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
@@ -157,8 +161,8 @@ def load_document(
     def data() -> dict[str, object]:
         return {
             "schema": "inferlens.load/1",
-            "price_per_second": price,
-            "tests": [{"title": load_title(test[0]), "ways": list(map(row_data, rows))} for rows, test, _ in tests],
+            "price_per_second": price or records[-1].price,
+            "tests": [{"title": load_title(test[0]), "ways": list(map(row_data, rows))} for rows, test in tests],
             "records": list(records),
         }
 
@@ -180,16 +184,15 @@ def row_data(row: LoadRow) -> dict[str, object]:
 
 def run_rows(records: Sequence[LoadRecord]) -> list[dict[str, object]]:
     """Return the values of each run by name, as CSV has them."""
-    deployment = ["instances", "max_batch", "wait"]
+    deployment, quantiles = ("instances", "max_batch", "wait"), ("p50", "p95", "p99")
     measures = ["rate", "clients", "throughput", "answered", "refused", "expired", "failed", "lag", "mean_batch"]
-    measures += ["padding", "busy", "host", "gpu"]
-    names = ["model", "way", *deployment, "round", *measures, "energy", "p50", "p95", "p99"]
-    lines = [
-        [record.case.model, record.case.label, *(getattr(record.deployment, name) for name in deployment),
-         record.round, *(getattr(run, name) for name in measures), energy(run), *run.quantiles]
+    return [
+        {"model": record.case.model, "way": record.case.label,
+         **{name: getattr(record.deployment, name) for name in deployment}, "round": record.round,
+         **{name: getattr(run, name) for name in (*measures, "padding", "busy", "host", "gpu")},
+         "energy": energy(run), **dict(zip(quantiles, run.quantiles, strict=True))}
         for record in records for run in record.runs
     ]  # fmt: skip
-    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
 def energy(run: LoadRun) -> float | None:
@@ -198,7 +201,7 @@ def energy(run: LoadRun) -> float | None:
 
 
 def load_title(record: LoadRecord) -> str:
-    limit = f"{WORDS[record.limit.quantile]} within {duration(record.limit.seconds)}"
+    limit = f"{WORDS[record.limit.quantile]} within {units.duration(record.limit.seconds)}"
     traffic = "clients that wait for their answer" if record.clients else f"{record.arrivals} arrivals"
     traffic += f" of {len(record.mix.groups)} sizes" * (len(record.mix.groups) > 1)
     return f"{plain(record.case.model)} under load, {traffic}, {limit}"
@@ -206,22 +209,33 @@ def load_title(record: LoadRecord) -> str:
 
 def deployment_cell(deployment: Deployment) -> str:
     """Return a deployment as instances and the largest batch: ``2 x 16``."""
-    wait = f" in {duration(deployment.wait)}" if deployment.wait else ""
+    wait = f" in {units.duration(deployment.wait)}" if deployment.wait else ""
     return f"{deployment.instances} x {deployment.max_batch}{wait}"
 
 
-def main_table(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: float, top: int | None) -> Table:
-    """Return the table of a load test, with the answer above it."""
+def _padding(row: LoadRow) -> str:
+    return units.percent(waste(row)) if waste(row) else units.ABSENT
+
+
+def _between(pair: tuple[float, float | None] | None) -> str:
+    return f"{units.rate(pair[0])} and {units.rate(pair[1]) if pair[1] else 'more'}" if pair else units.ABSENT
+
+
+def main_table(
+    rows: Sequence[LoadRow], records: Sequence[LoadRecord], top: int | None = None, price: float | None = None
+) -> Table:
+    """Return the table of a load test, with the answer above it; ``price`` is that of a second."""
+    price = price or records[-1].price
     if rows[0].first.rates or rows[0].first.clients:
         return rates_table(rows[:top])
     columns = (
-        Column("capacity", "requests/s", "", rate),
-        Column("interval", "between", "", lambda pair: f"{rate(pair[0])} and {rate(pair[1])}" if pair else ABSENT, 4),
-        Column("first.deployment", "instances x batch", "", deployment_cell, 1),
-        Column("run.quantiles", "p50", "ms", lambda quantiles: milliseconds(quantiles[0]), 6, wide=True),
-        Column("run.at_limit", rows[0].quantile, "ms", milliseconds, 2),
-        Column("run", "energy", "mJ each", lambda run: millijoules(energy(run)), 6, wide=True),
-        Column("", "waste", "padding", lambda row: percent(waste(row)) if waste(row) else ABSENT, 6, wide=True),
+        Column("capacity", "requests/s", "", units.rate),
+        Column("interval", "between", "", _between, 4),
+        Column("first.deployment", "instances x max batch", "", deployment_cell, 1),
+        Column("run.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 6, wide=True),
+        Column("run.at_limit", rows[0].quantile, "ms", units.milliseconds, 2),
+        Column("run", "energy", "mJ each", lambda run: units.millijoules(energy(run)), 6, wide=True),
+        Column("", "waste", "padding", _padding, 6, wide=True),
         Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
         Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
     )
@@ -245,36 +259,36 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
         head = "FASTEST"
     else:
         head, unsure = "LIKELY FASTEST", unsure or [row for row in others if row.first.case.digest in race.open]
-    lead = f", {ratio(most / (others[0].capacity or 1.0))} the next" if others else ""
+    known = others and math.isfinite(others[0].highest)
+    lead = f", {units.ratio(most / (others[0].capacity or 1.0))} the next" if known else ""
     parts, run = [str(best.first.deployment)], best.run
-    parts += [f"{best.quantile} {latency(run.at_limit)}", f"limited by {best.bound}"]
-    parts += [f"{joules(energy(run))} each"] * (energy(run) is not None)
+    parts += [f"{best.quantile} {units.latency(run.at_limit)}", f"limited by {best.bound}"]
+    parts += [f"{units.joules(energy(run))} each"] * (energy(run) is not None)
     parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
-    doubt = open_question(best, others, unsure)
-    return [f"{head}  {best.name}: {rate(best.capacity)} requests/s{lead}", f"{'; '.join(parts)}.", *doubt]
+    return [f"{head}  {best.name}: {best.served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, others, unsure)]
 
 
-def open_question(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[LoadRow]) -> list[str]:
-    """Return the most important thing that could change the answer, and how to settle it, in one line if any."""
+def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[LoadRow]) -> list[str]:
+    """Return the two most important things that could change the answer, each with its remedy, in one line if any."""
     record, run = best.first, best.run
     others = max(row.run.others or 0.0 for row in [best, *rivals])
-    reason = ""
-    if open_rows:
-        reason = f"{open_rows[0].name} may serve more: set a longer --budget."
-    elif all(one.cut_short for one in best.records):
-        reason = f"the time ended before the search for the rate of {best.name}: set a longer --budget."
-    elif others >= OTHERS_BUSY:
-        reason = f"other programs used {digits(others, 2)} CPUs: measure on a quieter machine."
-    elif is_late(run, record):
-        reason = f"the generator was up to {latency(run.lag)} late (p99): measure on a quieter machine."
-    elif record.agreement is None or record.agreement.agrees is None:
-        reason = "the answers were not compared with a reference."
-    elif run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
-        reason = f"only {run.answered:,} requests at that rate: --seconds 20s makes {best.quantile} surer."
-    elif record.requested.max_batch == record.deployment.max_batch > 1:
-        most = record.deployment.max_batch
-        reason = f"larger batches were not tried: --batching max={2 * most}."
-    return [f"What could change it: {reason}"] if reason else []
+    short = [row.name for row in (*([best] if all(one.cut_short for one in best.records) else []), *open_rows[:1])]
+    reasons = []
+    if short:
+        reasons.append(f"{units.listing(short)} may serve more (set --budget {2 * record.budget or 1200:.0f}s)")
+    if others >= OTHERS_BUSY:
+        total = f" of {record.environment.cpu_threads}" if record.environment else ""
+        reasons.append(f"other programs used {units.significant(others, 2)}{total} CPUs (measure on a quieter machine)")
+    if is_late(run, record):
+        reasons.append(f"the generator was up to {units.latency(run.lag)} late (measure on a quieter machine)")
+    if record.agreement is None or record.agreement.agrees is None:
+        reasons.append("the answers were not compared with a reference")
+    if run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
+        seconds = math.ceil(LEAST_BEYOND / (1 - record.limit.quantile) / (run.throughput or 1.0))
+        reasons.append(f"its {best.quantile} comes from {run.answered:,} requests (set --seconds {seconds}s)")
+    if record.requested.max_batch == record.deployment.max_batch > 1:
+        reasons.append(f"larger batches were not tried (set --batching max={2 * record.deployment.max_batch})")
+    return [f"What could change it: {'; '.join(reasons[:2])}."] if reasons else []
 
 
 def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
@@ -283,9 +297,9 @@ def loadgen_lines(rows: Sequence[LoadRow]) -> list[str]:
     for row in rows:
         for verdict in [record.loadgen for record in reversed(row.records) if record.loadgen][:1]:
             words = "valid" if verdict.valid else " ".join(filter(None, ["not valid", verdict.reason]))
-            own = "" if verdict.ours is None else f" (ours {latency(verdict.ours)})"
-            numbers = [f"{rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
-            numbers += [f"{row.quantile} {latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
+            own = "" if verdict.ours is None else f" (ours {units.latency(verdict.ours)})"
+            numbers = [f"{units.rate(verdict.rate)} requests/s"] * (verdict.rate is not None)
+            numbers += [f"{row.quantile} {units.latency(verdict.at_limit)}{own}"] * (verdict.at_limit is not None)
             verdicts.append(", ".join([f"{row.name} {words}", *numbers]))
     name = rows[0].first.scenario.title().replace("-", "")
     return [f"{UNVERIFIED.format(name)}: {'; '.join(verdicts)}."] if verdicts else []
@@ -295,10 +309,10 @@ def load_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
     if lag := max((row.run.lag for row in rows[1:] if is_late(row.run, row.first)), default=0.0):
-        notes.append(f"The generator was up to {latency(lag)} late (p99); latencies include it.")
+        notes.append(f"The generator was up to {units.latency(lag)} late (p99); latencies include it.")
     if lost := sum(row.run.refused + row.run.expired for row in rows):
         verbs = "was refused or given up; it counts" if lost == 1 else "were refused or given up; they count"
-        notes.append(f"{plural(lost, 'request')} {verbs} as endless.")
+        notes.append(f"{units.plural(lost, 'request')} {verbs} as endless.")
     if rows and "random" in rows[0].first.model.weights:
         notes.append("The weights are random; speed does not depend on them.")
     return notes
@@ -308,12 +322,12 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
     """Return the table of the requested rates."""
     columns = (
         Column("", "load", "", load_text),
-        Column("", "served", "requests/s", lambda run: rate(run.throughput), 1),
-        Column("", "p50", "ms", lambda run: milliseconds(run.quantiles[0]), 2),
-        Column("", "p99", "ms", lambda run: milliseconds(run.quantiles[2]), 1),
-        Column("", "lost", "", lambda run: str(run.refused + run.expired + run.failed or ABSENT), 2),
-        Column("", "mean batch", "", lambda run: digits(run.mean_batch), 3, wide=True),
-        Column("", "busy", "", lambda run: percent(run.busy), 3),
+        Column("", "served", "requests/s", lambda run: units.rate(run.throughput), 1),
+        Column("", "p50", "ms", lambda run: units.milliseconds(run.quantiles[0]), 2),
+        Column("", "p99", "ms", lambda run: units.milliseconds(run.quantiles[2]), 1),
+        Column("", "lost", "", lambda run: str(run.refused + run.expired + run.failed or units.ABSENT), 2),
+        Column("", "mean batch", "", lambda run: units.significant(run.mean_batch), 3, wide=True),
+        Column("", "busy", "", lambda run: units.percent(run.busy), 3),
     )
     lines = [Line.from_row(row.name, columns, run) for row in rows for run in row.first.runs]
     failed = [f"{row.name}: {row.outcome}" for row in rows if row.outcome]
@@ -322,7 +336,7 @@ def rates_table(rows: Sequence[LoadRow]) -> Table:
 
 
 def load_text(run: LoadRun) -> str:
-    return f"{rate(run.rate)} requests/s" if run.rate else plural(run.clients, "client")
+    return f"{units.rate(run.rate)} requests/s" if run.rate else units.plural(run.clients, "client")
 
 
 def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
@@ -334,8 +348,8 @@ def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
     if not kept:
         return ["NONE  No way keeps the limit at these rates."]
     _, _, row, run = max(kept, key=lambda item: item[:2])
-    served = "" if run.rate else f", {rate(run.throughput)} requests/s"
-    within = f"{row.quantile} {latency(run.at_limit)}{served}"
+    served = "" if run.rate else f", {units.rate(run.throughput)} requests/s"
+    within = f"{row.quantile} {units.latency(run.at_limit)}{served}"
     return [f"BEST  {row.name}: {load_text(run)} within the limit, {within}"]
 
 
@@ -347,15 +361,15 @@ def waste(row: LoadRow) -> float:
     return 1 - filled * (1 - row.run.padding)
 
 
-def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
+def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> list[Table]:
     """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
     columns = (
-        Column("", "size", "", lambda item: item[0], numeric=False, identifies=True),
+        Column("", "padded to", "", lambda item: item[0], numeric=False, identifies=True),
         Column("", "requests", "", lambda item: f"{item[1].requests:,}", 3),
-        Column("", "p50", "ms", lambda item: milliseconds(item[1].quantiles[0]), 2),
-        Column("", "p99", "ms", lambda item: milliseconds(item[1].quantiles[1]), 1),
-        Column("", "time each", "ms", lambda item: milliseconds(item[1].seconds or None), 1),
-        Column("", "padding", "", lambda item: percent(item[1].padding), 2),
+        Column("", "p50", "ms", lambda item: units.milliseconds(item[1].quantiles[0]), 2),
+        Column("", "p99", "ms", lambda item: units.milliseconds(item[1].quantiles[1]), 1),
+        Column("", "instance time", "ms/request", lambda item: units.milliseconds(item[1].seconds or None), 1),
+        Column("", "padding", "", lambda item: units.percent(item[1].padding), 2),
     )
     lines, notes = [], []
     for row in (row for row in rows if row.run.groups):
@@ -363,9 +377,9 @@ def group_tables(rows: Sequence[LoadRow]) -> list[Table]:
             size = plain(", ".join(f"{name}={size}" for name, size in sizes.items()))
             lines.append(Line.from_row(row.name, columns, (size, group)))
         recompiled = sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
-        padding = f"{percent(waste(row))} of the work is padding"
-        notes.append(f"{row.name}: {padding}, {plural(recompiled, 'recompilation')}.")
-    return [Table("Requests by size", "way", columns, lines, notes=notes)] if lines else []
+        padding = f"{units.percent(waste(row))} of all that is computed is padding of requests and batches"
+        notes.append(f"{row.name}: {padding}, {units.plural(recompiled, 'recompilation')}.")
+    return [Table(title, "way", columns, lines, notes=notes)] if lines else []
 
 
 # Charts: latency and use against the offered load, and what the requests at the chosen rate went through.
@@ -408,8 +422,7 @@ def load_chart(rows: Sequence[LoadRow], colours: Mapping[str, str] | None = None
 def load_answers(tests: Sequence[Sequence[LoadRecord]]) -> Iterator[Block]:
     """Yield the answer of each load test."""
     for test in tests:
-        rows = load_rows(test)
-        table = main_table(rows, test, test[-1].price, None)
+        table = main_table(load_rows(test), test)
         yield Table(table.title, "", (), (), answer=table.answer[:1], sentences=table.answer[1:])
 
 
@@ -417,7 +430,7 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
     """Yield the table and the charts of each load test, and the sizes of its requests."""
     for number, test in enumerate(tests, 1):
         rows = load_rows(test)
-        yield replace(main_table(rows, test, test[-1].price, None), answer=())
+        yield replace(main_table(rows, test), answer=())
         with suppress(InferlensError):  # nothing was answered
             yield picture(f"load-{number}", LOAD_CAPTION, load_chart(rows, colours))
         yield from group_tables(rows)
@@ -426,7 +439,7 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
 def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
     legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
     colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
-    at_rate = "at the best rate of each way" if len(rows) > 1 else f"at {rate(rows[0].run.throughput)}/s"
+    at_rate = "at the best rate of each way" if len(rows) > 1 else f"at {units.rate(rows[0].run.throughput)}/s"
     load = (_curve_panel(rows, theme, colour), _use_panel(rows, colour))
     waits = (_tail_panel(rows, theme, colour, at_rate), _queue_panel(rows, colour, at_rate))
     pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in (load, waits)]
@@ -452,7 +465,7 @@ def _axis(name: str, key: str, ends: tuple[float, float], log: bool = False, **a
 
 def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
     """Yield a measure of a way by the rates: the median, least and most of the runs at about one rate."""
-    most = row.interval[1] if row.interval else row.capacity or math.inf
+    most = (row.interval or (0.0, None))[1] or math.inf
     points = [
         (run.rate or run.throughput, number * scale)
         for run in sorted((run for record in row.records for run in record.runs), key=lambda run: run.rate)
@@ -466,7 +479,8 @@ def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
 
 
 def _rates(rows: Sequence[LoadRow], values: Sequence[Part]) -> Part:
-    most = max([value["rate"] for value in values] + [row.interval[1] for row in rows if row.interval])
+    ends = [end for row in rows if row.interval and (end := row.interval[1])]
+    most = max([value["rate"] for value in values] + ends)
     return _axis("load (requests/s)", "rate", (0.0, 1.05 * most))
 
 
@@ -477,21 +491,21 @@ def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
     low = min([value["low"] for value in values] + [limit])
     name = f"{rows[0].quantile} (ms, log scale)"
     x, y = _rates(rows, values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
-    ends = [{"way": row.name, "low": row.interval[0], "high": row.interval[1]} for row in rows if row.interval]
-    near, far = ({"x": field(f"{end}:Q")} for end in ("low", "high"))
-    at: Part = {"y": field("limit:Q")}
+    ends = [
+        {"way": row.name, "low": row.interval[0], "high": row.interval[1] or row.interval[0]}
+        for row in rows if row.interval
+    ]  # fmt: skip
+    at: Part = {"y": {"datum": limit}}
+    text = [{"text": f"limit {units.significant(limit)} ms"}]
     base = {"x": x, "y": y, "color": colour}
     layers = [
-        marks("rule", at, [{"limit": limit}], strokeDash=[4, 3], color=theme.faint),
-        marks("text", {**at, "text": field("text:N")}, [{"limit": limit, "text": f"limit {digits(limit)} ms"}],
-              x=4, dy=-8, align="left", color=theme.faint),
+        marks("rule", at, [{}], strokeDash=[4, 3], color=theme.faint),
+        marks("text", {**at, "text": field("text:N")}, text, x=4, dy=-8, align="left", color=theme.faint),
         marks("line", base, values, strokeWidth=2),
         marks("rule", {**base, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
         marks("point", {**base, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),
-        marks("rule", {**near, "x2": {"field": "high"}, "y": {"datum": limit}, "color": colour}, ends, strokeWidth=5),
-        *(marks("tick", {**end, "y": {"datum": limit}, "color": colour}, ends, thickness=2, size=14, orient="vertical")
-          for end in (near, far)),
-    ]  # fmt: skip
+        marks("rule", {**at, "x": field("low:Q"), "x2": {"field": "high"}, "color": colour}, ends, strokeWidth=6),
+    ]
     return _panel("Latency against load, with the limit and the capacity", layers)
 
 

@@ -94,6 +94,15 @@ def test_the_way_with_the_shorter_calls_serves_more(tmp_path: Path) -> None:
     assert capacities["steady"] < capacities["fast"] < 280
 
 
+def test_sizes_whose_call_takes_longer_than_the_limit_are_not_prepared(tmp_path: Path) -> None:
+    """A call takes 4 ms for each request of its batch: one of 4 takes longer than 10 ms."""
+    (record, *_) = measured(
+        tmp_path, option=("fake.per_item=4",), within="p99=10ms", instances=1, seconds="0.1s", budget="1s"
+    )
+    assert {*record.service[0]} == {1, 2, 4}
+    assert record.requested.max_batch == 16
+
+
 @pytest.mark.parametrize("scenario", ["server", "single-stream"])
 def test_loadgen_drives_the_same_instances(tmp_path: Path, scenario: str) -> None:
     pytest.importorskip("mlperf_loadgen")

@@ -77,7 +77,7 @@ def test_a_run_has_the_use_of_the_machine_and_the_energy_of_a_request() -> None:
         cpus=4,
         gpu=GpuSamples(times=times, utilisation=tuple(0.9 if 10 <= time <= 14 else 0.1 for time in times),
                        energy=tuple(200 * time for time in times)),
-        cpu=CpuSamples(times=(9.5, 11.0, 12.0, 15.0), busy=(4.0, 1.0, 3.0, 4.0), others=(4.0, 0.5, 0.5, 4.0)),
+        cpu=CpuSamples(times=(10.0, 11.0, 12.0, 15.0), busy=(4.0, 1.0, 3.0, 4.0), others=(4.0, 0.5, 0.5, 4.0)),
     )  # fmt: skip
     made = with_observations(record(capacity=100.0, runs=(RUN,)), log)
     run = made.run

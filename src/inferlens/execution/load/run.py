@@ -11,15 +11,12 @@ import dataclasses
 import io
 import json
 import math
-import os
 import queue
 import shutil
-import signal
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -31,14 +28,13 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item
+from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mean_value
 from inferlens.analysis.load import FOLDER, best_record, capacity_race, load_loads, may_win
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Deployer
-from inferlens.errors import InferlensError, Unsupported, check_choice, library
+from inferlens.errors import InferlensError, check_choice, library
 from inferlens.execution.cases import ModelHandle, cases_of, live_files, model_handle
-from inferlens.execution.child import Outcome
-from inferlens.execution.deploy import FileJob, write_with
+from inferlens.execution.child import Outcome, kill_groups
+from inferlens.execution.deploy import new_folder, write_script
 from inferlens.execution.load import serve, tasks
 from inferlens.execution.load.dispatcher import POOL, Finished, Instances, read_mix
 from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
@@ -47,17 +43,7 @@ from inferlens.measure import environment
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus
 from inferlens.models.inputs import draw
 from inferlens.record.files import write_whole
-from inferlens.record.load import (
-    Arrivals,
-    Deployment,
-    Limit,
-    LimitedBy,
-    LoadRecord,
-    LoadRun,
-    Mix,
-    parse_batching,
-    parse_price,
-)
+from inferlens.record.load import Arrivals, Deployment, Limit, LimitedBy, LoadRecord, LoadRun, Mix, parse_batching
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.record.record import Memory, ModelFacts
 from inferlens.record.store import LOG, lock_folder, safe_name
@@ -65,7 +51,7 @@ from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.commands import own_options
 from inferlens.spec.objective import Constraint
 from inferlens.spec.plan import Plan, read_plan
-from inferlens.units import duration, parse_rate
+from inferlens.units import duration, parse_price, parse_rate
 
 CONNECTIONS = 64
 REQUEST_SECONDS = 60.0
@@ -76,25 +62,16 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
     """Write the best deployment to a new folder: a script for each batch size, and the server; return its record."""
     records = [record for record in records if record.case.backend in BACKENDS.names()]  # not a server's
     best = best_record([record for record in records if may_win(record)] or records)
-    backend, case, deployment = BACKENDS.get(best.case.backend)(), best.case, best.deployment
+    case, deployment, specs = best.case, best.deployment, best.model.inputs
     if not may_win(best) or len(best.mix.groups) > 1:
         message = "No deployment of one size keeps its limit with right answers."
         raise InferlensError(message, hint="inferlens load MODEL")
-    if not isinstance(backend, Deployer):
-        raise Unsupported(f"What {case.backend_label} runs is in no file.", expected="a case of another backend")
-    if output.exists():
-        raise InferlensError(f"{output} is there already.", expected="a new folder")
-    specs = best.model.inputs
-    try:
-        packages: dict[str, str] = {}
+    versions = best.environment.libraries if best.environment else {}
+    with new_folder(output):
         for size in deployment.sizes:
-            own = structs.replace(with_threads(case, deployment), batch=size)
-            path = output / f"batch-{size}" / f"model{backend.deploy_suffix(own)}"
-            write_with(path, "deploy", FileJob, type(None), Deployer, own, cache=cache, **words)
-            script = backend.script(own, path.name, with_batch(specs, size))
-            (path.parent / "run.py").write_text(script, "utf-8")
-            versions = best.environment.libraries if best.environment else {}
-            packages |= {name: versions[name] for name in backend.packages(own) if name in versions}
+            own, folder = structs.replace(with_threads(case, deployment), batch=size), output / f"batch-{size}"
+            write_script(folder, own, with_batch(specs, size), versions, cache=cache, **words)
+        shutil.copy(folder / "requirements.txt", output)
         small, large = with_batch(specs, 1), with_batch(specs, 2)
         settings = {
             "model": case.model, "name": best.model.name, "way": case.label, "sizes": deployment.sizes,
@@ -105,11 +82,6 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
         }  # fmt: skip
         (output / "serve.json").write_bytes(msgspec.json.encode(settings))
         shutil.copy(serve.__file__, output / "serve.py")
-        lines = [f"{name}=={version}\n" for name, version in sorted(packages.items())]
-        (output / "requirements.txt").write_text("".join(lines), "utf-8")
-    except BaseException:
-        shutil.rmtree(output, ignore_errors=True)
-        raise
     return best
 
 
@@ -447,10 +419,10 @@ def run_processes(
             ]  # fmt: skip
             driven = run_one("drive", drive, LoadRecord, -1)
             hanging = wait(serving, PATIENCE).not_done
-            end_processes(pids[serving.index(one)] for one in hanging)
+            kill_groups(pids[serving.index(one)] for one in hanging)
             served = [one.result() for one in serving]
         except BaseException:
-            end_processes(pids.values())
+            kill_groups(pids.values())
             raise
     reason = f"An instance did not answer for {duration(PATIENCE)}."
     hung = TaskResult[tasks.ServeResult](status="timed out", reason=reason)
@@ -458,13 +430,6 @@ def run_processes(
         if one in hanging:
             served[number] = dataclasses.replace(served[number], result=hung)
     return driven, served
-
-
-def end_processes(pids: Iterable[int]) -> None:
-    """Kill processes with all that they have started."""
-    for pid in pids:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
 
 
 BUSY = 0.85  # share of the time from which on something limits the rate
@@ -477,16 +442,12 @@ def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
 
     def observed(run: LoadRun) -> LoadRun:
         begin, end = run.begin, run.begin + run.seconds
-
-        def mean(times: Sequence[float], values: Sequence[float | None], most: float = 1.0) -> float | None:
-            inside = [one for time, one in zip(times, values, strict=False) if one is not None and begin <= time <= end]
-            return round(sum(inside) / len(inside) / most, 3) if inside else None
-
+        busy = mean_value(cpu.times, cpu.busy, begin, end)
         return structs.replace(
             run,
-            gpu=mean(gpu.times, gpu.utilisation),
-            host=mean(cpu.times, cpu.busy, log.cpus or 1),
-            others=mean(cpu.times, cpu.others),
+            gpu=mean_value(gpu.times, gpu.utilisation, begin, end),
+            host=None if busy is None else busy / (log.cpus or 1),
+            others=mean_value(cpu.times, cpu.others, begin, end),
             energy=energy(log, begin, end, run.answered),
         )
 
