@@ -27,15 +27,21 @@ def steps_of_a_device(runtime, work):
     return text(*events)
 
 
-def kinds(trace):
-    """Return the kind of each name."""
-    return {trace.name_of(row): Category(int(trace.category[row])).name for row in range(len(trace))}
+def kinds(*events, write=text):
+    """Return the trace of these events, and the kind of each name."""
+    trace = read_trace(write(*events))
+    return trace, {trace.name_of(row): Category(int(trace.category[row])).name for row in range(len(trace))}
+
+
+def plain(*events):
+    """The events alone, as torch_npu and ONNX Runtime write them."""
+    return json.dumps(events).encode()
 
 
 @pytest.mark.parametrize(("runtime", "work"), [
-    ("cuda_runtime", "kernel"), ("cuda_driver", "kernel"), ("xpu_runtime", "kernel"), ("xpu_driver", "kernel"),
-    ("privateuse1_runtime", "kernel"), ("privateuse1_driver", "kernel"), ("mtia_runtime", "mtia_ccp_events"),
-    ("hpu_op", "kernel"), ("hpu_runtime", "hpu_op"), ("glow_runtime", "kernel"), ("mlu_runtime", "mlu_kernel"),
+    *((name, "kernel") for name in ("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "privateuse1_runtime",
+                                    "privateuse1_driver", "hpu_op", "glow_runtime")),
+    ("mtia_runtime", "mtia_ccp_events"), ("hpu_runtime", "hpu_op"), ("mlu_runtime", "mlu_kernel"),
     ("gcu_driver", "Kernel"), ("Runtime", "Kernel"),
 ])  # fmt: skip
 def test_kernels_and_calls_of_all_devices_are_the_same(runtime, work):
@@ -56,9 +62,8 @@ def test_copies_waits_and_markers_of_all_devices_are_told_apart():
         "gpu_user_annotation": "GPU_ANNOTATION", "mlu_user_annotation": "GPU_ANNOTATION", "overhead": "OVERHEAD",
         "user_annotation": "ANNOTATION", "collective_comm": "OPERATOR", "mtia_workloadd": "RUNTIME",
     }  # fmt: skip
-    trace = read_trace(text(*(event(name, place, 1, name) for place, name in enumerate(names))))
-    assert kinds(trace) == names
-    assert trace.notes == ()
+    trace, found = kinds(*(event(name, place, 1, name) for place, name in enumerate(names)))
+    assert (found, trace.notes) == (names, ())
 
 
 def test_work_of_mtia_is_told_apart_by_its_name():
@@ -67,16 +72,14 @@ def test_work_of_mtia_is_told_apart_by_its_name():
     def work(name, at, takes, **args):
         return {**event(name, at, takes, "mtia_ccp_events", 408, stream=102, **args), "pid": 9}
 
-    trace = read_trace(
-        text(
-            event("enqueueCommand memcpyHtoDAsync", 1, 1, "mtia_runtime", correlation=5, device=9, stream_id=102),
-            event("synchronizeStream", 2, 20, "mtia_runtime", correlation=6, device=9, stream_id="102"),
-            work("dma_request", 3, 4, correlation=5, direction="HOST_TO_DEVICE", size=1852),
-            work("batch_matmul-dtype_Float", 8, 10, correlation=7, column="0", row="0"),
-            work("event_wait", 19, 3, wait_on_stream=104, sqid=11),
-        )
+    trace, found = kinds(
+        event("enqueueCommand memcpyHtoDAsync", 1, 1, "mtia_runtime", correlation=5, device=9, stream_id=102),
+        event("synchronizeStream", 2, 20, "mtia_runtime", correlation=6, device=9, stream_id="102"),
+        work("dma_request", 3, 4, correlation=5, direction="HOST_TO_DEVICE", size=1852),
+        work("batch_matmul-dtype_Float", 8, 10, correlation=7, column="0", row="0"),
+        work("event_wait", 19, 3, wait_on_stream=104, sqid=11),
     )
-    assert kinds(trace) == {
+    assert found == {
         "enqueueCommand memcpyHtoDAsync": "RUNTIME", "synchronizeStream": "RUNTIME", "dma_request": "MEMCPY",
         "batch_matmul-dtype_Float": "KERNEL", "event_wait": "SYNCHRONISATION",
     }  # fmt: skip
@@ -85,11 +88,8 @@ def test_work_of_mtia_is_told_apart_by_its_name():
 
 
 def test_events_of_hpu_without_a_device_are_calls_of_the_host():
-    on_device = kernel(1, 5, 2, "spatial_convolution", "hpu_op")
-    assert kinds(read_trace(text(event("graph_launch", 1, 2, "hpu_op"), on_device))) == {
-        "graph_launch": "RUNTIME",
-        "spatial_convolution": "KERNEL",
-    }
+    events = (event("graph_launch", 1, 2, "hpu_op"), kernel(1, 5, 2, "convolution", "hpu_op"))
+    assert kinds(*events)[1] == {"graph_launch": "RUNTIME", "convolution": "KERNEL"}
 
 
 def test_a_trace_of_ascend_has_kernels_copies_and_waits():
@@ -98,26 +98,20 @@ def test_a_trace_of_ascend_has_kernels_copies_and_waits():
     def process(pid, name):
         return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
 
-    def plain(name, pid, at, takes, **args):
-        named = {key.replace("__", " "): value for key, value in args.items()}
-        return {"ph": "X", "name": name, "pid": pid, "tid": 3, "ts": at, "dur": takes, "args": named}
+    def work(name, pid, at, takes, **args):
+        made = event(name, 0, takes, tid=3, **args)
+        del made["cat"]
+        return {**made, "pid": pid, "ts": f"16995296231060{at}"}
 
-    trace = read_trace(
-        json.dumps(
-            [
-                process(4, "Ascend Hardware"),
-                process(5, "CANN"),
-                process(6, "Overlap Analysis"),
-                {**event("ProfilerStep#6", 0, 90, "user_annotation"), "ts": "1699529623106000.000"},
-                plain("Node@launch", 5, "1699529623106001.125", 4, connection_id=117),
-                plain("aclnnMatmul_MatMulV2", 4, "1699529623106010.250", 50, Task__Type="AI_CORE", connection_id=117),
-                plain("MEMCPY_ASYNC", 4, "1699529623106060.375", 9, Task__Type="MEMCPY_ASYNC"),
-                plain("EVENT_WAIT", 4, "1699529623106070.500", 5, Task__Type="EVENT_WAIT"),
-                plain("Computing", 6, "1699529623106010.250", 50),
-            ]
-        ).encode()
-    )
-    assert kinds(trace) == {
+    trace, found = kinds(
+        process(4, "Ascend Hardware"), process(5, "CANN"), process(6, "Overlap Analysis"),
+        {**event("ProfilerStep#6", 0, 90, "user_annotation"), "ts": "1699529623106000.000"},
+        work("Node@launch", 5, "01.125", 4, connection_id=117),
+        work("aclnnMatmul_MatMulV2", 4, "10.250", 50, Task__Type="AI_CORE", connection_id=117),
+        work("MEMCPY_ASYNC", 4, "60.375", 9, Task__Type="MEMCPY_ASYNC"),
+        work("EVENT_WAIT", 4, "70.500", 5, Task__Type="EVENT_WAIT"), work("Computing", 6, "10.250", 50), write=plain,
+    )  # fmt: skip
+    assert found == {
         "ProfilerStep#6": "ANNOTATION", "Node@launch": "RUNTIME", "aclnnMatmul_MatMulV2": "KERNEL",
         "MEMCPY_ASYNC": "MEMCPY", "EVENT_WAIT": "SYNCHRONISATION", "Computing": "MARKER",
     }  # fmt: skip
@@ -125,6 +119,25 @@ def test_a_trace_of_ascend_has_kernels_copies_and_waits():
     assert (trace.begin[2] - trace.begin[1], trace.notes) == (9125, ())
     assert analysis.launch_links.launch.tolist() == [0, -1]
     assert analysis.overview.parts["kernel"] == pytest.approx(50e-6)
+
+
+@pytest.mark.parametrize(("name", "arguments", "named"), [
+    ("operators", ("shapes", "stack"), {}), ("kernels", (), {"by_operator": True}),
+    *((name, (), {}) for name in ("operators", "kernels", "modules", "memory", "steps", "timeline", "events")),
+])  # fmt: skip
+def test_data_frames_of_all_ranks_have_one_schema(tmp_path, name, arguments, named):
+    polars = pytest.importorskip("polars")
+    ranks = {
+        "all": training(), "no GPU": text(step(0, 0, 90), event("aten::mm", 10, 20)), "nothing": b'{"traceEvents": []}',
+        "no operator": text(launch(1, 1), kernel(1, 5, 2)),
+        "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
+    }  # fmt: skip
+    frames = []
+    for rank, data in ranks.items():
+        (tmp_path / f"{rank}.json").write_bytes(data)
+        frames.append(getattr(load_trace(tmp_path / f"{rank}.json"), name)(*arguments, **named))
+    assert [frame.schema for frame in frames] == [frames[0].schema] * len(frames)
+    assert len(polars.concat(frames)) == sum(map(len, frames))
 
 
 def test_unknown_categories_are_said_with_their_shares():
@@ -141,41 +154,13 @@ def test_unknown_categories_of_the_host_and_events_without_one_are_said():
     assert note == "90 % of the events are of unknown categories: none, other0, other1, other2, other3 and 3 more."
 
 
-def test_data_frames_of_all_ranks_have_one_schema(tmp_path):
-    polars = pytest.importorskip("polars")
-    ranks = {
-        "all": training(),
-        "no GPU": text(step(0, 0, 90), event("aten::mm", 10, 20)),
-        "no operator": text(launch(1, 1), kernel(1, 5, 2)),
-        "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
-        "nothing": b'{"traceEvents": []}',
-    }  # fmt: skip
-    loaded = []
-    for name, data in ranks.items():
-        (tmp_path / f"{name}.json").write_bytes(data)
-        loaded.append(load_trace(tmp_path / f"{name}.json"))
-    for frames in (
-        [trace.operators() for trace in loaded],
-        [trace.operators("shapes", "stack") for trace in loaded],
-        [trace.kernels() for trace in loaded],
-        [trace.kernels(by_operator=True) for trace in loaded],
-        [trace.modules() for trace in loaded],
-        [trace.memory() for trace in loaded],
-        [trace.steps() for trace in loaded],
-        [trace.timeline() for trace in loaded],
-        [trace.events() for trace in loaded],
-    ):
-        assert [frame.schema for frame in frames] == [frames[0].schema] * len(frames)
-        assert len(polars.concat(frames)) == sum(map(len, frames))
-
-
 def test_a_profile_of_onnx_runtime_has_a_step_for_each_run():
     events = [event("session_initialization", 0, 900, "Session")]
     for number in range(3):
         events += [event("model_run", 1000 + 100 * number, 50, "Session")]
         events += [event("mm_kernel_time", 1010 + 100 * number, 30, "Node", op_name="MatMul", provider="CPU")]
-    trace = read_trace(json.dumps(events).encode())
-    assert (trace.notes, kinds(trace)["mm_kernel_time"]) == ((), "OPERATOR")
+    trace, found = kinds(*events, write=plain)
+    assert (trace.notes, found["mm_kernel_time"]) == ((), "OPERATOR")
     assert Analysis(trace).steps.names.tolist() == ["0", "1", "2"]
 
 

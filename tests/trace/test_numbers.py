@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.analysis.trace import trace_findings
-from inferlens.errors import InferlensError
 from inferlens.record.profile import GpuLimits
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import execution, rows_compared
@@ -28,6 +27,7 @@ from inferlens.trace.tables import (
     timeline,
 )
 from tests.backends.profiling.samples import H200, NAMES, runs
+from tests.refusals import refusal
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
 
@@ -39,14 +39,19 @@ def micros(row, *names):
     return [round(row[name] * 1e6) for name in names]
 
 
-def test_operators_by_hand():
-    found = rows(operators(Analysis(read_trace(training()))))
+@pytest.fixture
+def training_analysis():
+    return Analysis(read_trace(training()))
+
+
+def test_operators_by_hand(training_analysis):
+    found = rows(operators(training_analysis))
     linear, mm = found["aten::linear"], found["aten::mm"]
     assert micros(linear, "host_total", "host_self", "device_total", "device_self") == [600, 380, 600, 400]
     assert (linear["calls"], micros(mm, "host_self", "device_self"), mm["tensor_share"]) == (2, [180, 200], 1.0)
     assert linear["tensor_share"] == pytest.approx(1 / 3)
     assert (linear["eligible"], found["aten::copy_"]["eligible"]) == (True, False)
-    by_shape = operators(Analysis(read_trace(training())), "shapes", "stack")
+    by_shape = operators(training_analysis, "shapes", "stack")
     apart = {(row["name"], row["shapes"], row["stack"]) for row in by_shape.rows()}
     assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= apart
 
@@ -61,29 +66,25 @@ def test_stacks_are_of_python_calls_where_operators_have_none():
     }  # fmt: skip
 
 
-def test_kernels_by_hand():
-    analysis = Analysis(read_trace(training()))
-    found = rows(kernels(analysis))
+def test_kernels_by_hand(training_analysis):
+    found = rows(kernels(training_analysis))
     gemm = found["s16816gemm"]
     assert (gemm["kind"], gemm["calls"], micros(gemm, "total", "mean")) == ("kernel", 2, [200, 100])
     assert (gemm["blocks_per_sm"], gemm["occupancy"], gemm["tensor_cores"]) == (0.5, 0.0, True)
     assert (gemm["grid"], gemm["block"], found["add"]["grid"]) == ("8x1x1", "128x1x1", None)
     assert found["Memcpy DtoH (Device -> Pageable)"]["kind"] == "copy"
-    launchers = {row["operator"] for row in kernels(analysis, by_operator=True).rows()}
+    launchers = {row["operator"] for row in kernels(training_analysis, by_operator=True).rows()}
     assert launchers == {"aten::mm", "aten::linear", "aten::copy_"}
 
 
-def test_one_step_alone():
-    trace = read_trace(training())
-    one = Analysis(trace, 1)
+def test_one_step_alone(training_analysis):
+    one = Analysis(training_analysis.trace, 1)
     assert rows(operators(one))["aten::mm"]["calls"] == rows(kernels(one))["add"]["calls"] == one.overview.steps == 1
-    with pytest.raises(InferlensError, match="no step 7"):
-        Analysis(trace, 7)
+    refusal("no step 7", Analysis, training_analysis.trace, 7)
 
 
-def test_the_overview_by_hand():
-    analysis = Analysis(read_trace(training()))
-    overview = analysis.overview
+def test_the_overview_by_hand(training_analysis):
+    overview = training_analysis.overview
     assert overview.step_time == pytest.approx(600e-6)
     # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
     expected = {"kernel": 300, "copy": 40, "fill": 0, "communication": 0, "runtime": 50, "data loader": 49, "CPU": 100}
@@ -97,7 +98,7 @@ def test_the_overview_by_hand():
     assert gpu.utilization == pytest.approx(600 / 1600)
     assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
     assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
-    at_stake = [finding.seconds for finding in trace_findings(analysis)]
+    at_stake = [finding.seconds for finding in trace_findings(training_analysis)]
     assert at_stake == sorted(at_stake, reverse=True)
 
 
@@ -149,23 +150,23 @@ def test_host_times_are_never_lost(spans):
 def test_steps_their_outliers_and_what_the_profiler_cut_off():
     lengths = [100, 101, 99, 100, 250, 100, 101]
     steps = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
-    table = stepping(Analysis(read_trace(text(*steps))))
-    assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
-    assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
+    found = list(stepping(Analysis(read_trace(text(*steps)))).rows())
+    assert [row["note"] for row in found] == ["", "", "", "", SLOW, "", ""]
+    assert [round(row["time"] * 1e6) for row in found] == lengths
     events = []
     for number, launches in enumerate((10, 10, 3)):
         at = 1000.0 * number
         events.append(step(number, at, 100))
-        for key in range(100 * number + 1, 100 * number + 1 + launches):
-            events += [launch(key, at + key % 100), kernel(key, at + 200 + key % 100 * 10, 5)]
+        for place in range(1, 1 + launches):
+            key = 100 * number + place
+            events += [launch(key, at + place), kernel(key, at + 200 + 10 * place, 5)]
     analysis = Analysis(read_trace(text(*events)))
     assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
     assert analysis.overview.left_out == 1
 
 
-def test_slices_add_up_to_the_whole():
-    analysis = Analysis(read_trace(training()))
-    table = timeline(analysis)
+def test_slices_add_up_to_the_whole(training_analysis):
+    table = timeline(training_analysis)
     assert len(table) == 60
     for column, seconds in (("kernel", 600e-6), ("sm_efficiency", 500e-6)):
         assert sum(row[column] * row["length"] for row in table.rows()) == pytest.approx(seconds)
@@ -220,27 +221,21 @@ def test_modules_and_memory_of_torch():
 # Two traces compared
 
 
-def analyses():
-    return Analysis(read_trace(training())), Analysis(read_trace(faster()))
-
-
-def test_kernels_and_operators_of_one_step_are_compared():
-    table = list(rows_compared("kernels", *analyses()).rows())
-    assert [(row["name"], round(row["change"] * 1e6), row["state"]) for row in table] == [
-        ("add", -200, "gone"), ("relu", 80, "new"), ("s16816gemm", -50, ""),
-        ("Memcpy DtoH (Device -> Pageable)", -40, "gone"),
+def test_kernels_and_operators_of_one_step_are_compared(training_analysis):
+    both = training_analysis, Analysis(read_trace(faster()))
+    table = list(rows_compared("kernels", *both).rows())
+    last = "Memcpy DtoH (Device -> Pageable)"
+    assert [(row["name"], *micros(row, "change", "accumulated"), row["state"]) for row in table] == [
+        ("add", -200, -200, "gone"), ("relu", 80, -120, "new"), ("s16816gemm", -50, -170, ""),
+        (last, -40, -210, "gone"),
     ]  # fmt: skip
-    assert [round(row["accumulated"] * 1e6) for row in table] == [-200, -120, -170, -210]
     assert (table[2]["calls_before"], table[2]["calls_after"]) == (1.0, 1.0)
-    rows = {(row["name"], row["shapes"]): row for row in rows_compared("operators", *analyses()).rows()}
-    assert round(rows["aten::mm", "[[8,4],[4,4]]"]["change"] * 1e6) == -50
-    assert round(rows["aten::linear", "[[8,4],[4,4]]"]["change"] * 1e6) == -120
-    assert rows["aten::copy_", ""]["state"] == "gone"
-
-
-def test_execution_side_by_side_keeps_what_is_new_and_gone():
-    rows = [(row["name"], row["state"]) for row in execution(*analyses()).rows()]
-    assert rows == [("s16816gemm", ""), ("add", "gone"), ("Memcpy DtoH (Device -> Pageable)", "gone"), ("relu", "new")]
+    found = {(row["name"], row["shapes"]): row for row in rows_compared("operators", *both).rows()}
+    assert micros(found["aten::mm", "[[8,4],[4,4]]"], "change") == [-50]
+    assert micros(found["aten::linear", "[[8,4],[4,4]]"], "change") == [-120]
+    assert found["aten::copy_", ""]["state"] == "gone"
+    beside = [(row["name"], row["state"]) for row in execution(*both).rows()]
+    assert beside == [("s16816gemm", ""), ("add", "gone"), (last, "gone"), ("relu", "new")]
 
 
 @pytest.mark.parametrize("data", [training(), None], ids=["GPU", "torch"])
