@@ -54,11 +54,9 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path):
     looks = []
     found = ab(tmp_path, "fake:steady", "fake:fast", on_round=looks.append)
     assert (found.verdict, found.end, found.rounds, found.exit_code) == ("FASTER", "decided", 3, 0)
-    assert found.ratio == pytest.approx(0.5)
-    assert [look.rounds for look in looks] == [1, 2, 3]
+    assert (found.ratio, [look.rounds for look in looks]) == (pytest.approx(0.5), [1, 2, 3])
     assert [look.verdict for look in looks] == ["UNDECIDED", "UNDECIDED", "FASTER"]
-    assert (looks[0].ratio, looks[0].end, looks[0].odds) == (None, "", {})
-    assert looks[0].ratio_text == "no ratio yet"
+    assert (looks[0].ratio, looks[0].end, looks[0].odds, looks[0].ratio_text) == (None, "", {}, "no ratio yet")
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
     assert found.sentence.startswith("B is FASTER: 2.00x as fast as A (1.83 to 2.19), 95 % sure, 3 rounds, ")
 
@@ -75,8 +73,7 @@ def test_noise(tmp_path, latency, words, verdict):
         assert "probably" in found.sentence
         assert sum(found.odds.values()) == pytest.approx(1)
         assert found.retry_options
-    few = words["iterations"] < 100
-    assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if few else 0.012)
+    assert found.ratio == pytest.approx(float(latency) / 4, rel=0.05 if words["iterations"] < 100 else 0.012)
 
 
 def test_records_are_those_of_one_run_in_alternating_order(tmp_path):
@@ -96,8 +93,7 @@ def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monk
     looks = []
     words = {"max_rounds": 6, "iterations": 20, "on_round": looks.append}
     found = ab(tmp_path, "fake:noisy latency=4", "fake:noisy latency=4.07", **words)
-    assert [look.rounds for look in looks] == [1, 4, 6]
-    assert (found.verdict, found.end) == ("UNDECIDED", "rounds")
+    assert ([look.rounds for look in looks], found.verdict, found.end) == ([1, 4, 6], "UNDECIDED", "rounds")
     assert sorted(record.repeat for record in load_records([tmp_path]).records) == sorted([*range(1, 7)] * 2)
 
 
@@ -181,7 +177,6 @@ def test_two_models_of_the_same_inputs(tmp_path):
     found = inferlens.ab("fake:demo", "fake:other", backend="fake", output=str(tmp_path), **QUICK)
     assert (found.verdict, found.a.model, found.b.model) == ("SAME", "fake:demo", "fake:other")
     assert "A and B are EQUALLY FAST within 2 %: B is 1.00x as fast as A" in found.sentence
-    assert found.outputs
     assert found.outputs.agrees
     assert "A and B give the same outputs (relative L2 difference 0, tolerance 0.0001)." in str(found)
     assert {path.name for path in tmp_path.iterdir()} - {".cache"} == {"demo", "other"}
@@ -207,7 +202,6 @@ def test_two_modules_of_one_class(tmp_path):
     found = inferlens.ab(plain, larger, example_inputs=torch.ones(1, 8), **words)
     assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 3)
     assert [record.model.parameters for record in load_records(tmp_path).records[:2]] == [72, 1096]
-    assert found.outputs
     assert found.outputs.agrees is False
     assert "DIFFERENT OUTPUTS" in str(found)
 
@@ -253,7 +247,6 @@ def test_one_factory_in_two_checkouts(checkouts, monkeypatch):
     assert [len(record.environment.git_revision) for record in records] == [len(found.revisions[0]), 12]
     assert found.revisions[1] == records[1].environment.git_revision
     assert f"B new ({found.revisions[1]})" in str(found)
-    assert found.outputs
     assert found.outputs.agrees is False
 
 
@@ -292,8 +285,7 @@ def test_what_cannot_be_compared_is_refused(given, words, said):
 def test_it_prints_itself(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast batch=2")
     answer, common, _, *sides = str(found).splitlines()[:5]
-    assert answer == found.sentence
-    assert common == "demo · fp32 · cpu"
+    assert (answer, common) == (found.sentence, "demo · fp32 · cpu")
     assert sides == ["A fake:steady batch 1   4.00 ms", "B fake:fast batch 2     2.50 ms"]
     long = replace(found, b=replace(found.b, weights="weights/" * 40), notes=("Something else is to be known.",) * 30)
     lines = str(long).splitlines()

@@ -14,6 +14,7 @@ from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case
 from tests.commands import ended
 
+pytestmark = pytest.mark.usefixtures("probed_here", "without_torch")
 FINE = Outcome(TaskResult())
 CASE = Case(model="fake:demo", backend="onnxruntime", variant="cpu")
 
@@ -34,8 +35,7 @@ def worker(monkeypatch, write, outcome):
 
 def test_the_suffix_says_who_writes_a_file():
     for name, backend in (("a.onnx", "onnxruntime"), ("a.pt2", "pytorch"), ("a.plan", "tensorrt")):
-        assert build.saver(Path(name)) == backend
-        assert build.saver(Path(name), f"{backend}:any") == f"{backend}:any"
+        assert (build.saver(Path(name)), build.saver(Path(name), f"{backend}:any")) == (backend, f"{backend}:any")
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -50,8 +50,7 @@ def test_a_task_takes_one_case(words, message):
 
 def test_the_one_case_that_is_meant():
     case = build.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
-    assert case.label == "fake:fast fp32 batch 2 cpu"
-    assert case.seed == 3
+    assert (case.label, case.seed) == ("fake:fast fp32 batch 2 cpu", 3)
 
 
 def test_what_was_done_and_said_comes_back(tmp_path, monkeypatch):
@@ -59,8 +58,7 @@ def test_what_was_done_and_said_comes_back(tmp_path, monkeypatch):
     jobs = worker(monkeypatch, lambda _: None, Outcome(said))
     heard = []
     more = {"trust": True, "rebuild": True, "cache": tmp_path / "c", "phase": heard.append}
-    assert build.save(tmp_path / "x.onnx", CASE, **more) == said
-    assert heard == ["export"]
+    assert (build.save(tmp_path / "x.onnx", CASE, **more), heard) == (said, ["export"])
     (job,) = jobs
     assert (job.trust, job.rebuild, job.cache) == (True, True, str(tmp_path / "c"))
     assert not Path(job.folder).exists()
@@ -93,8 +91,7 @@ def test_a_task_that_fails_leaves_what_was_there(outcome, words, tmp_path, monke
         build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
     assert words in str(raised.value)
     assert "File one" not in str(raised.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
-    assert (tmp_path / "m.onnx").read_text() == "old"
+    assert (sorted(path.name for path in tmp_path.iterdir()), (tmp_path / "m.onnx").read_text()) == (["m.onnx"], "old")
 
 
 def test_an_interrupted_task_leaves_nothing_behind(tmp_path, monkeypatch):

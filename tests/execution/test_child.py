@@ -54,8 +54,7 @@ def test_every_trouble_is_a_row_and_the_rows_around_it_are_right(tmp_path):
     records = bench_fake(tmp_path, [f"fake.trouble={','.join(troubles)}"])
     by_trouble = {record.case.options["trouble"]: record for record in records}
     for trouble in ("none", "rubbish"):
-        assert by_trouble[trouble].status == "ok"
-        assert by_trouble[trouble].samples("latency") == (0.004,) * 50
+        assert (by_trouble[trouble].status, by_trouble[trouble].samples("latency")) == ("ok", (0.004,) * 50)
     for trouble, (status, words) in TROUBLES.items():
         record = by_trouble[trouble]
         assert (record.status, words in record.reason, record.environment.cpu != "") == (status, True, True), trouble
@@ -275,8 +274,7 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn():
     for slot in Interleaver().slots:
         with ThreadPoolExecutor(1) as thread:  # what it is kept to ends with it
             found.append(thread.submit(turns, slot).result())
-    assert found[0] == found[1]
-    assert {len(each) for each in found[0]} == {1}
+    assert (found[0], {len(each) for each in found[0]}) == (found[1], {1})
     assert set().union(*found[0]) == os.sched_getaffinity(0)
     os.close(answers)
     os.close(theirs)

@@ -439,8 +439,7 @@ def test_the_fastest_case_of_a_folder_is_loaded(faked, tmp_path):
     assert not (tmp_path / "out").exists()
     best = Path(shutil.copytree(folder_of(faked, "fake:steady"), tmp_path / "demo" / "best"))
     shutil.copytree(folder_of(faked, "fake:fast"), tmp_path / "demo" / "another")
-    assert best_case(tmp_path / "demo")[1] == best
-    assert best_case(tmp_path / "demo" / "another")[0].case.variant == "fast"
+    assert (best_case(tmp_path / "demo")[1], best_case(tmp_path / "demo" / "another")[0].case.variant) == (best, "fast")
     measured(tmp_path, "fake:demo", "fake:steady", batch=8)
     with pytest.raises(
         InferlensError, match=r"has a tuned winner \(batch 1\) and records of other inputs. .*/best for the winner"

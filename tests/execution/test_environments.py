@@ -124,7 +124,6 @@ def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
     assert found.environments_sentence == "What differs: enginelib 1.0 / 2.0."
     for record in load_records(tmp_path).records:
         assert record.environment.libraries["enginelib"] == ("2.0" if record.case.python == pythons["new"] else "1.0")
-        assert record.agreement
         assert record.agreement.agrees
     assert [costs.keys() for costs in found.costs] == [{"memory", "build", "error"}] * 2
     common, _, a, b = (" ".join(line.split()) for line in str(found).splitlines()[1:5])  # columns are as wide as needed
@@ -183,8 +182,7 @@ def test_no_package_of_this_environment_is_found_in_another(monkeypatch, tmp_pat
     )
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     given = child.variables_for("old/bin/python")
-    assert given["PYTHONPATH"] == str(tmp_path)
-    assert given["PATH"].split(":")[0] == str(Path("old/bin").resolve())
+    assert (given["PYTHONPATH"], given["PATH"].split(":")[0]) == (str(tmp_path), str(Path("old/bin").resolve()))
     assert "VIRTUAL_ENV" not in given
     assert "site-packages" in child.variables_for()["PYTHONPATH"]
 
@@ -276,8 +274,7 @@ def test_an_environment_without_a_name_is_refused(given):
 
 def test_an_environment_has_a_short_name():
     assert environment_of("../old/bin/python") == "old"
-    assert environment_of("/home/a/shop/.venv/bin/python3.11") == "shop/.venv"
-    assert environment_of("") == ""
+    assert (environment_of("/home/a/shop/.venv/bin/python3.11"), environment_of("")) == ("shop/.venv", "")
     cases = [Case(model="m", backend="b", python=path) for path in ("x/env1/bin/python", "y/env1/bin/python", "")]
     assert [case.python for case in shown_together(cases)] == ["x/env1", "y/env1", ""]
 

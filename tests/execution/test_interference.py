@@ -56,8 +56,7 @@ def test_a_short_disturbance_leaves_samples_out():
     marks = interference_of(ON_CPU, answer(), log).marks
     first, last = (latencies().begins[place] for place in (marks.discarded[0], marks.discarded[-1]))
     assert (first, last) == (pytest.approx(2.495, abs=0.01), pytest.approx(3.495, abs=0.01))
-    assert marks.touched == {"cpu busy": len(marks.discarded)}
-    assert (marks.clean, marks.short) == (True, False)
+    assert (marks.touched, marks.clean, marks.short) == ({"cpu busy": len(marks.discarded)}, True, False)
     found = interference_of(ON_CPU, answer(latencies(), windows()), log)
     assert (found.window_marks.disturbed, found.window_marks.discarded, found.repeat) == ((1, 2, 3), (1, 2, 3), False)
 

@@ -17,18 +17,7 @@ from inferlens.errors import Unsupported
 from inferlens.execution import remote
 from inferlens.execution.protocol import Observer, Order, PlannedCase, RemoteObserver, ResultCollector, from_json
 from inferlens.execution.ray import Needs, needs_of, serve
-from inferlens.execution.remote import (
-    LAUNCHERS,
-    AloneJob,
-    GpuCard,
-    Launcher,
-    TuneJob,
-    Worker,
-    WorkerLost,
-    chosen_cards,
-    core_shares,
-    launcher_of,
-)
+from inferlens.execution.remote import LAUNCHERS, GpuCard, Worker, WorkerLost, chosen_cards, core_shares, launcher_of
 from inferlens.execution.resume import content_of
 from inferlens.measure import environment
 from inferlens.measure.environment import code
@@ -67,7 +56,7 @@ class Mortal(Worker):
         return job.run(RemoteObserver(hear))
 
 
-class Some(Launcher):
+class Some(remote.Launcher):
     """Workers of this test."""
 
     those: Sequence[Worker] = ()
@@ -117,12 +106,10 @@ def test_gpus_of_one_machine_have_several_races_in_a_part_unless_a_run_goes_on(t
     first, second = Mortal(), Mortal()
     first.gpu, second.gpu = "GPU-1", "GPU-2"
     some.those = [first, second]
-    words = {"batch": "1,2,3,4,5", "option": "fake.latency=4", "quick": True}
-    bench(tmp_path, **words)
-    parts_of = [[planned.case.batch for planned in worker.did[-1].cases] for worker in (first, second)]
-    assert sorted(map(len, parts_of)) == [2, 3]
-    assert [len([job for job in worker.did if hasattr(job, "cases")]) for worker in (first, second)] == [1, 1]
-    assert all(job.plan.within == 60 for worker in (first, second) for job in worker.did if hasattr(job, "cases"))
+    bench(tmp_path, batch="1,2,3,4,5", option="fake.latency=4", quick=True)
+    jobs = [[job for job in worker.did if hasattr(job, "cases")] for worker in (first, second)]
+    assert sorted(len(job.cases) for (job,) in jobs) == [2, 3]
+    assert [job.plan.within for (job,) in jobs] == [60, 60]
 
 
 def test_what_cannot_run_has_no_share_of_the_time(some):
@@ -139,8 +126,7 @@ def test_groups_take_about_as_long_as_each_other():
     groups = remote.balanced(seconds, 2)
     assert sorted(itertools.chain.from_iterable(groups)) == list(range(9))
     assert [sum(seconds[place] for place in group) for group in groups] == [256, 214]
-    assert remote.balanced([3, 5, 4], 3) == [[1], [2], [0]]
-    assert remote.balanced([0, 5], 4) == [[1], [0]]
+    assert (remote.balanced([3, 5, 4], 3), remote.balanced([0, 5], 4)) == ([[1], [2], [0]], [[1], [0]])
     assert [len(group) for group in remote.balanced([37.7] * 10, 2)] == [5, 5]
 
 
@@ -149,31 +135,33 @@ def test_a_lost_worker_leaves_its_records_and_another_one_does_the_rest(lives, t
     some.those = [Mortal(lives), Mortal(lives + 1)]
     heard = Heard()
     records = bench(tmp_path, heard)
-    assert len([text for text in heard.remarks if "it fell" in text]) == 2
-    assert kept(tmp_path) == measured(records)
+    assert (len([text for text in heard.remarks if "it fell" in text]), kept(tmp_path)) == (2, measured(records))
     assert set(measured(records).values()) == {1}
     assert len({record.case.digest for record in records if record.repeat < 2}) == 6
     assert all(max(each.repeat for each in records if each.case.batch == batch) >= 2 for batch in (1, 2, 3))
 
 
-def test_what_takes_every_worker_along_is_a_row_with_the_reason(tmp_path, some):
+def test_what_takes_every_worker_along_is_a_row_whatever_others_do_meanwhile(tmp_path, some):
+    attempts = []
+
     class Doomed(Mortal):
         def do(self, job, returns, observer):
             if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
+                attempts.append(job)
+                assert len(attempts) < 10
+                observer.done(sample(id=str(len(attempts))), tmp_path)
                 raise WorkerLost("it fell")
             return super().do(job, returns, observer)
 
     some.those = [Doomed(), Doomed()]
-    records = bench(tmp_path, quick=True)
+    records = [record for record in bench(tmp_path, quick=True) if record.case.model == "fake:demo"]
     assert {each.case.batch: each.status for each in records} == {1: "ok", 2: "unsupported", 3: "ok"}
-    assert "3 workers were lost with it, the last one like this: it fell" in records[-1].reason or any(
-        "3 workers were lost" in each.reason for each in records
-    )
+    assert any("3 workers were lost with it, the last one like this: it fell" in each.reason for each in records)
+    assert len(attempts) == 3
 
 
 @pytest.mark.parametrize("after", [1, 5, 9])
 def test_the_same_command_goes_on_where_one_was_stopped(after, tmp_path, some):
-    some.those = [Mortal(), Mortal()]
     with pytest.raises(KeyboardInterrupt):
         bench(tmp_path, Heard(after))
     left = kept(tmp_path)
@@ -182,8 +170,7 @@ def test_the_same_command_goes_on_where_one_was_stopped(after, tmp_path, some):
     records = bench(tmp_path, heard)
     cases = len({label for label, _ in left})
     assert heard.remarks[0].startswith("All cases" if cases == 6 else f"{cases} of 6 cases were measured here before")
-    assert kept(tmp_path) == measured(records)
-    assert set(measured(records).values()) == {1}
+    assert (kept(tmp_path), set(measured(records).values())) == (measured(records), {1})
     assert left.keys() <= measured(records).keys()
     assert (len({each.run for each in records}), any(CUT_SHORT in each.facts for each in records)) == (1, False)
     assert len(bench(tmp_path, quick=True)) == 6, "another plan is another run"
@@ -247,29 +234,12 @@ def test_a_race_goes_on_where_it_began(some):
     assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}
 
 
-def test_what_others_do_meanwhile_is_no_progress_of_what_is_lost(tmp_path, some):
-    attempts = []
-
-    class Doomed(Mortal):
-        def do(self, job, returns, observer):
-            if any(planned.case.batch == 2 for planned in getattr(job, "cases", ())):
-                attempts.append(job)
-                assert len(attempts) < 10
-                observer.done(sample(id=str(len(attempts))), tmp_path)
-                raise WorkerLost("it fell")
-            return super().do(job, returns, observer)
-
-    some.those = [Doomed(), Doomed()]
-    bench(tmp_path, quick=True)
-    assert len(attempts) == 3
-
-
 def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_path, some):
     class Alone(Mortal):
         neighbours = 1
 
         def do(self, job, returns, observer):
-            if isinstance(job, AloneJob):
+            if isinstance(job, remote.AloneJob):
                 raise WorkerLost("it fell")
             return super().do(job, returns, observer)
 
@@ -312,9 +282,8 @@ def test_each_kind_of_worker_measures_the_whole_plan(tmp_path, some):
 
 def test_profiles_come_from_several_workers_and_one_that_is_lost_begins_its_case_anew(tmp_path, some):
     some.those = [Mortal(2), Mortal()]
-    profiles = inferlens.profile(
-        "fake:demo", backend="fake:steady", batch="1,2,3", runs=3, devices="all", output=str(tmp_path)
-    )
+    words = {"backend": "fake:steady", "batch": "1,2,3", "runs": 3, "devices": "all"}
+    profiles = inferlens.profile("fake:demo", output=str(tmp_path), **words)
     assert sorted(made.case.batch or 0 for made in profiles) == [1, 2, 3]
     assert all(made.status == "ok" and made.layers for made in profiles)
     assert len(list(tmp_path.rglob("record.json"))) == len(list(tmp_path.rglob("profile-layer.json"))) == 3
@@ -327,19 +296,17 @@ def test_tunings_of_several_sizes_run_on_several_workers(tmp_path, some):
         assert (tmp_path / f"demo/batch-{batch}/best/best.toml").exists()
         assert (tmp_path / f"demo/batch-{batch}/tuning/tuned.json").exists()
     assert not list(tmp_path.glob("demo/fake-*")), "its rounds are records of no bench"
-    jobs = [job for worker in some.those for job in worker.did if isinstance(job, TuneJob)]
+    jobs = [job for worker in some.those for job in worker.did if isinstance(job, remote.TuneJob)]
     assert [job.seconds for job in jobs] == [1.0, 1.0]
 
 
 # GPUs of this machine
 
-
 CARDS = [GpuCard("NVIDIA H200", f"GPU-{name}") for name in ("aaa1", "aaa2", "bbb3")]
 
 
 def test_devices_are_named_by_number_or_uuid():
-    assert chosen_cards(["all"], CARDS) == [0, 1, 2]
-    assert chosen_cards(["cuda:2", "GPU-aaa1", "cuda:2"], CARDS) == [2, 0]
+    assert (chosen_cards(["all"], CARDS), chosen_cards(["cuda:2", "GPU-aaa1", "cuda:2"], CARDS)) == ([0, 1, 2], [2, 0])
     with pytest.raises(InferlensError, match=r"no device 'cuda:3'.*cuda:0, cuda:1, cuda:2"):
         chosen_cards(["cuda:3"], CARDS)
     with pytest.raises(InferlensError, match="no device 'GPU-aaa'"):  # it may be either
@@ -373,37 +340,23 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "core_shares", lambda cards, cpus: [list(cpus)] * len(cards))
     heard, before = Heard(), threading.active_count()
     records = bench(tmp_path, heard, devices="all", repeats=2, batch="1,2", mode="latency")
-    assert kept(tmp_path) == measured(records)
-    assert len(records) == 8
+    assert (kept(tmp_path), len(records)) == (measured(records), 8)
     by_batch = {record.case.batch: record.environment.variables["CUDA_VISIBLE_DEVICES"] for record in records}
     assert set(by_batch.values()) == {"GPU-aaa1", "GPU-aaa2"}
     for record in records:
         assert record.environment.variables["CUDA_VISIBLE_DEVICES"] == by_batch[record.case.batch]
     assert "beside 1 other worker as alone" in heard.remarks[-1]
-    (both,) = [
-        record.facts["beside others"] for record in load_records(tmp_path).records if "beside others" in record.facts
-    ]
-    assert (both["others"], both["ratio"]) == (1, pytest.approx(1, abs=0.2))
-    assert threading.active_count() == before
-
-
-# What words mean
+    (both,) = filter(None, (record.facts.get("beside others") for record in load_records(tmp_path).records))
+    assert (both["others"], both["ratio"], threading.active_count()) == (1, pytest.approx(1, abs=0.2), before)
 
 
 def test_where_words():
-    assert where_of({}) == Where()
-    assert where_of({"devices": "cuda:0, cuda:1"}) == Where(on=("cuda:0", "cuda:1"))
-    assert where_of({"ray": "local", "on": ["H200:2", "L4"]}) == Where(
-        launcher="ray", address="local", on=("H200:2", "L4")
-    )
+    assert (where_of({}), where_of({"devices": "cuda:0, cuda:1"})) == (Where(), Where(on=("cuda:0", "cuda:1")))
+    on_ray = Where(launcher="ray", address="local", on=("H200:2", "L4"))
+    assert where_of({"ray": "local", "on": ["H200:2", "L4"]}) == on_ray
     assert where_of({"launcher": "slurm:gpu"}) == Where(launcher="slurm", address="gpu")
-    for words in (
-        {"devices": "all", "ray": "local"},
-        {"on": "H200"},
-        {"devices": "all", "on": "H200"},
-        {"devices": ""},
-        {"ray": ""},
-    ):
+    every = {"devices": "all"}
+    for words in ({**every, "ray": "local"}, {"on": "H200"}, {**every, "on": "H200"}, {"devices": ""}, {"ray": ""}):
         with pytest.raises(InferlensError):
             where_of(words)
     with pytest.raises(InferlensError, match="no launcher 'slrm'"):

@@ -240,8 +240,7 @@ def measured(folder, patch, machine):
     words = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
     ear = Ear()
     (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
-    assert ear.records == [record]
-    assert len(list(folder.rglob("record.json"))) == 1
+    assert (ear.records, len(list(folder.rglob("record.json")))) == ([record], 1)
     return record, ear
 
 
@@ -378,8 +377,7 @@ def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked
     first, remarks = fake(tmp_path, "4,4.6")
     assert remarks == []
     second, remarks = fake(tmp_path, "4,4.6")
-    assert ids(second) == ids(first)
-    assert remarks == ["All cases were measured here before; --rerun measures them again."]
+    assert (ids(second), remarks) == (ids(first), ["All cases were measured here before; --rerun measures them again."])
     third, remarks = fake(tmp_path, "4,4.6", rerun=True)
     assert (ids(third) & ids(first), remarks) == (set(), [])
     assert ids(inferlens.load_records(tmp_path).records) == ids(first) | ids(third)

@@ -181,7 +181,6 @@ def engine(label, tmp_path):
 def test_an_engine_runs_from_its_file_and_is_checked_against_its_source(engine, tmp_path):
     (record,) = bench(engine, output=str(tmp_path / "out"))
     assert (record.status, record.reason) == ("ok", "")
-    assert record.agreement
     assert record.agreement.agrees is True
     assert "onnxruntime" in record.agreement.reference
 
@@ -190,7 +189,6 @@ def test_an_engine_without_provenance_runs_and_says_what_is_not_known(engine, tm
     engine.with_name("model.engine.json").unlink()
     (record,) = bench(engine, input="image=4x3x16x16", output=str(tmp_path / "out"))
     assert record.status == "ok"
-    assert record.agreement
     assert record.agreement.agrees is None
     assert {warning.code for warning in record.warnings} == {"unknown-origin"}
     record, *_ = bench(engine, input="wrong=4x3x16x16", output=str(tmp_path / "out"))

@@ -57,8 +57,7 @@ def test_the_best_is_found_and_most_are_not_measured():
         for count in range(len(EFFECTS) + 1)
         for chosen in itertools.combinations(EFFECTS, count)
     ]
-    assert log(search.best) == pytest.approx(min(map(log, every)))
-    assert search.finalists()[0] == search.best
+    assert (log(search.best), search.finalists()[0]) == (pytest.approx(min(map(log, every))), search.best)
     assert len({point for points in rounds for point in points}) < len(every) / 3
     assert not any(point.family == "slow" and point.settings for points in rounds for point in points)
 
@@ -133,8 +132,7 @@ def test_what_worked_before_and_fails_once_stays_and_so_do_its_neighbours():
     run(search)
     best = search.best
     search.add({best: None, Point(best.family): None})
-    assert search.failed == set()
-    assert search.best == best
+    assert (search.failed, search.best) == (set(), best)
     assert any(point.family == best.family and point.settings - best.settings for point in search.belief.points)
 
 

@@ -45,8 +45,7 @@ def test_each_batch_of_each_model_is_a_tuning_of_its_own(tmp_path):
     for folder, each in zip(folders, found.comparisons, strict=True):
         (left,) = load_records(tmp_path / folder / "best").records
         assert isinstance(each, Tuning)
-        assert left.case == each.fastest.case
-        assert each.fastest.case.options == BEST
+        assert (left.case, each.fastest.case.options) == (each.fastest.case, BEST)
         assert (tmp_path / folder / "tuning" / TRIALS).exists()
         assert {record.case.batch for record in each} == {each.fastest.case.batch}
     with pytest.raises(InferlensError, match="fastest case in each of 4"):
@@ -100,8 +99,7 @@ def test_a_batch_of_which_nothing_runs_is_said(tmp_path):
 def test_rows_are_compared_by_what_was_to_be_best(tmp_path):
     found = tune(tmp_path, objective="latency.p99")
     (best,) = (row for row in found.rows if row.place == 1)
-    assert best.label == found.fastest.case.label
-    assert len(found.rows) == len({record.case.digest for record in found})
+    assert (best.label, len(found.rows)) == (found.fastest.case.label, len({record.case.digest for record in found}))
 
 
 def test_one_batch_lies_where_it_always_did(tmp_path):

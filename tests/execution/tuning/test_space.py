@@ -111,8 +111,7 @@ def test_a_quantized_or_compiled_model_has_one_precision():
 def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for():
     able = {"onnxruntime": Capabilities(formats=("module",), supports=(QUANTIZES,))}
     fp32, int8 = "onnxruntime:cpu fp32 batch 1 cpu", "onnxruntime:cpu int8 batch 1 cpu"
-    assert labels(space(able, RESNET)) == [fp32]
-    assert labels(space(able, RESNET, calibration="random")) == [fp32, int8]
+    assert (labels(space(able, RESNET)), labels(space(able, RESNET, calibration="random"))) == ([fp32], [fp32, int8])
     assert labels(space(able, RESNET, precision="fp32,int8", calibration="random")) == [fp32, int8]
     assert labels(space(able, RESNET, precision="fp32", calibration="random")) == [fp32]
     without = {each.case.label: each.refusal for each in space(able, RESNET, precision="fp32,int8").refused}
@@ -374,11 +373,9 @@ def test_whatever_the_conditions_each_candidate_is_there_once(knobs):
         (family,) = (each.case for each in found.families)
         every = {case.digest: case for case in (combined(family, changes) for changes in all_changes(found))}
         made = {case.digest: case for case in combinations(family, found)}
-        assert made == every
-        assert size(found) == len(made)
+        assert (made, size(found)) == (every, len(made))
         for case in made.values():
-            assert combined(case, {}) == case
-            assert found.family(case) == family
+            assert (combined(case, {}), found.family(case)) == (case, family)
             assert case.digest not in {near.digest for near in neighbours(case, found)}
         assert reached(family, found) == made.keys()
 
@@ -417,8 +414,7 @@ def test_a_plan_is_explored():
     found = explore(
         Plan.from_words({"model": "fake:demo", "batch": 8}), search_selection(only=["fake:fast", "fp32"], cpus=CPUS)
     )
-    assert labels(found) == ["fake:fast fp32 batch 8 cpu"]
-    assert size(found) == 5 * 2 * 4
+    assert (labels(found), size(found)) == (["fake:fast fp32 batch 8 cpu"], 5 * 2 * 4)
 
 
 def test_knobs_of_all_backends_are_options_with_values_beside_the_default():

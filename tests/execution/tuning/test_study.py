@@ -68,8 +68,7 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     assert study_answer(found) == "knob_a=1 is 1.25x its default (1.18 to 1.33)."
     assert len(rest.cases) == 8, "but the one in which it was interrupted"
     assert {record.run for each in found.values for record in each.records} == {found.values[0].records[0].run}
-    assert studied(**words, observer=(nothing := Heard())).values == found.values
-    assert nothing.cases == []
+    assert (studied(**words, observer=(nothing := Heard())).values, nothing.cases) == (found.values, [])
     studied(tmp_path, "fake.knob_a=1,3", others := Heard())
     assert len(others.cases) == 11, "another study begins anew"
     (said,) = others.remarks

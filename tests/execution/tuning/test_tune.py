@@ -103,8 +103,7 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     rounds = [[each.case.digest for each in trial.records] for trial in found.trials]
     assert rounds == [[each.case.digest for each in trial.records] for trial in expected.trials]
     again = Heard()
-    assert best_of(tune(tmp_path / "parts", again)) == best_of(expected)
-    assert again.cases == []
+    assert (best_of(tune(tmp_path / "parts", again)), again.cases) == (best_of(expected), [])
 
 
 def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path):
@@ -146,8 +145,7 @@ def test_rounds_that_cannot_be_read_are_measured_again(tmp_path):
     path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
     observer = Heard()
     found = tune(tmp_path, observer, **words)
-    assert best_of(found) == best_of(tuned)
-    assert found.trials[0] == tuned.trials[0]
+    assert (best_of(found), found.trials[0]) == (best_of(tuned), tuned.trials[0])
     assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])
 
 
@@ -163,8 +161,7 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
         assert sorted(each.name for each in home.glob("tuning*")) == [
             "tuning", *(f"tuning-{n + 1}" for n in range(number)),
         ]  # fmt: skip
-    assert load_tuning(home / "tuning-1").trials == first.trials
-    assert find_tunings([home]) == [home / "tuning"]
+    assert (load_tuning(home / "tuning-1").trials, find_tunings([home])) == (first.trials, [home / "tuning"])
 
 
 def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(tmp_path, monkeypatch):
@@ -305,8 +302,7 @@ def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, wo
     monkeypatch.setattr(Fake, "prepare", export)
     monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
     tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
-    assert tuned.broken_constraints == ()
-    assert best_of(tuned).options == ({"knob_a": 1} if "limits" in words else {})
+    assert (tuned.broken_constraints, best_of(tuned).options) == ((), {"knob_a": 1} if "limits" in words else {})
     assert {each.memory for each in candidate_facts(tuned)} == {2**29}
     assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
     assert host_peak(CaseRuns(tuned.final_records)) == 2**29

@@ -242,7 +242,6 @@ def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path):
     tuned = tune(tmp_path, only=("fake:fast", "fake:steady"), budget=1e-6)
     assert not tuned.complete
     assert "Not tried: fake:steady (time was over)" in shown(tuned)
-    assert tuned.best
     assert tuned.best.precision == "fp32", "the others are as fast"
 
 
