@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 import inferlens
+from inferlens import InferlensError
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child
@@ -28,7 +29,7 @@ from inferlens.execution.worker import perform
 from inferlens.measure import series
 from inferlens.measure.series import FixedCount, FixedTime, Turn
 from inferlens.models.model import Model, ModelInfo
-from inferlens.record.store import load_records
+from inferlens.record.store import load_records, lock_folder
 from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.spec.plan import Plan
 from tests import commands
@@ -94,6 +95,15 @@ def test_a_wrong_answer_is_seen_and_not_ranked(tmp_path):
     right, wrong = bench_fake(tmp_path, ["fake.error=0,0.02"])
     assert (right.ranked, right.agreement.agrees) == (True, True)
     assert (wrong.ranked, wrong.agreement.rel_l2) == (False, pytest.approx(0.02, rel=0.01))
+
+
+def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path):
+    folder = tmp_path / "results" / "demo"
+    with lock_folder(folder), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
+        bench_fake(tmp_path)
+    assert not list(folder.iterdir())
+    (record,) = bench_fake(tmp_path)
+    assert record.status == "ok"
 
 
 def unchecked(folder, why):

@@ -15,7 +15,7 @@ from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import WIDTH
 from inferlens.views.renderers import render
 from inferlens.views.report import comparison_section, load_inputs
-from inferlens.views.table import Section, Table
+from tests.backends.small import exported
 from tests.commands import inferlens as command
 
 pytestmark = pytest.mark.usefixtures("one_process")
@@ -80,10 +80,7 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data):
     told = json.loads(command("show", kept.as_posix(), "--json", cwd=Path()).stdout)
     assert [each["error"] for each in told["layers"]] == [layer.error for layer in found.layers]
     (section,) = comparison_section(load_inputs([Path("results")]))
-    assert isinstance(section, Section)
-    of_layers = section.blocks[-1]
-    assert isinstance(of_layers, Table)
-    assert [line.name for line in of_layers.lines] == [layer.name for layer in found.layers]
+    assert [line.name for line in section.blocks[-1].lines] == [layer.name for layer in found.layers]
 
 
 def test_what_was_written_runs_and_is_what_was_compared(data):
@@ -120,13 +117,10 @@ def test_a_file_for_tensorrt_is_symmetric_and_who_ran_it_is_said(data, to, kind,
     graph = onnx.load(found.path).graph
     zeros = {each.name: each for each in graph.initializer if each.data_type == kind and not each.dims}
     quantizing = [node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")]
-    assert {graph.input[0].type.tensor_type.elem_type, graph.output[0].type.tensor_type.elem_type} == {
-        TensorProto.FLOAT16
-    }
+    assert {each.type.tensor_type.elem_type for each in (graph.input[0], graph.output[0])} == {TensorProto.FLOAT16}
     assert len(quantizing) == 3 * 3  # a pair before three of the layers, and their weights
-    for node in quantizing:
-        if node.op_type == "QuantizeLinear":
-            assert onnx.numpy_helper.to_array(zeros[node.input[2]]) == 0
+    points = [node.input[2] for node in quantizing if node.op_type == "QuantizeLinear"]
+    assert not any(onnx.numpy_helper.to_array(zeros[name]) for name in points)
 
 
 def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data):
@@ -138,10 +132,7 @@ def test_fp8_is_for_tensorrt_by_itself_and_layers_stay_in_fp16(data):
 
 
 def test_a_file_with_fixed_sizes_becomes_one_for_tensorrt_which_takes_fp16(data):
-    torch.onnx.export(
-        Planted().eval(), (torch.zeros(1, 32),), "p.onnx", input_names=["x"], dynamo=True, verbose=False,
-        external_data=False,
-    )  # fmt: skip
+    exported(Path("p.onnx"), Planted(), 1, 32, input_names=["x"], external_data=False)
     found = inferlens.quantize("p.onnx", calibration=data, to="fp8", keep="fp16:wide,narrow")
     assert found.best.error < 0.1
 
@@ -164,25 +155,21 @@ def test_what_cannot_be_is_said_before_anything_runs(data):
 
 
 def test_a_file_in_fp16_or_int8_is_refused_with_what_to_do(data, tmp_path):
-    torch.onnx.export(
-        Planted().eval(), (torch.zeros(8, 32),), "planted.onnx", input_names=["x"], dynamo=True, verbose=False
-    )
+    exported(Path("planted.onnx"), Planted(), 8, 32, input_names=["x"])
     float16 = pytest.importorskip("onnxruntime.transformers.float16")
     for name, ends in (("half.onnx", False), ("within.onnx", True)):  # its inputs and outputs too, or not
         onnx.save(float16.convert_float_to_float16(onnx.load("planted.onnx"), keep_io_types=ends), name)
         for backend in ("onnxruntime", "tensorrt"):
             done = command("quantize", name, "--calibration", data, "-b", backend, cwd=tmp_path)
-            assert (done.returncode, done.stdout) == (2, "")
+            assert (done.returncode, done.stdout, "Try: " in done.stderr) == (2, "", True)
             assert f"{name} is in fp16" in done.stderr
-            assert "Try: " in done.stderr
     words = {"backend": "onnxruntime:cpu", "precision": "int8", "calibration": data, "quick": True, "iterations": 2}
     (record,) = inferlens.bench("half.onnx", **words)
     assert (record.status, record.hint) == ("unsupported", "the original model")
 
     command("quantize", "planted.onnx", "--calibration", data, "-o", "int8.onnx", cwd=tmp_path)
     again = command("quantize", "int8.onnx", "--calibration", data, cwd=tmp_path)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert "quantized already" in again.stderr
+    assert (again.returncode, again.stdout, "quantized already" in again.stderr) == (2, "", True)
     (record,) = inferlens.bench("int8.onnx", **words)
     assert (record.status, [phase.name for phase in record.phases].count("quantize")) == ("ok", 0)  # run as it is
 
@@ -205,12 +192,11 @@ def test_a_limit_on_the_drop_in_accuracy_is_kept_on_labels(data, tmp_path):
     labels = Planted().eval()(torch.from_numpy(inputs)).argmax(dim=1).numpy()
     np.savez(tmp_path / "labelled.npz", x=inputs, label=labels)
     found = quantized(data, within="accuracy-drop=2%", accuracy="labelled.npz")
-    first, best = found.attempts[0], found.best
-    assert (best.metric, best.reference_accuracy) == ("top-1", 1.0)
-    assert (best.accuracy_drop or 0) <= 0.02 < (first.accuracy_drop or 0)
-    assert best.accuracy_drop == pytest.approx(1 - (best.accuracy or 0))
-    assert (best.accuracy_drop_low or 0) <= (best.accuracy_drop or 0) <= (best.accuracy_drop_high or 0)
-    assert found.limit == "accuracy-drop=2%"
+    best = found.best
+    assert (best.metric, best.reference_accuracy, found.limit) == ("top-1", 1.0, "accuracy-drop=2%")
+    assert best.accuracy_drop <= 0.02 < found.attempts[0].accuracy_drop
+    assert best.accuracy_drop == pytest.approx(1 - best.accuracy)
+    assert best.accuracy_drop_low <= best.accuracy_drop <= best.accuracy_drop_high
     assert best.keep
 
 
@@ -223,7 +209,7 @@ def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data, tmp_path)
     found = quantized(data, accuracy="tests.execution.test_quantize_file:score", within="accuracy-drop=1%")
     best = found.best
     assert (best.accuracy_share, best.keep) == (False, "")
-    assert best.accuracy_drop == pytest.approx(1 - (best.accuracy or 0) / (best.reference_accuracy or 1))
+    assert best.accuracy_drop == pytest.approx(1 - best.accuracy / best.reference_accuracy)
     assert "1,000" in render(quantization_document(found, "Planted", "cpu"))
 
 

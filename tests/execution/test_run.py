@@ -22,12 +22,14 @@ from inferlens.execution.tasks import BenchmarkJob
 from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT
-from inferlens.record.store import lock_folder
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests.analysis.machine_logs import cpu_log, during
 from tests.commands import Heard, ended, launch
 from tests.views.samples import case
+
+LAUNCH = processes.launch
+pytestmark = pytest.mark.usefixtures("one_process")
 
 
 class Tiny(torch.nn.Module):
@@ -46,7 +48,6 @@ class Tiny(torch.nn.Module):
 REAL = "pytorch,torchscript:trace,onnxruntime:cpu,openvino:cpu"
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path):
     words = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu", "quick": True}
     words |= {"mode": "latency"}
@@ -63,42 +64,34 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path):
     assert "Where does the time go? inferlens.profile(model, example_inputs, backend=" in str(records)
 
 
-@pytest.mark.usefixtures("surveyed_here")
-def test_the_check_catches_a_backend_that_computes_something_else(tmp_path):
+def test_the_check_catches_a_backend_that_computes_something_else(tmp_path, surveyed_here, monkeypatch):
     """Tracing fixes a branch. It is a live module too, which goes to the processes of the reference and the case."""
 
     class Branching(torch.nn.Module):
         def forward(self, x):
             return x * 2 if torch.jit.is_tracing() else x
 
-    (record,) = inferlens.bench(
-        Branching(), torch.randn(4, 64), backend="torchscript:trace", device="cpu", iterations=5, warmup=1, quick=True,
-        mode="latency", output=tmp_path,
-    )  # fmt: skip
+    monkeypatch.setattr(processes, "launch", LAUNCH)
+    words = {"device": "cpu", "iterations": 5, "warmup": 1, "quick": True, "mode": "latency", "output": tmp_path}
+    (record,) = inferlens.bench(Branching(), torch.randn(4, 64), backend="torchscript:trace", **words)
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
 
 
-@pytest.mark.usefixtures("one_process")
 def test_random_outputs_are_ranked_and_said_to_be_random(tmp_path):
     class Restless(torch.nn.Module):
         def forward(self, x):
             return torch.nn.functional.dropout(x, 0.5, training=True)
 
-    records = inferlens.bench(
-        Restless(), torch.randn(4, 64), backend="pytorch", iterations=5, warmup=1, quick=True, output=tmp_path
-    )
-    (record,) = records
+    words = {"backend": "pytorch", "iterations": 5, "warmup": 1, "quick": True, "output": tmp_path}
+    (record,) = records = inferlens.bench(Restless(), torch.randn(4, 64), **words)
     assert (record.status, record.agreement.agrees, record.ranked) == ("ok", None, True)
     assert "outputs not compared: they are random" in str(records)
 
 
-@pytest.mark.usefixtures("one_process")
 def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path):
-    common = {"iterations": 5, "output": str(tmp_path), "quick": True}
-    one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
-    two = inferlens.bench(
-        ["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], rerun=True, **common
-    )
+    common, models = {"iterations": 5, "output": str(tmp_path), "quick": True}, ["fake:a", "fake:b"]
+    one = inferlens.bench(models, backend="fake:steady,fake:fast", batch="1,2", **common)
+    two = inferlens.bench(models, backend=["fake:steady", "fake:fast"], batch=[1, 2], rerun=True, **common)
     assert [record.case for record in one] == [record.case for record in two]
     assert [record.model.name for record in one] == ["a"] * 4 + ["b"] * 4
     assert (len({record.run for record in one}), len({record.id for record in one + two})) == (1, 16)
@@ -117,7 +110,6 @@ def reference_of(found, folder, *, trust=False, seed=0):
     return Scheduler(plan, Observer(), folder).references.of(PlannedCase(case, found, None))
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("trust", [False, True])
 def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust, tmp_path):
     """What lies beside a compiled file may come from anywhere."""
@@ -135,7 +127,6 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
     assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(tmp_path, monkeypatch):
     """Such a runner cannot tell what memory it takes either: libraries build their engines when they are entered."""
 
@@ -148,8 +139,11 @@ def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(tmp_path, monk
     monkeypatch.setattr(FakeRunner, "__enter__", refuse)
     monkeypatch.setattr(FakeRunner, "device_memory", untold)
     (record,) = inferlens.bench("fake:demo", backend="fake", output=str(tmp_path))
-    assert (record.status, record.reason) == ("unsupported", "It takes no such layer.")
-    assert record.hint == "another precision"
+    assert (record.status, record.reason, record.hint) == (
+        "unsupported",
+        "It takes no such layer.",
+        "another precision",
+    )
 
 
 # Repeats, and a case that is measured once more because the machine was disturbed.
@@ -181,7 +175,6 @@ def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed():
     assert len(set(orders(0))) > 3
 
 
-@pytest.mark.usefixtures("one_process")
 def test_repeats_are_records_of_one_run(tmp_path):
     words = {"backend": "fake:steady,fake:fast", "repeats": 3, "iterations": 20, "warmup": 1}
     records = inferlens.bench("fake:demo", output=str(tmp_path), **words)
@@ -194,9 +187,7 @@ class Machine:
     """Launches as in one process; the machine's log of each attempt is one of those given."""
 
     def __init__(self, *logs, ending="ok"):
-        self.logs = list(logs)
-        self.ending = ending
-        self.attempts = 0
+        self.logs, self.ending, self.attempts = list(logs), ending, 0
 
     def launch(self, task, job, returns, **words):
         outcome = launch(task, job, returns, **words)
@@ -217,9 +208,7 @@ class Ear(Observer):
     """Hears what is called, repeated calls once, and the records."""
 
     def __init__(self):
-        self.told = []
-        self.repeated = []
-        self.records = []
+        self.told, self.repeated, self.records = [], [], []
 
     def __getattribute__(self, name):
         if name in vars(Observer) and name != "heard" and self.told[-1:] != [name]:
@@ -284,33 +273,31 @@ def test_no_case_is_measured_again_after_one_that_was_disturbed_in_both_attempts
     assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
 
 
-@pytest.mark.usefixtures("one_process")
 def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):
-    words = {"iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu", "repeats": 2}
-    words |= {"mode": "latency", "threads": 1}
-    first, second = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", **words)
+    words = {"backend": "onnxruntime:cpu", "iterations": 5, "warmup": 1, "output": str(tmp_path), "device": "cpu"}
+    words |= {"repeats": 2, "mode": "latency", "threads": 1}
+    first, second = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), **words)
     notes = [{phase.name: phase.note for phase in record.phases}["export"] for record in (first, second)]
     assert (notes, first.agreement.agrees, second.agreement.agrees) == (["", "cached"], True, True)
     assert len(list(tmp_path.rglob("model.onnx"))) == 1
-    again = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend="onnxruntime:cpu", rebuild=True, **words)
+    again = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), rebuild=True, **words)
     assert [{phase.name: phase.note for phase in record.phases}["export"] for record in again] == ["", ""]
     # Of a library's model nothing is left to load then; of one that comes with an example the example is.
     assert all("load" in {phase.name for phase in record.phases} for record in again)
-    words |= {"backend": "onnxruntime:cpu", "input": "x=1x3x32x32"}
-    for record in inferlens.bench("torchvision:squeezenet1_1", **words):
+    for record in inferlens.bench("torchvision:squeezenet1_1", input="x=1x3x32x32", **words):
         names = {phase.name for phase in record.phases}
         assert names >= {"export", "build"}
         assert ("load" in names) == (record.repeat == 0)
         assert record.agreement.agrees
 
 
-@pytest.mark.usefixtures("one_process")
+BROKEN = Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"})
+FAST = Recommendation("fast", "cpu", {"latency": 8.0})
+
+
 def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_path, monkeypatch):
-    ways = (
-        Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
-        Recommendation("fast", "cpu", {"latency": 8.0}),
-        Recommendation("noisy", "cpu", {"trouble": "raise", "when": "prepare"}),  # which the plain way would not avoid
-    )
+    # The plain way would not avoid the last one.
+    ways = (BROKEN, FAST, Recommendation("noisy", "cpu", {"trouble": "raise", "when": "prepare"}))
     monkeypatch.setattr(Fake, "recommended", ways)
     records = inferlens.bench("fake:demo", quick=True, iterations=5, output=tmp_path)
     assert [(record.case.way, record.status) for record in records] == [
@@ -322,20 +309,14 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_
     assert note in " ".join(str(records).split())
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path, monkeypatch):
-    ways = (
-        Recommendation("steady", "cpu", {"trouble": "raise", "when": "enter"}),
-        Recommendation("fast", "cpu", {"latency": 8.0}),
-    )
-    monkeypatch.setattr(Fake, "recommended", ways)
+    monkeypatch.setattr(Fake, "recommended", (BROKEN, FAST))
     records = inferlens.bench("fake:demo", iterations=5, output=tmp_path)
     plain = [record.repeat for record in records if record.case.way == "fake:steady"]
     assert plain
     assert 0 not in plain, "never measured by itself"
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     ear = Heard()
     looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
@@ -345,16 +326,6 @@ def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     first, last = ear.remarks
     assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
     assert last.startswith("The machine is quiet after ")
-
-
-@pytest.mark.usefixtures("probed_here", "without_torch")
-def test_two_runs_at_once_of_a_model_do_not_share_a_folder(tmp_path):
-    words = {"backend": "fake:steady", "iterations": 5, "quick": True, "output": tmp_path}
-    with lock_folder(tmp_path / "demo"), pytest.raises(InferlensError, match=r"Another run measures into .*demo"):
-        inferlens.bench("fake:demo", **words)
-    assert not list((tmp_path / "demo").iterdir())
-    (record,) = inferlens.bench("fake:demo", **words)
-    assert record.status == "ok"
 
 
 # The same command again.
@@ -372,7 +343,6 @@ def ids(records):
     return {record.id for record in records}
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked_to(tmp_path):
     first, remarks = fake(tmp_path, "4,4.6")
     assert remarks == []
@@ -385,7 +355,6 @@ def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked
     assert not ids(longer) & ids(first + third), "another request"
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_case_that_is_added_joins_the_race(tmp_path):
     first, _ = fake(tmp_path, "4,4.6")
     second, remarks = fake(tmp_path, "4,4.6,3.9")
@@ -397,7 +366,6 @@ def test_a_case_that_is_added_joins_the_race(tmp_path):
     assert min(added[1:]) > max(record.repeat for record in first)
 
 
-@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("after", [1, 2, 3])
 def test_an_interrupted_command_goes_on(tmp_path, after):
     with pytest.raises(KeyboardInterrupt):
@@ -410,7 +378,6 @@ def test_an_interrupted_command_goes_on(tmp_path, after):
     assert not any(CUT_SHORT in record.facts for record in records)
 
 
-@pytest.mark.usefixtures("one_process")
 def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_path):
     words = {"option": ["fake.latency=4", "fake.trouble=none,raise"], "output": tmp_path, "quick": True}
     words |= {"backend": "fake:steady", "iterations": 5}
@@ -418,10 +385,8 @@ def test_a_case_that_failed_and_one_with_another_file_are_measured_again(tmp_pat
     again = inferlens.bench("fake:demo", **words)
     assert {record.status: record.id == right.id for record in again} == {"ok": True, "failed": False}
     assert ids(list(again)) == ids(inferlens.load_records(tmp_path).records)
-    data = tmp_path / "data.npz"
-    plans = []
+    data, hashes = tmp_path / "data.npz", set()
     for content in (b"1", b"2"):
         data.write_bytes(content)
-        plan = Plan(model=("fake:demo",), weights=str(data))
-        plans.append(request_hash("bench", plan, "fake:demo", None))
-    assert plans[0] != plans[1]
+        hashes.add(request_hash("bench", Plan(model=("fake:demo",), weights=str(data)), "fake:demo", None))
+    assert len(hashes) == 2

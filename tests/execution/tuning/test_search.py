@@ -16,7 +16,7 @@ from inferlens.stats.search_model import Point
 from inferlens.views.renderers import render
 from inferlens.views.tuning import tuning_document
 from tests.execution.tuning.test_space import space
-from tests.execution.tuning.test_tune import tune
+from tests.execution.tuning.test_tune import KNOB_A, tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
 from tests.views.samples import record
 
@@ -259,7 +259,7 @@ def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_t
 
 
 def test_the_answer_says_which_advice_advice_of(tmp_path):
-    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
+    tuned = tune(tmp_path, only=KNOB_A)
     advice = Advice("cuda_graph=True", "host", "pytorch", 2.1)
     shown = " ".join(render(tuning_document(replace(tuned, advice=(advice,))), "table", width=100).split())
     assert "Advice that paid: cuda_graph=true, since calls of pytorch waited for the host (2.10x)." in shown

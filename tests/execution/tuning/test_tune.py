@@ -34,6 +34,7 @@ from inferlens.views.tuning import tuning_document
 from tests.commands import Heard
 
 pytestmark = pytest.mark.usefixtures("one_process")
+KNOB_A, A_1 = ("fake:steady", "fp32", "fake.knob_a"), {"knob_a": 1}
 
 
 def tune(folder, observer=None, budget=3600.0, **words):
@@ -63,7 +64,7 @@ def test_it_finds_the_planted_best_and_leaves_it_ready(tmp_path, monkeypatch):
     assert len(observer.cases) < tuned.size / 5
     (left,) = load_records(folder / "demo" / "best").records
     assert left.case == best
-    assert (folder / "demo" / "best" / "best.toml").exists()
+    assert toml_words(folder / "demo" / "best" / "best.toml", "plan")["option"] == {"fake": BEST}
     assert not (folder / "demo" / "tuning" / "work").exists()
     kept = {each.setting for each in tuned.effects if each.chosen}
     assert kept == {f"{name}={value}" for name, value in BEST.items()}
@@ -80,12 +81,6 @@ def test_where_no_default_keeps_a_limit_settings_may(tmp_path):
     kept = tune(tmp_path, only=only, limits=("latency=1.8ms",))
     assert best_of(kept).options == {"knob_a": 1, "knob_b": 2}
     assert not kept.broken_constraints
-
-
-def test_a_plan_file_repeats_the_winner(tmp_path):
-    best = best_of(tune(tmp_path))
-    words = toml_words(tmp_path / "demo" / "best" / "best.toml", "plan")
-    assert words["option"] == {"fake": best.options}
 
 
 def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
@@ -112,41 +107,27 @@ def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_p
             if number == finals:
                 raise KeyboardInterrupt
 
-    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
     with pytest.raises(KeyboardInterrupt):
-        tune(tmp_path, StoppedAtTheEnd(), **words)
+        tune(tmp_path, StoppedAtTheEnd(), only=KNOB_A)
     rest = Heard()
-    tuned = tune(tmp_path, rest, **words)
+    tuned = tune(tmp_path, rest, only=KNOB_A)
     assert rest.cases == []
     (left,) = load_records(tuned.folder).records
     assert left.case == best_of(tuned)
 
 
 def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path):
-    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
-    tuned = tune(tmp_path, **words)
+    tuned = tune(tmp_path, only=KNOB_A)
     best, work = tmp_path / "demo" / "best", tmp_path / "demo" / "tuning" / "work"
     (best / "model.bin").touch()
     shutil.copytree(best, work / "demo" / "half", ignore=lambda *_: ["model.bin"])  # stopped while it was removed
-    tune(tmp_path, **words)
+    tune(tmp_path, only=KNOB_A)
     assert (best / "model.bin").exists()
     shutil.move(best, tmp_path / "mine")
     observer = Heard()
-    assert tune(tmp_path, observer, **words).folder == str(best)
+    assert tune(tmp_path, observer, only=KNOB_A).folder == str(best)
     assert observer.cases == [best_of(tuned)] == [load_records(best).records[0].case]
     assert not work.exists()
-
-
-def test_rounds_that_cannot_be_read_are_measured_again(tmp_path):
-    words = {"only": ("fake:steady", "fp32", "fake.knob_a")}
-    tuned = tune(tmp_path, **words)
-    path = tmp_path / "demo" / "tuning" / TRIALS
-    lines = path.read_bytes().splitlines()
-    path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
-    observer = Heard()
-    found = tune(tmp_path, observer, **words)
-    assert (best_of(found), found.trials[0]) == (best_of(tuned), tuned.trials[0])
-    assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])
 
 
 def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
@@ -158,27 +139,25 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
         tuned = tune(tmp_path, observer, only=only, limits=(limit,))
         assert observer.cases
         assert "knob_f" not in best_of(tuned).options
-        assert sorted(each.name for each in home.glob("tuning*")) == [
-            "tuning", *(f"tuning-{n + 1}" for n in range(number)),
-        ]  # fmt: skip
+        former = [f"tuning-{n + 1}" for n in range(number)]
+        assert sorted(each.name for each in home.glob("tuning*")) == ["tuning", *former]
     assert (load_tuning(home / "tuning-1").trials, find_tunings([home])) == (first.trials, [home / "tuning"])
 
 
 def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(tmp_path, monkeypatch):
-    again, only = Heard(), ("fake:steady", "fp32", "fake.knob_a")
-    tune(tmp_path, only=only)
+    again = Heard()
+    tune(tmp_path, only=KNOB_A)
     monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
-    tune(tmp_path, again, only=only)
+    tune(tmp_path, again, only=KNOB_A)
     assert not again.cases
 
 
 def test_what_changed_under_the_same_name_is_measured_anew(tmp_path):
-    data, words = tmp_path / "data.npz", {"only": ("fake:steady", "fp32", "fake.knob_a")}
-    counts = []
+    data, counts = tmp_path / "data.npz", []
     for seed in (0, 0, 1):
         observer = Heard()
         np.savez(data, x=np.random.default_rng(seed).standard_normal((4, 3, 8, 8), np.float32))
-        tune(tmp_path / "results", observer, calibration=str(data), **words)
+        tune(tmp_path / "results", observer, calibration=str(data), only=KNOB_A)
         counts.append(len(observer.cases))
     assert counts == [counts[0], 0, counts[0]]
 
@@ -212,15 +191,13 @@ def test_the_winner_meets_what_bench_would_find(tmp_path, monkeypatch):
 
     def timed(self, model, case, preparation):
         latency = times[f"{case.variant} {case.precision}"]
-        return prepare(
-            self, model, msgspec.structs.replace(case, options={**case.options, "latency": latency}), preparation
-        )
+        case = msgspec.structs.replace(case, options={**case.options, "latency": latency})
+        return prepare(self, model, case, preparation)
 
     monkeypatch.setattr(Fake, "prepare", timed)
     tuned = tune(tmp_path, only=("fake:steady", "fake:fast", "fp32", "fp16", "fake.knob_a"))
-    assert {record.case.way for record in tuned.final_records} >= {
-        "fake:steady fp16 knob_a=1", "fake:steady", "fake:fast",
-    }  # fmt: skip
+    ways = {record.case.way for record in tuned.final_records}
+    assert ways >= {"fake:steady fp16 knob_a=1", "fake:steady", "fake:fast"}
     assert "2.50x fake:steady fp32" in " ".join(render(tuning_document(tuned), "table").split())
 
 
@@ -234,7 +211,7 @@ def test_with_a_longer_budget_it_searches_on(tmp_path):
     first = tune(tmp_path / "parts", short, budget=1e-9)
     assert not first.complete
     found = tune(tmp_path / "parts", long)
-    assert best_of(found) == best_of(tune(tmp_path / "whole"))
+    assert (best_of(found).variant, best_of(found).options) == ("fast", BEST)
     searched = [trial for trial in first.trials if not trial.final]
     assert [each.records for each in found.trials[: len(searched)]] == [each.records for each in searched]
     assert {trial.budget for trial in found.trials if trial.final} == {3600.0}
@@ -264,21 +241,19 @@ def test_the_search_leaves_time_for_the_finals_and_takes_the_rest(tmp_path, monk
     assert least * budget <= sum(trial.seconds for trial in tuned.trials) <= budget + 1e-6
 
 
-@pytest.mark.parametrize(
-    ("objective", "limit"), [("latency", "throughput=1"), ("throughput", "p99=10s"), ("latency.p99", "latency=10s")]
-)
-def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path, objective, limit):
-    tuned = tune(tmp_path, objective=objective, limits=[limit], only=("fake:steady", "fp32", "fake.knob_a"))
+@pytest.mark.parametrize(("objective", "limits", "more", "best"), [
+    ("latency", ["throughput=1"], (), A_1), ("throughput", ["p99=10s"], (), A_1),
+    ("throughput", [], ("fake.knob_b",), {"knob_a": 1, "knob_b": 2}), ("latency.p99", ["latency=1s"], (), A_1),
+])  # fmt: skip
+def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path, objective, limits, more, best):
+    tuned = tune(tmp_path, objective=objective, limits=limits, only=(*KNOB_A, *more))
     assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
-    assert best_of(tuned).options == {"knob_a": 1}
+    assert best_of(tuned).options == best
 
 
 def test_what_breaks_a_limit_wins_no_finals(tmp_path):
-    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
-    runs = {
-        tuned.final_records[0].id: CaseRuns(tuned.final_records[:1]),
-        tuned.final_records[1].id: CaseRuns(tuned.final_records[1:2]),
-    }
+    tuned = tune(tmp_path, only=KNOB_A)
+    runs = {record.id: CaseRuns((record,)) for record in tuned.final_records[:2]}
     fast, slow = sorted(runs, key=lambda name: runs[name].latency("median") or 0.0)
     for barred, best in ((fast, slow), (slow, fast)):
         aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
@@ -301,7 +276,7 @@ def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, wo
 
     monkeypatch.setattr(Fake, "prepare", export)
     monkeypatch.setattr(tasks, "host_peak", lambda: 2**31 if exporting and exporting[-1] else 2**29)
-    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"), **words)
+    tuned = tune(tmp_path, only=KNOB_A, **words)
     assert (tuned.broken_constraints, best_of(tuned).options) == ((), {"knob_a": 1} if "limits" in words else {})
     assert {each.memory for each in candidate_facts(tuned)} == {2**29}
     assert [one for one in candidate_facts(tuned) if "limit" in one.outcome] == []
@@ -312,7 +287,7 @@ def test_memory_that_exporting_takes_is_not_the_models(tmp_path, monkeypatch, wo
 
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path):
-    tuned = tune(tmp_path, limits=("latency=1us",), only=("fake:steady", "fp32", "fake.knob_a"))
+    tuned = tune(tmp_path, limits=("latency=1us",), only=KNOB_A)
     assert "beyond the limit" in tuned.broken_constraints[0]
     assert best_of(tuned).options == {"knob_a": 1}, "settings are tried all the same"
     shown = render(tuning_document(tuned), "table", width=100)
@@ -323,21 +298,21 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_the_answer(tmp_path)
 
 @pytest.mark.parametrize("trouble", ["raise", "unsupported", "rubbish"])
 def test_candidates_that_fail_cost_their_own_time_alone(tmp_path, trouble):
-    tuned = tune(tmp_path, option=[f"fake.trouble={trouble}"], only=("fake:steady", "fp32", "fake.knob_a"))
+    tuned = tune(tmp_path, option=[f"fake.trouble={trouble}"], only=KNOB_A)
     assert (tuned.answer.kind == "none") == (trouble != "rubbish")
 
 
-def test_throughput_can_be_what_is_best(tmp_path):
-    tuned = tune(tmp_path, objective="throughput", only=("fake:steady", "fp32", "fake.knob_a", "fake.knob_b"))
-    assert best_of(tuned).options == {"knob_a": 1, "knob_b": 2}
-
-
-def test_rounds_are_kept_whole(tmp_path):
-    tuned = tune(tmp_path, only=("fake:steady", "fp32", "fake.knob_a"))
+def test_rounds_are_kept_whole_and_those_that_cannot_be_read_are_measured_again(tmp_path):
+    tuned = tune(tmp_path, only=KNOB_A)
     path = tmp_path / "demo" / "tuning" / TRIALS
-    lines = path.read_bytes().splitlines()
+    whole = path.read_bytes()
+    lines = whole.splitlines()
     assert [msgspec.json.decode(line, type=Trial) for line in lines[1:]] == list(tuned.trials)
-    path.write_bytes(path.read_bytes()[:-20])  # a power cut
+    path.write_bytes(whole[:-20])  # a power cut
     observer = Heard()
-    tune(tmp_path, observer, only=("fake:steady", "fp32", "fake.knob_a"))
+    tune(tmp_path, observer, only=KNOB_A)
     assert len(observer.cases) == len(tuned.trials[-1].records)
+    path.write_bytes(b"\n".join([*lines[:2], b'{"records": 1}', *lines[3:], b""]))
+    found = tune(tmp_path, observer := Heard(), only=KNOB_A)
+    assert (best_of(found), found.trials[0]) == (best_of(tuned), tuned.trials[0])
+    assert len(observer.cases) == sum(len(trial.records) for trial in found.trials[1:])
