@@ -145,14 +145,7 @@ def test_a_process_that_fails_later_leaves_no_verdict(tmp_path, monkeypatch):
 def test_what_is_not_the_same_work_is_said(tmp_path):
     found = ab(tmp_path, "fake:steady batch=2", "fake:steady batch=1 latency=8")
     assert "same work" in found.notes[0]
-    assert not [note for note in ab(tmp_path, "fake:steady", "fake:fast").notes if "same work" in note]
-
-
-def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path):
-    shared = {"batch": 8, "precision": "fp16", "option": ["fake.latency=2", "fake.per_item=0"]}
-    found = ab(tmp_path, "fake:steady", "fake:steady batch=4 latency=1", **shared)
-    assert found.a.label == "fake:steady fp16 batch 8 cpu latency=2.0 per_item=0.0"
-    assert found.b.label == "fake:steady fp16 batch 4 cpu latency=1.0 per_item=0.0"
+    assert not any("same work" in note for note in ab(tmp_path, "fake:steady", "fake:fast").notes)
 
 
 @pytest.mark.parametrize(("a", "b", "words", "said"), [
@@ -173,6 +166,22 @@ def test_bad_input_is_refused(tmp_path, a, b, words, said):
 # What A and B may be
 
 
+@pytest.mark.parametrize(("given", "words", "labels", "ratio"), [
+    (("fake:demo", "fake:steady", "fake:steady batch=4 latency=1"),  # a case overrules words of both
+     {"batch": 8, "precision": "fp16", "option": ["fake.latency=2", "fake.per_item=0"]},
+     ("fake:steady fp16 batch 8 cpu latency=2.0 per_item=0.0", "fake:steady fp16 batch 4 cpu latency=1.0 per_item=0.0"),
+     0.5),
+    (("fake:demo", "fp16", "latency=1"), {},  # of the usual backend
+     ("fake:steady fp16 batch 1 cpu", "fake:steady fp32 batch 1 cpu latency=1.0"), 0.25),
+    (("fake:demo fake:fast", "fake:other latency=1"), {},  # behind a model
+     ("fake:fast fp32 batch 1 cpu", "fake:steady fp32 batch 1 cpu latency=1.0"), 0.5),
+], ids=["shared", "usual backend", "behind a model"])  # fmt: skip
+def test_words_of_a_case_may_stand_by_themselves_and_behind_a_model(tmp_path, given, words, labels, ratio):
+    found = inferlens.ab(*given, output=str(tmp_path), **QUICK, **words)
+    assert (found.a.label, found.b.label) == labels
+    assert found.ratio == pytest.approx(ratio)
+
+
 def test_two_models_of_the_same_inputs(tmp_path):
     found = inferlens.ab("fake:demo", "fake:other", backend="fake", output=str(tmp_path), **QUICK)
     assert (found.verdict, found.a.model, found.b.model) == ("SAME", "fake:demo", "fake:other")
@@ -180,18 +189,6 @@ def test_two_models_of_the_same_inputs(tmp_path):
     assert found.outputs.agrees
     assert "A and B give the same outputs (relative L2 difference 0, tolerance 0.0001)." in str(found)
     assert {path.name for path in tmp_path.iterdir()} - {".cache"} == {"demo", "other"}
-
-
-def test_words_of_a_case_may_stand_behind_a_model(tmp_path):
-    found = inferlens.ab("fake:demo fake:fast", "fake:other latency=1", output=str(tmp_path), **QUICK)
-    assert (found.a.label, found.b.label) == ("fake:fast fp32 batch 1 cpu", "fake:steady fp32 batch 1 cpu latency=1.0")
-    assert found.ratio == pytest.approx(0.5)
-
-
-def test_two_options_of_the_usual_backend(tmp_path):
-    found = ab(tmp_path, "fp16", "latency=1")
-    assert found.a.label == "fake:steady fp16 batch 1 cpu"
-    assert found.b.label == "fake:steady fp32 batch 1 cpu latency=1.0"
 
 
 def test_two_modules_of_one_class(tmp_path):

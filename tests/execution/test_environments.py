@@ -4,6 +4,7 @@ Each has this environment's packages on its path, and before them what makes it 
 version, which a small backend is slower with, or one that is broken.
 """
 
+import json
 import site
 import sys
 import venv
@@ -106,20 +107,14 @@ def backend(make, without_torch, monkeypatch):
     BACKENDS.__dict__.pop("_points", None)
 
 
-def named(pythons, *names):
-    return [pythons[name] for name in names]
-
-
 # From one environment to the other
 
 
 @pytest.mark.usefixtures("backend")
 def test_an_upgrade_that_made_it_slower_is_found_and_named(pythons, tmp_path):
     """Each side runs in its own environment and says which libraries it has; then the same as a step of several."""
-    found = inferlens.ab(
-        "fake:demo", "engine", python=named(pythons, "old", "new"), iterations=20, warmup=1, max_rounds=3,
-        output=str(tmp_path),
-    )  # fmt: skip
+    words = {"iterations": 20, "warmup": 1, "max_rounds": 3, "output": str(tmp_path)}
+    found = inferlens.ab("fake:demo", "engine", python=[pythons["old"], pythons["new"]], **words)
     assert (found.verdict, found.exit_code, found.ratio) == ("SLOWER", 1, pytest.approx(1.25))
     assert found.environments_sentence == "What differs: enginelib 1.0 / 2.0."
     for record in load_records(tmp_path).records:
@@ -166,10 +161,9 @@ def test_an_upgrade_whose_outputs_differ_is_wrong_also_where_only_the_environmen
 @pytest.mark.usefixtures("backend")
 def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_path):
     words = {"iterations": 5, "warmup": 1, "quick": True, "output": str(tmp_path)}
-    records = inferlens.bench("fake:demo", backend="engine", python=named(pythons, "old", "broken"), **words)
-    assert [(record.status, record.environment.libraries["enginelib"]) for record in records] == [
-        ("ok", "1.0"), ("failed", "3.0"),
-    ]  # fmt: skip
+    records = inferlens.bench("fake:demo", backend="engine", python=[pythons["old"], pythons["broken"]], **words)
+    found = [(record.status, record.environment.libraries["enginelib"]) for record in records]
+    assert found == [("ok", "1.0"), ("failed", "3.0")]
     assert "libengine.so.3 is missing" in records[1].reason
     assert "engine:steady python=old" in str(records)
     assert records[0].case.python == pythons["old"]
@@ -177,9 +171,8 @@ def test_an_environment_that_is_broken_or_lacks_something_is_a_row(pythons, tmp_
 
 def test_no_package_of_this_environment_is_found_in_another(monkeypatch, tmp_path):
     """The folder of a program and what comes with its variables are: there the user's own modules lie."""
-    monkeypatch.setattr(
-        sys, "path", [str(tmp_path), *(path for path in sys.path if path.endswith((".zip", "site-packages")))]
-    )
+    library = [path for path in sys.path if path.endswith((".zip", "site-packages"))]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *library])
     monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
     given = child.variables_for("old/bin/python")
     assert (given["PYTHONPATH"], given["PATH"].split(":")[0]) == (str(tmp_path), str(Path("old/bin").resolve()))
@@ -203,8 +196,6 @@ def script(path, answer):
 
 
 def said(**answer):
-    import json
-
     return environment.MARK + json.dumps(answer)
 
 
@@ -284,10 +275,8 @@ def test_an_interpreter_is_a_word_of_cases_plans_and_folders():
     old, new = (replace(fast, python=f"{name}/bin/python") for name in ("old", "new"))
     assert words_of(old.label, ["fake"])["python"] == "old/bin/python"
     assert 'python = "old/bin/python"' in as_plan(old)
-    assert old.folder.startswith("fake-fast-fp32-b1-cpu-old-")
-    assert old.folder != new.folder
-    assert ab_words(old, new, inferlens.Budget(), "cpu")[:2] == [
-        "fake:fast python=old/bin/python", "fake:fast python=new/bin/python",
-    ]  # fmt: skip
+    assert (old.folder.startswith("fake-fast-fp32-b1-cpu-old-"), old.folder != new.folder) == (True, True)
+    both = ab_words(old, new, inferlens.Budget(), "cpu")[:2]
+    assert both == ["fake:fast python=old/bin/python", "fake:fast python=new/bin/python"]
     plan = Plan.from_words({"model": "fake:demo", "python": ["old/bin/python", Path("new/bin/python")]})
     assert plan.python == ("old/bin/python", "new/bin/python")

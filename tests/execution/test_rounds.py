@@ -33,6 +33,10 @@ def raced(folder, latencies, **words):
     return list(records), told
 
 
+def answer(records):
+    return race({runs.first.id: runs for runs in latest(records)}).answer
+
+
 def times(records):
     """How often each case was measured, by its latency."""
     return dict(Counter(str(each.case.options["latency"]) for each in records))
@@ -40,11 +44,10 @@ def times(records):
 
 def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_once(tmp_path):
     records, told = raced(tmp_path, "4,4.6,20")
-    counts = times(records)
-    assert counts["20.0"] == 1
-    assert counts["4.0"] == counts["4.6"] == 1 + len(told.rounds) >= 2
-    found = race({runs.first.id: runs for runs in latest(records)})
-    assert (found.answer.kind, found.answer.rounds, found.answer.chance > 0.95) == ("fastest", counts["4.0"], True)
+    met = 1 + len(told.rounds)
+    assert times(records) == {"4.0": met, "4.6": met, "20.0": 1}
+    found = answer(records)
+    assert (found.kind, found.rounds, found.chance > 0.95, met >= 2) == ("fastest", met, True, True)
     assert told.rounds[0] == (2, ["latency=4.0", "latency=4.6"], told.rounds[0][2])
     assert told.rounds[-1][2].startswith("fake:noisy latency=4.0 1.1")
     assert all(each.facts[IN_TURNS] for each in records)
@@ -54,15 +57,13 @@ def test_those_within_reach_meet_until_one_is_fastest_and_others_are_measured_on
 
 def test_equals_end_a_race_and_are_named(tmp_path):
     records, told = raced(tmp_path, "4,4.001", backend="fake:steady")
-    found = race({runs.first.id: runs for runs in latest(records)})
-    assert (found.answer.kind, len(found.answer.fastest), len(told.rounds)) == ("fastest", 2, 4)
+    assert (answer(records).kind, len(answer(records).fastest), len(told.rounds)) == ("fastest", 2, 4)
 
 
 def test_quick_is_each_case_once_and_repeats_are_as_many_as_asked_for(tmp_path):
     quick, told = raced(tmp_path / "quick", "4,4.6", quick=True)
     assert (times(quick), told.rounds) == ({"4.0": 1, "4.6": 1}, [])
-    found = race({runs.first.id: runs for runs in latest(quick)})
-    assert (found.answer.kind, found.answer.rounds) == ("likeliest", 0)
+    assert (answer(quick).kind, answer(quick).rounds) == ("likeliest", 0)
     fixed, told = raced(tmp_path / "fixed", "4,4.6", repeats=2)
     assert (times(fixed), told.rounds) == ({"4.0": 2, "4.6": 2}, [])
 
@@ -83,9 +84,8 @@ def test_rebuild_is_for_processes_of_rounds_too(words, anew, tmp_path, monkeypat
 
 def test_when_time_is_over_the_likeliest_is_known_with_its_probability(tmp_path):
     records, told = raced(tmp_path, "4,4.05", within="1us")
-    assert len(told.rounds) == 1
-    found = race({runs.first.id: runs for runs in latest(records)})
-    assert (found.answer.kind, len(found.answer.open), 0 < found.answer.chance < 1) == ("likeliest", 1, True)
+    found = answer(records)
+    assert (found.kind, len(found.open), len(told.rounds), 0 < found.chance < 1) == ("likeliest", 1, 1, True)
 
 
 def test_what_fails_or_is_wrong_meets_nobody(tmp_path):
@@ -110,11 +110,8 @@ def test_memory_of_the_gpu_is_looked_at_too(monkeypatch):
 
 
 @pytest.mark.parametrize(("known", "facts", "fits"), [
-    ((40, 40), {}, True),  # GiB of 139
-    ((40, 80), {}, False),
-    ((40, None), {}, True),  # it counts as 40
-    ((80, None), {}, False),
-    ((None, None), {}, False),
+    ((40, 40), {}, True), ((40, 80), {}, False),  # GiB of 139
+    ((40, None), {}, True), ((80, None), {}, False), ((None, None), {}, False),  # what is unknown counts as the other
     ((None, None), {IN_TURNS: "each other"}, True),  # they have been there together
 ])  # fmt: skip
 def test_room_on_the_gpu(known, facts, fits, monkeypatch):
@@ -128,8 +125,7 @@ def test_room_on_the_gpu(known, facts, fits, monkeypatch):
 
 
 def test_samples_that_were_asked_for_all_count(tmp_path):
-    records, _ = raced(tmp_path, "4", iterations=1000, mode="latency", max_time=None)
-    (only,) = records
+    (only,), _ = raced(tmp_path, "4", iterations=1000, mode="latency", max_time=None)
     assert len(only.samples("latency")) == len(steady_samples(only, "latency").samples) == 1000
 
 
@@ -182,8 +178,7 @@ def test_two_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monke
     for latency in (4.0, 4.6):
         repeats = [each.repeat for each in records if each.case.options["latency"] == latency]
         assert sorted(repeats) == [*range(1, told.rounds[-1][0] + 1)]
-    found = race({runs.first.id: runs for runs in latest(records)})
-    assert (found.answer.kind, found.answer.rounds) == ("fastest", told.rounds[-1][0])
+    assert (answer(records).kind, answer(records).rounds) == ("fastest", told.rounds[-1][0])
     monkeypatch.setattr(running, "usable_cpus", lambda: range(3))
     _, told = raced(tmp_path / "few", "4,4.6")
     assert [number for number, *_ in told.rounds][:1] == [2]

@@ -60,9 +60,8 @@ def labels(found):
 
 def options(cases):
     """What tells candidates of a family from each other."""
-    return [
-        f"{case.options_label} {'' if case.threads is None else f'threads={case.threads}'}".strip() for case in cases
-    ]
+    threads = ["" if case.threads is None else f"threads={case.threads}" for case in cases]
+    return [f"{case.options_label} {count}".strip() for case, count in zip(cases, threads, strict=True)]
 
 
 # Families
@@ -83,12 +82,9 @@ def test_families_are_every_backend_variant_and_precision_that_works_here():
 
 
 def test_the_ways_that_backends_recommend_are_candidates_without_the_options_that_are_left_out():
-    ways = [case.way for case in space(LAPTOP, RESNET).recommended if case.precision == "fp32"]
-    assert ways == ["pytorch", "torchscript:trace optimize_for_inference=true", "onnxruntime:cpu"]
-    less = space(LAPTOP, RESNET, {"without": ("optimize_for_inference",)}).recommended
-    assert [case.way for case in less if case.precision == "fp32"] == [
-        "pytorch", "torchscript:trace", "onnxruntime:cpu",
-    ]  # fmt: skip
+    for tries, option in ({}, " optimize_for_inference=true"), ({"without": ("optimize_for_inference",)}, ""):
+        ways = [case.way for case in space(LAPTOP, RESNET, tries).recommended if case.precision == "fp32"]
+        assert ways == ["pytorch", f"torchscript:trace{option}", "onnxruntime:cpu"]
 
 
 def test_what_runs_on_another_device_is_not_tried_unless_it_is_asked_for():
@@ -115,8 +111,7 @@ def test_int8_is_tried_where_there_is_data_to_calibrate_with_or_it_is_asked_for(
     assert labels(space(able, RESNET, precision="fp32,int8", calibration="random")) == [fp32, int8]
     assert labels(space(able, RESNET, precision="fp32", calibration="random")) == [fp32]
     without = {each.case.label: each.refusal for each in space(able, RESNET, precision="fp32,int8").refused}
-    assert (why := without[int8])
-    assert why.hint.startswith("--calibration DATA")
+    assert without[int8].hint.startswith("--calibration DATA")
 
 
 def test_axes_of_the_plan_multiply_families_and_its_options_are_those_of_all(knobs):
