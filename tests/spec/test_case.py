@@ -20,13 +20,14 @@ def test_the_usual_case_has_a_readable_folder():
     assert msgspec.structs.replace(CASE, batch=8, threads=2).folder == "onnxruntime-cpu-fp32-b8-cpu-t2"
 
 
-@pytest.mark.parametrize("change", [
-    {"variant": "cuda"}, {"precision": "fp16"}, {"batch": 2}, {"batch": None}, {"device": "cuda"}, {"threads": 1},
-    {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
-    {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
-])  # fmt: skip
-def test_whatever_differs_gives_another_folder(change):
-    assert msgspec.structs.replace(CASE, **change).folder != CASE.folder
+def test_whatever_differs_gives_another_folder():
+    changes = [
+        {"variant": "cuda"}, {"precision": "fp16"}, {"batch": 2}, {"batch": None}, {"device": "cuda"}, {"threads": 1},
+        {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
+        {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
+    ]  # fmt: skip
+    folders = {CASE.folder, *(msgspec.structs.replace(CASE, **change).folder for change in changes)}
+    assert len(folders) == 1 + len(changes)
 
 
 @settings(max_examples=30)
@@ -69,38 +70,40 @@ def test_inputs_are_each_given_once():
 
 @pytest.mark.parametrize(("text", "least", "shape", "most"), [
     ("x=1..16x3x8", (1, 3, 8), (16, 3, 8), (16, 3, 8)), ("x=1..16x3x8:opt=2", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
-    ("x=1..16x3x8:opt=2x3x8", (1, 3, 8), (2, 3, 8), (16, 3, 8)),
-    ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)), ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
+    ("x=1..16x3x8:opt=2x3x8", (1, 3, 8), (2, 3, 8), (16, 3, 8)), ("x=4..4x3", (4, 3), (4, 3), (4, 3)),
+    ("x=1..16x3x8..32:opt=2x16", (1, 3, 8), (2, 3, 16), (16, 3, 32)),
 ])  # fmt: skip
 def test_a_range_gives_the_shapes_to_prepare_for(text, least, shape, most):
     spec = TensorSpec.parse(text)
     assert (spec.shape, spec.profile, spec.dynamic) == (shape, (least, shape, most), least != most)
 
 
+def batched(specs, batch=4):
+    return [spec.shape for spec in with_batch(specs, batch)]
+
+
 def test_a_batch_is_in_the_range_and_of_all_inputs_that_share_it():
     specs = (TensorSpec("ids", (1, 16)), TensorSpec("mask", (1, 16)), TensorSpec("table", (5, 2)), TensorSpec("t", ()))
-    assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (5, 2), ()]
-    assert with_batch(specs, None) == specs
+    assert (batched(specs), with_batch(specs, None)) == ([(4, 16), (4, 16), (5, 2), ()], specs)
     free, fixed = (with_batch((TensorSpec.parse(text),), 4)[0] for text in ("x=1..16x3", "x=1..16x3:opt=2"))
     assert free.profile == ((1, 3), (4, 3), (16, 3))  # without an optimum the measured batch is it
     assert (fixed.shape, fixed.profile) == ((4, 3), ((1, 3), (2, 3), (16, 3)))
     (specs,) = TensorSpec.parse_all(["ids=2..8x16:opt=2", "mask=2..8x16", "t=1..9x2"])
-    assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (9, 2)]
+    assert batched(specs) == [(4, 16), (4, 16), (9, 2)]
     for batch in (1, 9):
-        with pytest.raises(Unsupported, match=f"Batch {batch} is outside of the range of the input 'ids'"):
-            with_batch(specs, batch)
+        error = refusal(f"Batch {batch} is outside of the range of the input 'ids'", with_batch, specs, batch)
+        assert type(error) is Unsupported
 
 
 @pytest.mark.parametrize("text", [
     "x=1..4x3:opt=5", "x=2..4x3:opt=1", "x=1..4x3:opt=2x4", "x=1..4x3:opt=2x3x1", "x=4x3:opt=4", "x=scalar:opt=1",
     "x=4..1x3", "x=1x3:int64:9..5", "x=1x3:int64:5..5", "x=0..4x3", "x=0x3", "x=1..x3", "x=1...4x3:opt=2",
-    "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1", "x=-1:int64", "x=\u0661x3", "=1x3", "", "x=" + "9" * 5000,
-    "x=1:int64:0.." + "9" * 5000, "x=" + "1x" * 50_000,
+    "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1", "x=-1:int64", "x=\u0661x3", "=1x3", "",
+    "x=" + "9" * 5000, "x=1:int64:0.." + "9" * 5000, "x=" + "1x" * 50_000,
 ])  # fmt: skip
 def test_what_describes_no_input_is_one_short_message(text):
     error = refusal("does not describe", TensorSpec.parse, text)
-    assert error.expected
-    assert len(str(error)) < 500
+    assert (bool(error.expected), len(str(error)) < 500) == (True, True)
 
 
 @given(st.text(alphabet="xopt=.:0123456789-int64 ", max_size=40))
@@ -118,14 +121,14 @@ NAMES = BACKENDS.names()
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("pytorch", {}), ("onnxruntime:cpu fp16", {"precision": "fp16"}),
+    ("pytorch", {}), ("onnxruntime:cpu fp16", {"precision": "fp16"}), ("fp16 fake", {"precision": "fp16"}),
     ("pytorch fp16, batch=8, cuda", {"precision": "fp16", "batch": "8", "device": "cuda"}),
     ("pytorch batch 8 4 threads depth 2", {"batch": "8", "threads": "4", "depth": "2"}),
     ("pytorch 1 thread", {"threads": "1"}),
+    ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
     ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
     ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
     ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
-    ("fp16 fake", {"precision": "fp16"}), ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
     ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
 ])  # fmt: skip
 def test_texts_and_what_they_mean(text, words):

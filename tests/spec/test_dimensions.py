@@ -11,7 +11,6 @@ import torch
 from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
-from inferlens.errors import InferlensError
 from inferlens.models.resolve import check, feeds, find, load, with_named_sizes
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.spec.plan import Plan
@@ -59,25 +58,21 @@ def test_all_missing_inputs_are_one_message_with_a_command_that_works(bert):
     assert "1x128:int64" in done.stdout
 
 
-def test_a_size_given_for_one_input_is_that_of_its_name(bert):
-    assert inputs_of(bert, asked=("attention_mask=1x64:int64",)) == [f"{name}=1x64" for name in NAMES]
+@pytest.mark.parametrize(("words", "shape"), [
+    ({"asked": ("attention_mask=1x64:int64",)}, "1x64"), ({"dims": {"sequence_length": 32}}, "1x32"),
+    ({"batch": 2, "dims": ["sequence_length=1..64:opt=16", "batch_size=1..4"]}, "1..4x1..64:opt=4x16"),
+    ({"batch": 8, "asked": ("attention_mask=2x64:int64",)}, "8x64"),
+])  # fmt: skip
+def test_a_size_or_a_batch_of_one_input_is_that_of_all_with_its_name(bert, words, shape):
+    assert inputs_of(bert, **words) == [f"{name}={shape}" for name in NAMES]
 
 
-def test_two_sizes_for_one_name_are_an_error_that_names_both_inputs(bert):
-    words = "'sequence_length' is 128 in input_ids and 64 in attention_mask"
-    refusal(words, inputs_of, bert, asked=("attention_mask=1x64:int64", "input_ids=1x128:int64"))
-    with pytest.raises(InferlensError, match="is 128 in --dim sequence_length and 64 in attention_mask"):
-        inputs_of(bert, asked=("attention_mask=1x64:int64",), dims="sequence_length=128")
-
-
-def test_sizes_and_ranges_by_name_are_those_of_all_inputs(bert):
-    assert inputs_of(bert, dims={"sequence_length": 32}) == [f"{name}=1x32" for name in NAMES]
-    ranges = ["sequence_length=1..64:opt=16", "batch_size=1..4"]
-    assert inputs_of(bert, batch=2, dims=ranges) == [f"{name}=1..4x1..64:opt=4x16" for name in NAMES]
-
-
-def test_a_batch_is_that_of_every_input_with_its_name(bert):
-    assert inputs_of(bert, batch=8, asked=("attention_mask=2x64:int64",)) == [f"{name}=8x64" for name in NAMES]
+@pytest.mark.parametrize(("asked", "dims", "message"), [
+    (("attention_mask=1x64:int64", "input_ids=1x128:int64"), (), "input_ids and 64 in attention_mask"),
+    (("attention_mask=1x64:int64",), "sequence_length=128", "--dim sequence_length and 64 in attention_mask"),
+])  # fmt: skip
+def test_two_sizes_for_one_name_are_an_error_that_names_both_inputs(bert, asked, dims, message):
+    refusal(f"'?sequence_length'? is 128 in {message}", inputs_of, bert, asked=asked, dims=dims)
 
 
 def test_an_unknown_name_is_one_message(bert):
@@ -126,16 +121,15 @@ def test_other_commands_and_plan_files_take_names_too(bert):
 
 def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert):
     words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--iterations", "3", "--output", "sizes")
-    for sizes in ("16", "32"):  # of two runs
-        done = inferlens("bench", *words, "--dim", f"sequence_length={sizes}", cwd=bert.parent)
+    for size in ("16", "32"):  # of two runs
+        done = inferlens("bench", *words, "--dim", f"sequence_length={size}", cwd=bert.parent)
         assert done.returncode == 0, done.stderr
     shown = json.loads(inferlens("show", "sizes", "--json", cwd=bert.parent).stdout)
     for row, size in zip(shown["rows"], (16, 32), strict=True):
         assert (row["sizes"], row["inputs"].count(f"1x{size}:")) == ({"sequence_length": size}, 3)
-    table = inferlens("show", "sizes", "--format", "csv", cwd=bert.parent).stdout
-    assert [row["sequence_length"] for row in csv.DictReader(table.splitlines())] == ["16", "32"]
-    across = inferlens("show", "sizes", "--by", "sequence_length", "--format", "csv", cwd=bert.parent).stdout
-    assert [row["value"] for row in csv.DictReader(across.splitlines())] == ["16", "32"]
+    for by, column in (((), "sequence_length"), (("--by", "sequence_length"), "value")):
+        table = inferlens("show", "sizes", *by, "--format", "csv", cwd=bert.parent).stdout
+        assert [row[column] for row in csv.DictReader(table.splitlines())] == ["16", "32"]
 
 
 MODELS = """
