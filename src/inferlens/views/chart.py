@@ -199,10 +199,6 @@ def comparison_place(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) 
     return plain(", ".join(filter(None, [sizes, *words])))
 
 
-def _missing_word(row: Row) -> str:
-    return "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
-
-
 def _seconds(row: Row) -> float:
     return row.seconds_per_call or 0.0
 
@@ -222,8 +218,10 @@ def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: in
     return set(list(dict.fromkeys(name for *_, name in sorted(places)))[:most])
 
 
-def _charted_columns(values: Sequence[dict[str, Any]]) -> list[Column]:
-    return [column for column in CHARTED if any(value[column.key] for value in values)]
+def _panels(values: Sequence[dict[str, Any]]) -> tuple[list[Column], float]:
+    """Return the columns that have values, and the width of a panel of one of them."""
+    columns = [column for column in CHARTED if any(value[column.key] for value in values)] or [CHARTED[0]]
+    return columns, (CHART_WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
 
 
 def _bars(
@@ -234,8 +232,7 @@ def _bars(
     shown = labels(ordered, names)
     values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
     colour = field("colour:N", scale={"domain": [*shades], "range": [*shades.values()]}, legend=None)
-    panels, columns = list[Any](), _charted_columns(values) or CHARTED[:1]
-    width = (CHART_WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
         first = not panels
         text = f"{column.key}_{'said' if first else 'text'}"
@@ -289,8 +286,7 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
         field("colour:N", scale={"domain": domain, "range": item}, legend=legend)
         for item in ([*shades.values()], SHAPES, dashes)
     )
-    panels, columns = list[Any](), _charted_columns(values)
-    width = (CHART_WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
         positive = [value[column.key] for value in values if value[column.key]]
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
@@ -316,6 +312,7 @@ def _tooltip() -> list[Any]:
 def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     """Return the values of a row that the panels draw, in the unit of their column, and as text."""
     marked = has_mark(row)
+    missing = "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
     values: dict[str, Any] = {
         "case": plain(row.name), "colour": keys[row.id],
         "low": None if row.p5 is None or not marked else 1e3 * row.p5,
@@ -324,7 +321,7 @@ def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     }  # fmt: skip
     for place, column in enumerate(CHARTED):
         value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if marked else 0.0
-        text = column.text(row) if value else "not measured" if marked else "" if place else _missing_word(row)
+        text = column.text(row) if value else "not measured" if marked else "" if place else missing
         faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
         values |= {column.key: value, f"{column.key}_text": text, f"{column.key}_said": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value

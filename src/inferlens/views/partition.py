@@ -196,17 +196,14 @@ def _choices(partitions: Partitions, wide: bool) -> Iterator[Table]:
         part = max(members.values(), key=lambda part: len(part.choices))
         if len(part.choices) == 1 and not wide:
             continue
-        shown = part.choices if wide else _main_choices(part, in_use)
+        shown = [*part.choices]
+        if not wide:  # the case's own choice, the one with fewest segments, and those with most in TensorRT
+            shown = sorted(shown, key=lambda choice: (not _holds(choice, in_use), choice != part.fewest, choice.least))
+            shown = sorted(shown[:MOST_CHOICES], key=lambda choice: choice.least)
         lines = [_choice(choice, in_use) for choice in shown]
         some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
         title = f"What min_block_size changes{_with(members, partitions)}" if wide else ""
         yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
-
-
-def _main_choices(part: Partition, in_use: set[int]) -> list[Choice]:
-    """Return the case's own choice, the one with fewest segments, and those with most in TensorRT."""
-    matter = sorted(part.choices, key=lambda choice: (not _holds(choice, in_use), choice != part.fewest, choice.least))
-    return sorted(matter[:MOST_CHOICES], key=lambda choice: choice.least)
 
 
 def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) -> Iterator[str]:

@@ -115,12 +115,9 @@ def draw_chart(document: Callable[[Theme], Part], format: str, title: str, theme
     if format == "html":
         return picture_page(title, picture("chart", "", document), theme="" if theme == "auto" else theme)
     chart = document(THEMES["light" if theme == "auto" else theme])
-    if format == "png":
-        image: bytes = library.vegalite_to_png(chart, scale=2)
+    if format in ("png", "pdf"):
+        image: bytes = library.vegalite_to_png(chart, scale=2) if format == "png" else library.vegalite_to_pdf(chart)
         return image
-    if format == "pdf":
-        sheet: bytes = library.vegalite_to_pdf(chart)
-        return sheet
     return _tidy(library.vegalite_to_svg(chart))
 
 

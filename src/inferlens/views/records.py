@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
@@ -368,11 +368,8 @@ def _sizes(column: Column, table: Sequence[Row]) -> list[Column]:
     """Return columns for sizes in which rows differ."""
     names = varying_sizes(table) if column.key == "batch" else []
     size = partial(replace, column, key="dimensions", identifies=True)
-    return [size(title=name, write=partial(_size, name)) for name in names if name != column.key]
-
-
-def _size(name: str, sizes: Mapping[str, int | None]) -> str:
-    return text(sizes.get(name))
+    writers = {name: lambda sizes, name=name: text(sizes.get(name)) for name in names if name != column.key}
+    return [size(title=name, write=write) for name, write in writers.items()]
 
 
 def _column(column: Column, table: Sequence[Row]) -> Column:
