@@ -409,17 +409,19 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
     def sure(row: Row) -> str:
         return chance_text(row.chance) if row.standing == "likeliest" else "sure"
 
-    keys = {"median", "items_per_second"}
-    keys |= {name for name in ("precision", "batch") if len({getattr(row, name) for row in winners}) > 1}
-    plainly = [replace(column, wide=False, bars="") for column in COLUMNS]  # bars of unlike models compare nothing
+    titles = {
+        column.title: replace(column, wide=False, bars="") for column in COLUMNS
+    }  # bars would compare unlike models
+    differing = [name for name in ("precision", "batch") if len({getattr(row, name) for row in winners}) > 1]
+    wrong = any(row.outputs != "right" for row in winners)
+    machines = {row.machine for row in winners}
     columns = [
-        *(column for column in plainly if column.key in ("precision", "batch") and column.key in keys),
+        *(titles[name] for name in differing),
         Column("way", "fastest", numeric=False, fold=True),
-        *(column for column in plainly if column.key in ("median", "items_per_second")),
-        *(column for column in plainly if column.title == "speed-up"),
+        *(titles[name] for name in ("latency", "items/s", "speed-up")),
         Column("", "how sure", numeric=False, write=sure),
-        *(column for column in plainly if column.title == "outputs" and any(row.outputs != "right" for row in winners)),
-        *([Column("device_name", "machine", numeric=False)] if len({row.machine for row in winners}) > 1 else []),
+        *([titles["outputs"]] if wrong else []),
+        *([Column("device_name", "machine", numeric=False)] if len(machines) > 1 else []),
     ]
     lines = [Line.from_row(plain(row.model.removeprefix("torchvision:")), columns, row) for row in winners]
     return Table("", "model", columns, lines)
