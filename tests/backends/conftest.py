@@ -1,13 +1,8 @@
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
-from inferlens.backends.base import Preparation
 from tests.backends import small
 
 
 @pytest.fixture
-def preparation(tmp_path: Path) -> Preparation:
+def preparation(tmp_path):
     return small.preparation(tmp_path)

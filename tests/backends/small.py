@@ -1,11 +1,7 @@
 """Two models small enough to compile in seconds, and what a test does with a backend."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,50 +11,45 @@ import torch
 from torch import nn
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
-from inferlens.models.model import Format, Model, ModelInfo
+from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model, ModelInfo
 from inferlens.spec.case import Case, TensorSpec, with_batch
+from tests.refusals import refusal
 
 
 class Convolution(nn.Module):
     """Convolution, batch norm with statistics of its own, ReLU, pooling, a linear layer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.BatchNorm2d(8)
+        self.convolution, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
         self.linear = nn.Linear(8, 10)
         nn.init.normal_(self.norm.running_mean)
         nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         return self.linear(torch.relu(self.norm(self.convolution(image))).mean(dim=(2, 3)))
 
 
 class TwoInputs(nn.Module):
     """An image-like and an integer input; returns a tuple that holds a dictionary and a tuple."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(50, 16)
-        self.linear = nn.Linear(12, 16)
+        self.embedding, self.linear = nn.Embedding(50, 16), nn.Linear(12, 16)
 
-    def forward(
-        self, values: torch.Tensor, tokens: torch.Tensor
-    ) -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    def forward(self, values, tokens):
         words = self.embedding(tokens)
         mixed = self.linear(values).unsqueeze(1) * words
-        scores = torch.softmax(mixed.sum(-1), -1)
-        return {"scores": scores, "mixed": mixed}, (mixed.mean(1), tokens + 1)
+        return {"scores": torch.softmax(mixed.sum(-1), -1), "mixed": mixed}, (mixed.mean(1), tokens + 1)
 
 
 CONVOLUTION = (TensorSpec("image", (1, 3, 16, 16)),)
 TWO_INPUTS = (TensorSpec("values", (1, 12)), TensorSpec("tokens", (1, 6), "int64", 0, 50))
 
 
-def model(
-    kind: type[nn.Module] = Convolution, batch: int = 1, format: Format = "module", path: Path | None = None
-) -> Model:
+def model(kind=Convolution, batch=1, format="module", path=None):
     """A model of a kind, its weights from a seed; each call makes a new one, for runners change it in place."""
     torch.manual_seed(0)
     module = kind().eval()
@@ -66,7 +57,7 @@ def model(
     return Model(kind.__name__, kind.__name__.lower(), format, specs, module=module, path=path)
 
 
-def arrays(model: Model, seed: int = 0) -> Inputs:
+def arrays(model, seed=0):
     """Inputs of a model from a seed."""
     random = np.random.default_rng(seed)
     return {
@@ -77,7 +68,7 @@ def arrays(model: Model, seed: int = 0) -> Inputs:
     }
 
 
-def eager(model: Model, inputs: Inputs) -> Outputs:
+def eager(model, inputs):
     """What the model's module gives for ``inputs`` in fp32 on the CPU, tensors flattened in order."""
     module = copy.deepcopy(model.module)
     assert module is not None
@@ -86,13 +77,13 @@ def eager(model: Model, inputs: Inputs) -> Outputs:
     return [tensor.numpy() for tensor in _flat(outputs)]
 
 
-def _flat(value: Any) -> list[torch.Tensor]:
+def _flat(value):
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for part in (value.values() if isinstance(value, dict) else value) for tensor in _flat(part)]
 
 
-def error(outputs: Outputs, reference: Outputs) -> float:
+def error(outputs, reference):
     """Relative L2 error, the worst output's."""
     assert [value.shape for value in outputs] == [value.shape for value in reference]
     return max(
@@ -101,24 +92,23 @@ def error(outputs: Outputs, reference: Outputs) -> float:
     )
 
 
-def backend(label: str) -> Backend:
+def backend(label):
     """The backend of ``onnxruntime:cpu``."""
-    backend: Backend = BACKENDS.get(label.partition(":")[0])()
-    return backend
+    return BACKENDS.get(label.partition(":")[0])()
 
 
-def case(label: str, **more: Any) -> Case:
+def case(label, **more):
     """A case of a backend and variant."""
     name, _, variant = label.partition(":")
     return Case(model="small", backend=name, variant=variant, **more)
 
 
-def allowed(label: str, precision: str = "fp32", **options: Any) -> float:
+def allowed(label, precision="fp32", **options):
     """The largest error that the backend of ``label`` may have on a GPU."""
     return backend(label).tolerance(case(label, device="cuda", precision=precision, options=options))
 
 
-def stays_right(runner: Runner, model: Model, tolerance: float) -> None:
+def stays_right(runner, model, tolerance):
     """Agreement, repeated calls, another feed, entering twice, and outputs that are the caller's own."""
     inputs, others = arrays(model), arrays(model, seed=1)
     expected, other = eager(model, inputs), eager(model, others)
@@ -139,7 +129,7 @@ def stays_right(runner: Runner, model: Model, tolerance: float) -> None:
             assert error(kept, expected) < tolerance, "collected outputs were overwritten"
 
 
-def flattens(runner: Runner, model: Model, tolerance: float) -> None:
+def flattens(runner, model, tolerance):
     """The outputs of ``TwoInputs`` are flattened in order, whole numbers as they are."""
     inputs = arrays(model)
     expected = eager(model, inputs)
@@ -150,19 +140,25 @@ def flattens(runner: Runner, model: Model, tolerance: float) -> None:
     assert got[3].dtype == np.int64
 
 
-def found(format: Format) -> ModelInfo:
+def found(format):
     return ModelInfo(spec=f"{format}:small", name="small", format=format)
 
 
-def as_program(model: Model) -> Model:
+def as_program(model):
     """The model as an exported program."""
-    assert model.module is not None
     feed = tuple(torch.zeros(spec.shape) for spec in model.inputs)
     program = torch.export.export(model.module, feed).module()
     return dataclasses.replace(model, format="exported", module=program)
 
 
-def skip_unless_runs(case: Case, format: Format) -> Backend:
+def unsupported(words, act, *arguments, **named):
+    """The error of a call that is refused as what is not supported, in whose message this pattern is found."""
+    error = refusal(words, act, *arguments, **named)
+    assert isinstance(error, Unsupported)
+    return error
+
+
+def skip_unless_runs(case, format):
     """Return the case's backend; skips the test where this machine lacks what it needs."""
     refusal = backend(case.backend).capabilities().refusal(case, found(format))
     if refusal:
@@ -170,13 +166,13 @@ def skip_unless_runs(case: Case, format: Format) -> Backend:
     return backend(case.backend)
 
 
-def preparation(folder: Path) -> Preparation:
+def preparation(folder):
     """Folders under ``folder``."""
     (folder / "case").mkdir(exist_ok=True)
     return Preparation(folder / "case", folder / "cache")
 
 
-def run(model: Model, case: Case, preparation: Preparation, inputs: Inputs) -> Outputs:
+def run(model, case, preparation, inputs):
     """Prepares, enters, places, infers once and collects."""
     with backend(case.backend).prepare(model, case, preparation) as runner:
         outputs = runner.infer(runner.place(inputs))
@@ -184,15 +180,15 @@ def run(model: Model, case: Case, preparation: Preparation, inputs: Inputs) -> O
         return runner.collect(outputs)
 
 
-def exported(path: Path, module: Any, *shape: int, free: bool = False, **more: Any) -> Path:
+def exported(path, module, *shape, free=False, **more):
     """An ONNX file of a module with the input ``image``; its batch is ``free`` to be any."""
     sizes = {"dynamic_shapes": ({0: "batch"},)} if free else {}
-    words: dict[str, Any] = {"input_names": ["image"], "dynamo": True, "verbose": False, **sizes, **more}
+    words = {"input_names": ["image"], "dynamo": True, "verbose": False, **sizes, **more}
     torch.onnx.export(module.eval(), (torch.zeros(shape),), path, **words)
     return path
 
 
-def agrees(model: Model, case: Case, preparation: Preparation, reference: Model | None = None) -> None:
+def agrees(model, case, preparation, reference=None):
     """The outputs are those of the ``reference``, the model itself if it has a module that tells."""
     inputs = arrays(model)
     expected = eager(reference or model, inputs)
@@ -204,7 +200,7 @@ def agrees(model: Model, case: Case, preparation: Preparation, reference: Model 
 QUANTIZES = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
-def quantized_file(folder: Path, kind: str, layers: str, *, leaving: int = 0) -> Path:
+def quantized_file(folder, kind, layers, *, leaving=0):
     """A small graph quantized to ``int8`` or ``fp8``, of ``linear`` layers (input 4x32) or a ``convolution``.
 
     The last so many products are left as they are.
@@ -213,7 +209,7 @@ def quantized_file(folder: Path, kind: str, layers: str, *, leaving: int = 0) ->
 
     convolution = layers == "convolution"
     torch.manual_seed(0)
-    module: Any = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+    module = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     if convolution:
         module = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
     shape = (1, 3, 16, 16) if convolution else (4, 32)
@@ -236,9 +232,9 @@ def quantized_file(folder: Path, kind: str, layers: str, *, leaving: int = 0) ->
 class Reader:
     """Calibration data: a few random images."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape):
         random = np.random.default_rng(0)
         self.left = [{"image": random.standard_normal(shape, dtype=np.float32)} for _ in range(4)]
 
-    def get_next(self) -> dict[str, Any] | None:
+    def get_next(self):
         return self.left.pop() if self.left else None

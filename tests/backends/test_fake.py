@@ -1,25 +1,22 @@
 """The planted space of the fake backend: exact latencies, one best, and what each knob costs."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 
-from inferlens.backends.base import TOLERANCES, Preparation, Runner
+from inferlens.backends.base import TOLERANCES
 from inferlens.backends.fake import BEST, FACTORS, Fake, FakeOptions, factor
 from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small
 
 
-def case(**more: Any) -> Case:
+def case(**more):
     return Case(model="fake:demo", backend="fake", variant="steady", **more)
 
 
-def prepared(preparation: Preparation, **options: Any) -> Runner:
+def prepared(preparation, **options):
     model = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3)),))
     return Fake().prepare(model, case(options=options), preparation)
 
@@ -27,27 +24,20 @@ def prepared(preparation: Preparation, **options: Any) -> Runner:
 @pytest.mark.parametrize(
     ("options", "milliseconds"),
     [
-        ({}, 4.0),
-        ({"knob_a": 1}, 3.2),
-        ({"knob_a": 3}, 5.0),
-        ({"knob_b": 1}, 3.4),
-        ({"knob_a": 1, "knob_b": 1}, 3.536),
-        ({"knob_a": 1, "knob_b": 2}, 3.04),
-        ({"knob_d": 1}, 4.0),
-        ({"knob_c": 1, "knob_d": 1}, 2.88),
-        ({"knob_e": 1}, 2.0),
-        ({"knob_f": 2, "latency": 10.0}, 9.4),
+        ({}, 4.0), ({"knob_a": 1}, 3.2), ({"knob_a": 3}, 5.0), ({"knob_b": 1}, 3.4),
+        ({"knob_a": 1, "knob_b": 1}, 3.536), ({"knob_a": 1, "knob_b": 2}, 3.04), ({"knob_d": 1}, 4.0),
+        ({"knob_c": 1, "knob_d": 1}, 2.88), ({"knob_e": 1}, 2.0), ({"knob_f": 2, "latency": 10.0}, 9.4),
         (BEST, 2.057472),
     ],
     ids=str,
-)
-def test_latencies_are_as_planted(options: dict[str, Any], milliseconds: float, preparation: Preparation) -> None:
+)  # fmt: skip
+def test_latencies_are_as_planted(options, milliseconds, preparation):
     with prepared(preparation, **options) as runner:
         times = runner.clock.time(runner.infer, itertools.repeat({}), 3).latency
     assert times == pytest.approx([milliseconds / 1e3] * 3)
 
 
-def test_the_best_that_is_right_is_known_and_ahead_of_the_next() -> None:
+def test_the_best_that_is_right_is_known_and_ahead_of_the_next():
     values = itertools.product(*(range(len(item)) for item in FACTORS.values()))
     ways = [dict(zip(FACTORS, value, strict=True)) for value in values]
     ways = [way for way in ways if way["knob_c"] or not way["knob_d"]]
@@ -58,13 +48,13 @@ def test_the_best_that_is_right_is_known_and_ahead_of_the_next() -> None:
     assert (round(best, 3), round(second / best, 2)) == (0.514, 1.03)
 
 
-def test_a_greedy_choice_of_each_knob_alone_is_not_the_best() -> None:
+def test_a_greedy_choice_of_each_knob_alone_is_not_the_best():
     alone = {name: min(range(len(item)), key=item.__getitem__) for name, item in FACTORS.items() if name != "knob_e"}
     assert factor(FakeOptions(**alone)) > 1.1 * factor(FakeOptions(**BEST))
 
 
 @pytest.mark.parametrize(("knob", "wrong"), [("knob_e", True), ("knob_a", False)])
-def test_one_knob_makes_outputs_wrong(knob: str, wrong: bool, preparation: Preparation) -> None:
+def test_one_knob_makes_outputs_wrong(knob, wrong, preparation):
     inputs = {"x": np.ones((1, 3, 1), np.float32)}
     with prepared(preparation, **{knob: 1}) as runner:
         error = small.error(runner.collect(runner.infer(runner.place(inputs))), [np.full(1, 3.0)])
@@ -72,13 +62,13 @@ def test_one_knob_makes_outputs_wrong(knob: str, wrong: bool, preparation: Prepa
 
 
 @pytest.mark.parametrize(("value", "seconds"), [(0, 0), (1, 10), (2, 60)])
-def test_one_knob_makes_the_build_long(value: int, seconds: int, preparation: Preparation) -> None:
+def test_one_knob_makes_the_build_long(value, seconds, preparation):
     preparation.now = itertools.count().__next__
     with prepared(preparation, knob_f=value):
         assert [(phase.name, phase.seconds) for phase in preparation.phases] == [("build", seconds + 1)]
 
 
-def test_the_knobs_are_those_of_the_space() -> None:
+def test_the_knobs_are_those_of_the_space():
     assert {knob.name: (0, *knob.values) for knob in Fake.knobs} == {
         name: tuple(range(len(item))) for name, item in FACTORS.items()
     }

@@ -1,13 +1,9 @@
 """What the backends that read ONNX have beyond the contract: export, ONNX files, providers, precisions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import onnxruntime
@@ -16,43 +12,44 @@ import torch
 from msgspec import structs
 from torch import nn
 
-from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.backends.base import TOLERANCES
 from inferlens.backends.onnx.graph import check_shapes, onnx_file, read_nodes
 from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.profile import OPTIMISED, ProfileEvent, enable_profile, last_runs
 from inferlens.backends.onnxruntime.runner import PROVIDERS, CpuRunner, CudaRunner, match_kernels, provider_list
-from inferlens.backends.profiling.kernels import MatchedKernels, sources_by_match
+from inferlens.backends.profiling.kernels import sources_by_match
 from inferlens.backends.profiling.runs import read_runs
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.files import onnx_file_precision
 from inferlens.models.model import Model
-from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.trace.read import read_trace
 from tests.backends import small
 from tests.backends.profiling.samples import Attention, model, prepared
-from tests.backends.small import quantized_file
+from tests.backends.small import quantized_file, unsupported
 
 CPU, OPENVINO = "onnxruntime:cpu", "openvino:cpu"
+HINT = {"hint": "throughput", "streams": 1}
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(tmp_path_factory):
     """The small convolutional model as an ONNX file, batch 1."""
     return _exported(tmp_path_factory.mktemp("onnx"), "fp32")
 
 
-def _exported(folder: Path, precision: str) -> Path:
+def _exported(folder, precision):
     model = small.model()
     with small.backend(CPU).prepare(model, small.case(CPU, precision=precision), small.preparation(folder)):
         return folder / "case" / "model.onnx"
 
 
-def _onnx(path: Path, batch: int = 1) -> Model:
+def _onnx(path, batch=1):
     return dataclasses.replace(small.model(batch=batch, format="onnx", path=path), module=None)
 
 
-def test_the_exported_file_is_kept(preparation: Preparation) -> None:
+def test_the_exported_file_is_kept(preparation):
     model = small.model()
     small.run(model, small.case(CPU), preparation, small.arrays(model))
     assert [phase.name for phase in preparation.phases] == ["export", "build"]
@@ -64,69 +61,61 @@ def test_the_exported_file_is_kept(preparation: Preparation) -> None:
         assert set(preparation.facts["nodes_by_provider"]) == {"CPUExecutionProvider"}
 
 
-def test_an_onnx_file_is_not_run_under_another_precision(file: Path, tmp_path: Path) -> None:
+def test_an_onnx_file_is_not_run_under_another_precision(file, tmp_path):
     half = _exported(tmp_path, "fp16")
-    assert (onnx_file_precision(file), onnx_file_precision(half)) == ("fp32", "fp16")
-    preparation = small.preparation(tmp_path)
-    with pytest.raises(Unsupported, match="is in fp32, and"):
-        small.backend(CPU).prepare(_onnx(file), small.case(CPU, precision="fp16"), preparation)
-    with pytest.raises(Unsupported, match="is in fp16, and"):
-        small.backend(CPU).prepare(_onnx(half), small.case(CPU), preparation)
+    for path, own, other in ((file, "fp32", "fp16"), (half, "fp16", "fp32")):
+        assert onnx_file_precision(path) == own
+        case = small.case(CPU, precision=other)
+        unsupported(f"is in {own}, and", small.backend(CPU).prepare, _onnx(path), case, small.preparation(tmp_path))
 
 
-def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
+def test_free_dimensions_fit_any_size_and_names_must_match():
     specs = with_batch(small.CONVOLUTION, 5)
     check_shapes([("image", ["N", 3, None, 16])], specs)
     check_shapes([("image", [])], specs)  # a graph that tells no shape
-    with pytest.raises(Unsupported, match="has the inputs picture"):
-        check_shapes([("picture", ["N", 3, 16, 16])], specs)
-    with pytest.raises(Unsupported, match="made for image=N"):
-        check_shapes([("image", ["N"])], specs)
+    unsupported("has the inputs picture", check_shapes, [("picture", ["N", 3, 16, 16])], specs)
+    unsupported("made for image=N", check_shapes, [("image", ["N"])], specs)
 
 
 @pytest.mark.parametrize(
     ("options", "warnings"),
     [
-        ({}, 0),
-        ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
+        ({}, 0), ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
         ({"prefer_nhwc": True, "fuse_conv_bias": True}, 2),
         ({"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2}, 0),
     ],
-)
-def test_an_onnx_file_runs_as_it_is(options: Any, warnings: int, file: Path, preparation: Preparation) -> None:
+)  # fmt: skip
+def test_an_onnx_file_runs_as_it_is(options, warnings, file, preparation):
     small.agrees(_onnx(file), small.case(CPU, options=options), preparation, small.model())
     assert [warning.code for warning in preparation.warnings] == ["no-effect"] * warnings
     assert not preparation.artefacts
     assert [phase.name for phase in preparation.phases] == ["build"]
 
 
-def _turned(label: str) -> list[tuple[str, dict[str, Any]]]:
+def _turned(label):
     """Every knob of a backend for fp32 on the CPU, each alone at each of its values."""
     knobs = [knob for knob in small.backend(label).knobs if knob.fits(small.case(label))]
     return [(label, {knob.name: value}) for knob in knobs for value in knob.values]
 
 
 @pytest.mark.parametrize(("label", "options"), [*_turned(CPU), *_turned(OPENVINO)], ids=str)
-def test_outputs_are_right_with_whatever_is_worth_trying(
-    label: str, options: dict[str, Any], file: Path, preparation: Preparation
-) -> None:
+def test_outputs_are_right_with_whatever_is_worth_trying(label, options, file, preparation):
     small.agrees(_onnx(file), small.case(label, options=options), preparation, small.model())
-    assert {warning.message for warning in preparation.warnings} <= {
-        "The option enable_hyper_threading does nothing on this CPU."
-    }
+    harmless = "The option enable_hyper_threading does nothing on this CPU."
+    assert {warning.message for warning in preparation.warnings} <= {harmless}
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_options_reach_onnx_runtime(on: bool, file: Path, preparation: Preparation) -> None:
+def test_options_reach_onnx_runtime(on, file, preparation):
     case = small.case(CPU, options={"enable_cpu_mem_arena": on, "allow_spinning": on}, threads=2)
-    runner: Any = small.backend(CPU).prepare(_onnx(file), case, preparation)
+    runner = small.backend(CPU).prepare(_onnx(file), case, preparation)
     with runner:
         settings = runner._session.get_session_options()
         pools = [settings.get_session_config_entry(f"session.{pool}_op.allow_spinning") for pool in ("intra", "inter")]
         assert (settings.enable_cpu_mem_arena, pools) == (on, [str(int(on))] * 2)
 
 
-def test_every_option_but_those_of_the_file_reaches_the_exported_script() -> None:
+def test_every_option_but_those_of_the_file_reaches_the_exported_script():
     others = {
         "graph_optimization": "basic", "execution_mode": "parallel", "inter_op_threads": 3, "tf32": True,
         "cudnn_conv_algo_search": "DEFAULT", "fuse_conv_bias": True, "prefer_nhwc": True, "cuda_graph": True,
@@ -134,7 +123,7 @@ def test_every_option_but_those_of_the_file_reaches_the_exported_script() -> Non
     }  # fmt: skip
     assert {*OnnxRuntimeOptions.__struct_fields__} - {*others} == {"quantize", "ranges"}
 
-    def code(**words: Any) -> str:  # beneath its title, which names the case
+    def code(**words):  # beneath its title, which names the case
         case = small.case("onnxruntime:cuda", device="cuda", **words)
         return small.backend("onnxruntime:cuda").script(case, "model.onnx", small.CONVOLUTION).partition("\n")[2]
 
@@ -143,7 +132,7 @@ def test_every_option_but_those_of_the_file_reaches_the_exported_script() -> Non
     assert [name for name, value in others.items() if code(options={name: value}) == usual] == []
 
 
-def test_options_of_a_provider_that_runs_no_node_do_nothing(file: Path, preparation: Preparation) -> None:
+def test_options_of_a_provider_that_runs_no_node_do_nothing(file, preparation):
     """With what ONNX Runtime tells of a graph that TensorRT has taken whole."""
     part = SimpleNamespace(ep_name="TensorrtExecutionProvider", get_nodes=lambda: [SimpleNamespace(op_type="Conv")])
     options = OnnxRuntimeOptions(prefer_nhwc=True, allow_spinning=False, cuda_graph=True)
@@ -157,7 +146,7 @@ def test_options_of_a_provider_that_runs_no_node_do_nothing(file: Path, preparat
     ]
 
 
-def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparation) -> None:
+def test_a_provider_that_gives_way_is_refused(file, preparation):
     """Not on a machine that has this provider: ONNX Runtime then drops it with a warning, and runs on the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
@@ -169,34 +158,27 @@ def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparati
         CpuRunner(file, *arguments).__enter__()
 
 
-def test_provider_options_for_the_gpu() -> None:
-    case = small.case("onnxruntime:cuda", device="cuda")
-    (name, cuda), cpu = provider_list(PROVIDERS["cuda"], case, OnnxRuntimeOptions(), 77, Path("cache"))
-    assert (name, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
-    assert cuda["use_tf32"] == "0"
-    ((_, half), _) = provider_list(
-        PROVIDERS["cuda"], structs.replace(case, precision="fp16"), OnnxRuntimeOptions(), 77, Path()
-    )
-    assert half["use_tf32"] == "1", "without it convolutions in fp16 have no tensor cores"
-    assert cuda["user_compute_stream"] == "77"
-    assert cuda["enable_cuda_graph"] == "0"
+def test_provider_options_for_the_gpu():
+    def given(provider, precision="fp32", **options):
+        case = small.case(f"onnxruntime:{provider}", device="cuda", precision=precision)
+        return provider_list(PROVIDERS[provider], case, OnnxRuntimeOptions(**options), 77, Path("cache"))
+
+    (name, cuda), cpu = given("cuda")
+    assert (name, cpu, cuda["use_tf32"]) == ("CUDAExecutionProvider", "CPUExecutionProvider", "0")
+    assert (cuda["user_compute_stream"], cuda["enable_cuda_graph"]) == ("77", "0")
     assert not {"prefer_nhwc", "fuse_conv_bias"} & cuda.keys()
-    options = OnnxRuntimeOptions(prefer_nhwc=True, fuse_conv_bias=True)
-    (_, cuda), _ = provider_list(PROVIDERS["cuda"], case, options, 77, Path("cache"))
+    assert given("cuda", "fp16")[0][1]["use_tf32"] == "1", "without it convolutions in fp16 have no tensor cores"
+    (_, cuda), _ = given("cuda", prefer_nhwc=True, fuse_conv_bias=True)
     assert cuda["prefer_nhwc"] == cuda["fuse_conv_bias"] == "1"
-    case = small.case("onnxruntime:tensorrt", device="cuda", precision="fp16")
-    (name, tensorrt), *others = provider_list(
-        PROVIDERS["tensorrt"], case, OnnxRuntimeOptions(cuda_graph=True), 77, Path("cache")
-    )
-    assert name == "TensorrtExecutionProvider"
+    (name, tensorrt), *others = given("tensorrt", "fp16", cuda_graph=True)
+    assert (name, tensorrt["trt_engine_cache_path"]) == ("TensorrtExecutionProvider", "cache")
     assert tensorrt["trt_fp16_enable"] == tensorrt["trt_cuda_graph_enable"] == "1"
-    assert tensorrt["trt_engine_cache_path"] == "cache"
     assert others[0][1]["enable_cuda_graph"] == "0"
 
 
-def test_an_input_that_is_never_used(preparation: Preparation) -> None:
+def test_an_input_that_is_never_used(preparation):
     class Ignoring(nn.Module):
-        def forward(self, image: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        def forward(self, image, other):
             return image + 1
 
     specs = (*small.CONVOLUTION, TensorSpec("other", (1, 4)))
@@ -207,26 +189,20 @@ def test_an_input_that_is_never_used(preparation: Preparation) -> None:
 
 
 @pytest.mark.parametrize("label", [CPU, OPENVINO])
-def test_a_fixed_batch_is_refused_with_the_reason(label: str, file: Path, preparation: Preparation) -> None:
+def test_a_fixed_batch_is_refused_with_the_reason(label, file, preparation):
     runner = small.backend(label).prepare(_onnx(file, batch=3), small.case(label, batch=3), preparation)
-    with pytest.raises(Unsupported, match="made for image=1x3x16x16, not for image=3x3x16x16"):
-        runner.__enter__()
+    unsupported("made for image=1x3x16x16, not for image=3x3x16x16", runner.__enter__)
 
 
-@pytest.mark.parametrize(
-    ("options", "streams"), [({}, 1), ({"streams": 2}, 2), ({"hint": "throughput", "streams": 1}, 1)]
-)
-def test_options_of_openvino_are_honoured(options: dict[str, Any], streams: int, preparation: Preparation) -> None:
+@pytest.mark.parametrize(("options", "streams"), [({}, 1), ({"streams": 2}, 2), (HINT, 1)])
+def test_options_of_openvino_are_honoured(options, streams, preparation):
     small.agrees(small.model(), small.case(OPENVINO, options=options), preparation)
-    assert preparation.facts["streams"] == streams
-    assert preparation.facts["inference_precision"] == "f32"
+    assert (preparation.facts["streams"], preparation.facts["inference_precision"]) == (streams, "f32")
 
 
 @pytest.mark.parametrize("name", ["enable_cpu_pinning", "enable_hyper_threading"])
 @pytest.mark.parametrize("asked", [True, False])
-def test_what_openvino_makes_of_a_switch_is_a_fact(
-    name: str, asked: bool, file: Path, preparation: Preparation
-) -> None:
+def test_what_openvino_makes_of_a_switch_is_a_fact(name, asked, file, preparation):
     """A machine may have no hyper-threads, or not let threads be tied to cores."""
     small.agrees(_onnx(file), small.case(OPENVINO, options={name: asked}), preparation, small.model())
     refused = preparation.facts[name] != asked
@@ -234,36 +210,34 @@ def test_what_openvino_makes_of_a_switch_is_a_fact(
     assert asked or not refused
 
 
-def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path: Path, preparation: Preparation) -> None:
+def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path, preparation):
     model = small.model(batch=3)
     path = small.exported(tmp_path / "model.onnx", model.module, 3, 3, 16, 16, free=True)
     file = dataclasses.replace(model, module=None, format="onnx", path=path)
     small.agrees(file, small.case(OPENVINO, batch=3), preparation, model)
 
 
-def test_a_quantized_file_runs_as_what_it_is(tmp_path: Path) -> None:
+def test_a_quantized_file_runs_as_what_it_is(tmp_path):
     file = quantized_file(tmp_path, "int8", "linear")
     model = Model("onnx:int8", "int8", "onnx", (TensorSpec("image", (4, 32)),), path=file)
-    backend = small.backend("openvino")
-    with pytest.raises(Unsupported, match="is in int8, and it is run as it is"):
-        backend.prepare(model, small.case("openvino:cpu", batch=None), small.preparation(tmp_path))
-    case = small.case("openvino:cpu", precision="int8", batch=None)
-    model_info = msgspec.structs.replace(small.found("onnx"), precision="int8")
-    if backend.capabilities().refusal(case, model_info) is None:  # a CPU may have no int8 arithmetic
-        assert backend.prepare(model, case, small.preparation(tmp_path))
+    backend, preparation, case = small.backend(OPENVINO), small.preparation(tmp_path), small.case(OPENVINO, batch=None)
+    unsupported("is in int8, and it is run as it is", backend.prepare, model, case, preparation)
+    case = structs.replace(case, precision="int8")
+    if backend.capabilities().refusal(case, structs.replace(small.found("onnx"), precision="int8")) is None:
+        assert backend.prepare(model, case, preparation)  # a CPU may have no int8 arithmetic
 
 
 class Choosing(nn.Module):
     """Control flow that depends on a value: ``torch.export`` refuses it, a trace takes the branch that was taken."""
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         return torch.relu(image) if image.sum() > 0 else image * 2
 
 
 class Counting(nn.Module):
     """A size that depends on a value."""
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         count = int(image.square().sum().item())
         return image[:count] if count > 0 else image
 
@@ -271,21 +245,20 @@ class Counting(nn.Module):
 class Decomposing(nn.Module):
     """An operator that neither exporter can write."""
 
-    def forward(self, image: torch.Tensor) -> Any:
+    def forward(self, image):
         return torch.linalg.svd(image)[0]
 
 
 class Refusing(nn.Module):
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         raise ValueError("this model cannot be called")
 
 
 @pytest.mark.parametrize("kind", [Choosing, Counting])
-def test_where_the_older_exporter_steps_in_the_reason_is_said(kind: type[nn.Module], preparation: Preparation) -> None:
+def test_where_the_older_exporter_steps_in_the_reason_is_said(kind, preparation):
     model = small.model(kind)
     inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    got = small.run(model, small.case("onnxruntime:cpu"), preparation, inputs)
+    expected, got = small.eager(model, inputs), small.run(model, small.case(CPU), preparation, inputs)
     assert kind is Counting or small.error(got, expected) < TOLERANCES["fp32"]
     (warning,) = preparation.warnings
     assert (warning.code, preparation.facts["onnx_exporter"]) == ("export-fallback", "TorchScript")
@@ -299,22 +272,18 @@ def test_where_the_older_exporter_steps_in_the_reason_is_said(kind: type[nn.Modu
         (Decomposing, r"No ONNX function found for .*linalg_svd"),
     ],
 )
-def test_what_both_exporters_stumble_over_is_said(kind: type[nn.Module], why: str, preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match=why) as raised:
-        onnx_file(small.model(kind), small.case("onnxruntime:cpu"), preparation, "fp32")
-    assert "This is step" not in raised.value.what
+def test_what_both_exporters_stumble_over_is_said(kind, why, preparation):
+    raised = unsupported(why, onnx_file, small.model(kind), small.case("onnxruntime:cpu"), preparation, "fp32")
+    assert "This is step" not in raised.what
 
 
-def test_the_reason_stays_when_the_engine_is_cached(preparation: Preparation, tmp_path: Any) -> None:
+def test_the_reason_stays_when_the_engine_is_cached(preparation, tmp_path):
     pytest.importorskip("tensorrt_rtx")
     said = []
     for cached in (False, True):
         model = small.model(Choosing)
-        case = Case(
-            model=model.spec, backend="tensorrt", variant="rtx", device="cuda", options={"compute_capability": "8.9"}
-        )
-        report = TensorRT().build(model, case, preparation, tmp_path / "made.engine")
-        assert report.cached == cached
+        case = small.case("tensorrt:rtx", device="cuda", options={"compute_capability": "8.9"})
+        assert TensorRT().build(model, case, preparation, tmp_path / "made.engine").cached == cached
         said.append([warning.message for warning in preparation.warnings])
         preparation.warnings.clear()
     assert said[0] == said[1]
@@ -328,14 +297,12 @@ LATER = 5_000_000_000  # the profile began so long after that
 THREAD = {"pid": 3, "tid": 4, "ph": "X"}
 
 
-def trace_of(events: list[ProfileEvent], late: float = 1.5) -> bytes:
+def trace_of(events, late=1.5):
     """What torch.profiler would write of the last run: each node launches two kernels and a copy within its time."""
     ((_, nodes),) = last_runs(events, 1)
     offset = LATER / 1e3
     begin, end = offset + nodes[0].ts - 50, offset + nodes[-1].end + 50
-    written: list[dict[str, Any]] = [
-        {**THREAD, "cat": "user_annotation", "name": "inferlens run", "ts": begin, "dur": end - begin}
-    ]
+    written = [{**THREAD, "cat": "user_annotation", "name": "inferlens run", "ts": begin, "dur": end - begin}]
     for place, node in enumerate(nodes):
         for number, kind in enumerate(("kernel", "kernel", "gpu_memcpy")):
             arguments = {"correlation": 1 + place * 3 + number}
@@ -349,7 +316,7 @@ def trace_of(events: list[ProfileEvent], late: float = 1.5) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], MatchedKernels]:
+def profiled(tmp_path_factory):
     """The kernels of a small model, run and profiled on the CPU, by clocks that differ by so many nanoseconds."""
     folder = tmp_path_factory.mktemp("profiled")
     network = model(Attention)
@@ -367,28 +334,19 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Matche
     return lambda item: match_kernels(run, events, BASE + LATER + item, *graphs)
 
 
-@pytest.fixture
-def matched(profiled: Callable[[int], MatchedKernels]) -> MatchedKernels:
-    return profiled(0)
-
-
-def test_a_kernel_is_of_the_node_that_was_running_at_its_launch(matched: MatchedKernels) -> None:
+def test_a_kernel_is_of_the_node_that_was_running_at_its_launch_also_in_a_replay(profiled):
+    matched = profiled(0)
     assert len(matched.kernels) == 3 * len(matched.layers)
     kinds = {layer.name: layer.kind for layer in matched.layers}
     assert len(kinds) > 5
-    assert {kinds[origin.layer] for kernel, origin in matched.kernels if kernel.name == "MatMul_1"} <= {"MatMul"}
-    for kernel, origin in matched.kernels:
-        assert kernel.name.rpartition("_")[0] == kinds[origin.layer]
+    assert all(kernel.name.rpartition("_")[0] == kinds[origin.layer] for kernel, origin in matched.kernels)
     assert {"stem", "block"} <= {module for _, origin in matched.kernels for module in origin.modules}
-
-
-def test_the_same_kernels_of_a_replay_have_the_same_nodes(matched: MatchedKernels) -> None:
-    replayed = [kernel for kernel, _ in matched.kernels]
-    assert list(sources_by_match(replayed, matched).origins) == [origin for _, origin in matched.kernels]
+    replayed = sources_by_match([kernel for kernel, _ in matched.kernels], matched)
+    assert list(replayed.origins) == [origin for _, origin in matched.kernels]
 
 
 @pytest.mark.parametrize("apart", [-1_000_000_000, 1_000_000_000])
-def test_clocks_that_differ_are_said(apart: int, profiled: Callable[[int], MatchedKernels]) -> None:
+def test_clocks_that_differ_are_said(apart, profiled):
     matched_kernels = profiled(apart)
     assert not matched_kernels.kernels
     assert "clocks" in sources_by_match([], matched_kernels).absent["modules"]

@@ -1,12 +1,7 @@
 """A trained model, quantized on its own data: as right as before, in int8, and honest where it is neither."""
 
-from __future__ import annotations
-
 import json
-from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,29 +15,30 @@ from inferlens.analysis.work import precisions
 from inferlens.backends.availability import cuda_quantized
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file
-from inferlens.backends.onnx.quantize import Dialect, cpu_dialect, quantized_onnx, tensorrt_dialect
+from inferlens.backends.onnx.quantize import cpu_dialect, quantized_onnx, tensorrt_dialect
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import build_engine, builder_config, parse_network
 from inferlens.backends.tensorrt.library import TensorRTOptions, find_flavour, load_flavour, parse_profiles
 from inferlens.backends.torch_compile.backend import quantize_linear
-from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.record.record import Record
 from inferlens.spec.case import TensorSpec
 from inferlens.views import answer
 from inferlens.views.profiles.cases import ProfiledCase, precision_line
 from inferlens.views.rows import rows
 from tests.backends import small
-from tests.backends.small import quantized_file
+from tests.backends.small import quantized_file, unsupported
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.usefixtures("one_process")
-QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
+each_backend = pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
+LINEAR = torch.nn.Linear(16, 8).eval()
+QUICK = {"quick": True, "mode": "latency", "iterations": 3, "warmup": 1}
 
 
 class Digits(torch.nn.Module):
     """Tells handwritten digits of 8x8 pixels apart."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.features = torch.nn.Sequential(
             torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
@@ -50,16 +46,14 @@ class Digits(torch.nn.Module):
         )  # fmt: skip
         self.head = torch.nn.Linear(32 * 16, 10)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.head(self.features(image).flatten(1))
-        return found
+    def forward(self, image):
+        return self.head(self.features(image).flatten(1))
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digits, Path]:
+def digits(tmp_path_factory):
     """A model trained on scikit-learn's digits, and 200 others of them."""
-    datasets = pytest.importorskip("sklearn.datasets")
-    images, labels = datasets.load_digits(return_X_y=True)
+    images, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)
     torch.manual_seed(0)
     module, loss = Digits(), torch.nn.CrossEntropyLoss()
@@ -73,171 +67,29 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Digits, Path]:
     return module.eval(), path
 
 
-def measured(digits: tuple[Digits, Path], folder: Path, **words: Any) -> list[Record]:
+def bench(network, example, folder, **words):
+    words = {"precision": "int8", "output": str(folder), **QUICK, **words}
+    return list(inferlens.bench(network, example, **words))
+
+
+def measured(digits, folder, **words):
     module, path = digits
-    words = {"precision": "int8", "calibration": str(path), **QUICK, **words}
-    return list(inferlens.bench(module, torch.zeros(8, 1, 8, 8), output=str(folder), **words))
+    return bench(module, torch.zeros(8, 1, 8, 8), folder, **{"calibration": str(path), **words})
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
-def test_a_trained_model_stays_right(digits: tuple[Digits, Path], tmp_path: Path, backend: str) -> None:
-    (record,) = measured(digits, tmp_path, backend=backend)
-    assert (record.status, record.reason) == ("ok", "")
-    assert record.agreement
-    assert (record.agreement.agrees, record.agreement.top1) == (True, 1.0)
-    assert 0 < (record.agreement.rel_l2 or 0) < 0.05
-    assert record.facts["quantized_share"] == 1.0
-    assert [phase.name for phase in record.phases if phase.name == "quantize"] == ["quantize"]
-
-
-def largest(file: Path) -> int:
-    """The largest byte, without its sign, of the weights in a file; of a program, of what its weights meet."""
-    if file.suffix == ".pt2":
-        nodes = torch.export.load(str(file)).graph.nodes
-        return max(int(node.args[4]) for node in nodes if "quantize_per_tensor" in str(node.target))  # type: ignore[arg-type]
-    if file.suffix == ".onnx":
-        weights = [item for item in onnx.load(str(file)).graph.initializer if item.data_type == onnx.TensorProto.INT8]
-        return max(int(np.abs(onnx.numpy_helper.to_array(weight).astype(int)).max()) for weight in weights)
-    openvino = pytest.importorskip("openvino")
-    constants = [item for item in openvino.Core().read_model(str(file)).get_ordered_ops() if "Const" in str(item)]
-    return max(int(np.abs(constant.data.astype(int)).max()) for constant in constants if constant.data.dtype == np.int8)
-
-
-@pytest.mark.parametrize(
-    ("backend", "suffix", "most"),
-    [("onnxruntime:cpu", "onnx", 64), ("openvino", "xml", 64), ("torch_compile", "pt2", 127)],
-)
-def test_without_vnni_sums_of_two_products_do_not_overflow(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, suffix: str, most: int
-) -> None:
-    for module in ("onnx.quantize", "openvino", "torch_compile.backend"):
-        monkeypatch.setattr(f"inferlens.backends.{module}.seven_bits", lambda: True)
-    words = {"backend": backend, "precision": "int8", "calibration": "random", "output": tmp_path, **QUICK}
-    (record,) = inferlens.bench(torch.nn.Linear(16, 8).eval(), torch.zeros(1, 16), **words)
-    assert (record.status, record.reason) == ("ok", "")
-    (file,) = (tmp_path / ".cache" / "quantized").rglob(f"*.{suffix}")
-    assert most / 2 < largest(file) <= most
-
-
-def test_a_linear_layer_that_the_exporter_transposes_takes_ranges_found_in_every_call(tmp_path: Path) -> None:
-    words = {"backend": "onnxruntime:cpu", "precision": "int8", "output": tmp_path, **QUICK}
-    module, option = torch.nn.Linear(16, 8).eval(), "onnxruntime.quantize=dynamic"
-    (record,) = inferlens.bench(module, torch.ones(4, 16), option=option, calibration="random", **words)
+@each_backend
+def test_a_trained_model_stays_right_and_so_do_the_layers_that_are_kept(digits, tmp_path, backend):
+    (record,) = measured(digits, tmp_path, backend=backend, accuracy=str(digits[1]))
     assert (record.status, record.reason, record.facts["quantized_share"]) == ("ok", "", 1.0)
-
-
-# What the layers of a quantized model have to say, on each backend: the modules of products, and that they are in int8.
-PROFILED: dict[str, Any] = {"precision": "int8", "runs": 4, "iterations": 3, "warmup": 1}
-
-
-@pytest.fixture
-def no_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring them takes longer than all else, and precisions do not follow from them."""
-    monkeypatch.setattr("inferlens.execution.profile.ceilings_of", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_ceilings")
-@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
-def test_layers_say_that_they_are_in_int8_and_of_which_modules(
-    digits: tuple[Digits, Path], tmp_path: Path, backend: str
-) -> None:
-    module, path = digits
-    words = {"backend": backend, "calibration": str(path), "output": str(tmp_path), **PROFILED}
-    (profile,) = inferlens.profile(module, torch.zeros(8, 1, 8, 8), **words)
-    assert (profile.status, profile.reason) == ("ok", "")
-    runs = profile_runs(profile)
-    assert not isinstance(runs, str)
-    found = precisions(profile, runs)
-    assert found
-    assert (found.work, found.stayed) == (pytest.approx({"int8": 1.0}), ())
-    in_no_layer = runs.share(runs.outside)
-    assert sum(found.time.values()) + found.converting + (in_no_layer or 0.0) == pytest.approx(1)
-    assert profile.layers
-    int8 = [layer.modules for layer in profile.layers.layers if layer.precision == "int8" and layer.modules]
-    named = {path for modules in int8 for path in modules}
-    assert {"features.0", "features.3", "head"} <= named
-    assert all(len({"features.0", "features.3", "head"}.intersection(modules)) <= 1 for modules in int8)
-
-
-@pytest.mark.usefixtures("no_ceilings")
-def test_a_layer_that_was_left_out_of_quantization_is_named(tmp_path: Path) -> None:
-    file = quantized_file(tmp_path, "int8", "linear", leaving=1)
-    words = {"backend": "onnxruntime:cpu", "output": str(tmp_path), **PROFILED, "precision": None}
-    (profile,) = inferlens.profile(str(file), **words)
-    assert (profile.status, profile.reason, profile.case.precision) == ("ok", "", "int8")
-    runs = profile_runs(profile)
-    assert not isinstance(runs, str)
-    found = precisions(profile, runs)
-    assert found
-    (stayed,) = (profile.parts[place] for place in found.stayed)
-    assert (stayed.modules, stayed.precision) == (("2",), "fp32")  # type: ignore[union-attr]
-    assert found.conversions
-    assert found.work == pytest.approx({"int8": 0.5, "fp32": 0.5})
-    assert "; stayed in fp32: 2 " in precision_line(ProfiledCase(profile))
-
-
-def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(
-    digits: tuple[Digits, Path], tmp_path: Path
-) -> None:
-    def noted(**words: Any) -> list[str]:
-        (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", **words)
-        return [phase.note for phase in record.phases if phase.name == "quantize"]
-
-    path, entropy = tmp_path / "other.npz", {"option": "onnxruntime.ranges=entropy"}
-    np.savez(path, image=np.ones((4, 1, 8, 8)))
-    assert [noted(), noted(), noted(calibration=str(path))] == [[""], ["cached"], [""]]
-    assert [noted(**entropy), noted(**entropy)] == [[""], ["cached"]]
-    assert len(list((tmp_path / ".cache" / "quantized").glob("*/calibration.json"))) == 3
-
-
-def test_noise_is_for_speed_alone_and_the_row_says_so(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    records = measured(digits, tmp_path, backend="onnxruntime:cpu", calibration="random")
-    (row,) = rows(records)
-    assert "accuracy meaningless" in answer.doubts(row)
-
-
-class NoProduct(torch.nn.Module):
-    """Nothing to multiply and add."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x) + 1
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
-def test_a_model_without_products_is_not_called_int8(tmp_path: Path, backend: str) -> None:
-    words = {"precision": "int8", "calibration": "random", "backend": backend, **QUICK}
-    (record,) = inferlens.bench(NoProduct().eval(), torch.zeros(1, 64), output=str(tmp_path), **words)
-    assert record.status == "unsupported"
-    assert record.reason.startswith("Nothing of 'NoProduct' can be quantized")
-
-
-def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path: Path) -> None:
-    small = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4))).eval()
-    words = {"precision": "int8", "calibration": "random", "backend": "openvino", **QUICK}
-    (record,) = inferlens.bench(small, torch.zeros(8, 32), output=str(tmp_path), **words)
-    assert record.facts["quantized_share"] in (None, 1.0)
-    assert "accuracy meaningless" in answer.doubts(*rows([record]))
-
-
-def test_int8_without_data_is_refused_with_what_to_do(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    with pytest.raises(inferlens.InferlensError) as refused:
-        measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=None)
-    assert "needs calibration data" in refused.value.what
-    assert refused.value.hint.startswith("--calibration DATA")
-
-
-def test_data_that_does_not_fit_is_found_before_anything_runs(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong.npz"
-    np.savez(wrong, image=np.ones((4, 3, 8, 8)))
-    with pytest.raises(inferlens.InferlensError) as refused:
-        measured(digits, tmp_path, backend="onnxruntime:cpu", calibration=str(wrong))
-    assert (refused.value.expected, list(tmp_path.rglob("record.json"))) == ("1x8x8", [])
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime:cpu", "openvino", "torch_compile"])
-def test_layers_that_are_kept_stay_in_fp32_whatever_quantizes_the_rest(
-    digits: tuple[Digits, Path], tmp_path: Path, backend: str
-) -> None:
+    assert (record.agreement.agrees, record.agreement.top1) == (True, 1.0)
+    assert 0 < record.agreement.rel_l2 < 0.05
+    assert [phase.name for phase in record.phases].count("quantize") == 1
+    assert (record.accuracy.metric, record.accuracy.count) == ("top-1", 200)
+    assert sum(record.accuracy.reference_values) > 180
+    (row,) = rows([record])
+    assert row.accuracy
+    assert -0.02 <= row.drop <= 0.02
+    assert backend != "onnxruntime:cpu" or row.drop_low < row.drop
     shares = []
     for keep in ("fp32:features.0", ["fp32:features", "fp32:head"]):
         (record,) = measured(digits, tmp_path, backend=backend, keep=keep)
@@ -247,95 +99,193 @@ def test_layers_that_are_kept_stay_in_fp32_whatever_quantizes_the_rest(
     assert shares == [pytest.approx(1 - 9216 / (9216 + 73728 + 5120), abs=1e-3), 0.0]
 
 
-def test_a_layer_that_there_is_not_is_one_error_before_anything_runs(
-    digits: tuple[Digits, Path], tmp_path: Path
-) -> None:
-    with pytest.raises(inferlens.InferlensError) as refused:
-        measured(digits, tmp_path, keep="fp32:features.00")
-    assert refused.value.what == "There is no layer 'features.00' to keep."
-    assert "features.0" in refused.value.hint
+def largest(file):
+    """The largest byte, without its sign, of the weights in a file; of a program, of what its weights meet."""
+    if file.suffix == ".pt2":
+        nodes = torch.export.load(str(file)).graph.nodes
+        return max(int(node.args[4]) for node in nodes if "quantize_per_tensor" in str(node.target))
+    if file.suffix == ".onnx":
+        values = map(onnx.numpy_helper.to_array, onnx.load(str(file)).graph.initializer)
+    else:
+        operators = pytest.importorskip("openvino").Core().read_model(str(file)).get_ordered_ops()
+        values = [item.data for item in operators if "Const" in str(item)]
+    return max(int(np.abs(value.astype(int)).max()) for value in values if value.dtype == np.int8)
+
+
+@pytest.mark.parametrize(
+    ("backend", "suffix", "most"),
+    [("onnxruntime:cpu", "onnx", 64), ("openvino", "xml", 64), ("torch_compile", "pt2", 127)],
+)
+def test_without_vnni_sums_of_two_products_do_not_overflow(tmp_path, monkeypatch, backend, suffix, most):
+    for module in ("onnx.quantize", "openvino", "torch_compile.backend"):
+        monkeypatch.setattr(f"inferlens.backends.{module}.seven_bits", lambda: True)
+    (record,) = bench(LINEAR, torch.zeros(1, 16), tmp_path, backend=backend, calibration="random")
+    assert (record.status, record.reason) == ("ok", "")
+    assert "accuracy meaningless" in answer.doubts(*rows([record])), "noise is for speed alone"
+    (file,) = (tmp_path / ".cache" / "quantized").rglob(f"*.{suffix}")
+    assert most / 2 < largest(file) <= most
+
+
+def test_dynamic_quantization_takes_no_data_but_products_with_weights(tmp_path):
+    torch.manual_seed(0)
+    words = {"option": "onnxruntime.quantize=dynamic", "backend": "onnxruntime:cpu"}
+    (record,) = bench(Attending().eval(), torch.randn(2, 8, 32), tmp_path, **words)
+    assert (record.status, record.reason, record.agreement.agrees) == ("ok", "", True)
+    assert record.agreement.rel_l2 > 0
+    assert 0.8 < record.facts["quantized_share"] < 1
+    convolutions = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    (record,) = bench(convolutions, torch.randn(1, 3, 8, 8), tmp_path, **words)
+    assert record.status == "unsupported"
+    assert "no MatMul has weights" in record.reason
+    (record,) = bench(LINEAR, torch.ones(4, 16), tmp_path, calibration="random", **words)  # the exporter transposes it
+    assert (record.status, record.reason, record.facts["quantized_share"]) == ("ok", "", 1.0)
+
+
+# What the layers of a quantized model have to say, on each backend: the modules of products, and that they are in int8.
+
+
+def profiled(monkeypatch, *network, **words):
+    """A profile, its runs and its precisions, which do not follow from ceilings: to measure these takes longest."""
+    monkeypatch.setattr("inferlens.execution.profile.ceilings_of", lambda *_: None)
+    (profile,) = inferlens.profile(*network, **{"precision": "int8", "runs": 4, "iterations": 3, "warmup": 1, **words})
+    assert (profile.status, profile.reason, profile.case.precision) == ("ok", "", "int8")
+    runs = profile_runs(profile)
+    return profile, runs, precisions(profile, runs)
+
+
+@each_backend
+def test_layers_say_that_they_are_in_int8_and_of_which_modules(digits, tmp_path, backend, monkeypatch):
+    words = {"backend": backend, "calibration": str(digits[1]), "output": str(tmp_path)}
+    profile, runs, found = profiled(monkeypatch, digits[0], torch.zeros(8, 1, 8, 8), **words)
+    assert (found.work, found.stayed) == (pytest.approx({"int8": 1.0}), ())
+    in_no_layer = runs.share(runs.outside)
+    assert sum(found.time.values()) + found.converting + (in_no_layer or 0.0) == pytest.approx(1)
+    int8 = [layer.modules for layer in profile.layers.layers if layer.precision == "int8" and layer.modules]
+    products = {"features.0", "features.3", "head"}
+    assert products <= {path for modules in int8 for path in modules}
+    assert all(len(products.intersection(modules)) <= 1 for modules in int8)
+
+
+def test_a_layer_that_was_left_out_of_quantization_is_named(tmp_path, monkeypatch):
+    file = quantized_file(tmp_path, "int8", "linear", leaving=1)
+    words = {"backend": "onnxruntime:cpu", "output": str(tmp_path), "precision": None}
+    profile, _, found = profiled(monkeypatch, str(file), **words)
+    (stayed,) = (profile.parts[place] for place in found.stayed)
+    assert (stayed.modules, stayed.precision) == (("2",), "fp32")
+    assert found.conversions
+    assert found.work == pytest.approx({"int8": 0.5, "fp32": 0.5})
+    assert "; stayed in fp32: 2 " in precision_line(ProfiledCase(profile))
+
+
+def test_what_is_quantized_once_is_kept_and_other_data_is_not_mistaken_for_it(tmp_path):
+    def noted(data, **words):
+        (record,) = bench(LINEAR, torch.zeros(1, 16), tmp_path, backend="onnxruntime:cpu", calibration=data, **words)
+        return [phase.note for phase in record.phases if phase.name == "quantize"]
+
+    one, other = str(tmp_path / "one.npz"), str(tmp_path / "other.npz")
+    np.savez(one, input=np.random.default_rng(0).random((8, 16), np.float32))
+    np.savez(other, input=np.ones((8, 16), np.float32))
+    assert [noted(one), noted(one), noted(other)] == [[""], ["cached"], [""]]
+    assert [noted(one, option="onnxruntime.ranges=entropy") for _ in range(2)] == [[""], ["cached"]]
+    assert len(list((tmp_path / ".cache" / "quantized").glob("*/calibration.json"))) == 3
+
+
+class NoProduct(torch.nn.Module):
+    """Nothing to multiply and add."""
+
+    def forward(self, x):
+        return torch.relu(x) + 1
+
+
+@each_backend
+def test_a_model_without_products_is_not_called_int8(tmp_path, backend):
+    (record,) = bench(NoProduct().eval(), torch.zeros(1, 64), tmp_path, calibration="random", backend=backend)
+    assert record.status == "unsupported"
+    assert record.reason.startswith("Nothing of 'NoProduct' can be quantized")
+
+
+def test_openvino_does_not_claim_to_know_what_it_generates_code_for(tmp_path):
+    linear = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(4))).eval()
+    (record,) = bench(linear, torch.zeros(8, 32), tmp_path, calibration="random", backend="openvino")
+    assert record.facts["quantized_share"] in (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ({"calibration": None}, r"needs calibration data.* Try: --calibration DATA"),
+        ({"calibration": "wrong.npz"}, r"Expected: 1x8x8\."),
+        ({"keep": "fp32:features.00"}, r"There is no layer 'features\.00' to keep\. .*Try: .*features\.0"),
+        ({"keep": "fp16:head"}, "Try: --keep fp32:LAYER$"),
+        ({"keep": "fp32:head", "precision": "fp32"}, "Try: --precision int8 --calibration DATA$"),
+    ],
+)
+def test_what_cannot_be_quantized_is_refused_before_anything_runs(words, refused, digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("wrong.npz", image=np.ones((4, 3, 8, 8)))
+    refusal(refused, measured, digits, tmp_path, **{"backend": "onnxruntime:cpu", **words})
     assert not list(tmp_path.rglob("record.json"))
 
 
-def test_a_node_that_there_is_not_is_a_row_with_the_nearest_names(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", keep="fp32:node_linea")
-    assert (record.status, record.hint) == ("unsupported", "did you mean node_linear, node_view or node_relu?")
-
-
-def test_what_is_not_quantized_keeps_nothing(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    with pytest.raises(inferlens.InferlensError) as refused:
-        measured(digits, tmp_path, backend="onnxruntime:cpu", keep="fp16:head")
-    assert refused.value.hint == "--keep fp32:LAYER"
-    records = measured(digits, tmp_path, backend="onnxruntime:cpu", precision="fp32,int8", keep="fp32:head")
+def test_layers_are_kept_in_int8_alone_and_a_node_that_there_is_not_is_a_row_with_the_nearest_names(digits, tmp_path):
+    words = {"backend": "onnxruntime:cpu", "calibration": "random"}
+    records = measured(digits, tmp_path, precision="fp32,int8", keep="fp32:head", **words)
     assert [(record.case.precision, record.case.keep, record.status) for record in records] == [
         ("fp32", "", "ok"), ("int8", "fp32:head", "ok"),
     ]  # fmt: skip
-    with pytest.raises(inferlens.InferlensError) as refused:
-        measured(digits, tmp_path, precision="fp32", keep="fp32:head")
-    assert refused.value.hint == "--precision int8 --calibration DATA"
-
-
-def test_what_int8_costs_is_told_sample_by_sample_beside_fp32(digits: tuple[Digits, Path], tmp_path: Path) -> None:
-    (record,) = measured(digits, tmp_path, backend="onnxruntime:cpu", accuracy=str(digits[1]))
-    assert record.accuracy
-    assert (record.accuracy.metric, record.accuracy.count) == ("top-1", 200)
-    assert sum(record.accuracy.reference_values) > 180
-    (row,) = rows([record])
-    assert row.accuracy
-    assert -0.02 <= (row.drop or 0) <= 0.02
-    assert row.drop_low is not None
-    assert row.drop_low < (row.drop or 0)
+    (record,) = measured(digits, tmp_path, keep="fp32:node_linea", **words)
+    assert (record.status, record.hint) == ("unsupported", "did you mean node_linear, node_view or node_relu?")
 
 
 # One graph and its ranges in the dialects of several runtimes: each takes its own, and all mean the same numbers.
 
+needs_rtx = pytest.mark.skipif(isinstance(find_flavour("rtx"), Absence), reason="needs TensorRT for RTX")
+IMAGES = "image=2x3x16x16"
 DIALECTS = (cpu_dialect(), tensorrt_dialect("int8"), tensorrt_dialect("fp8"))
 
 
 class Residual(torch.nn.Module):
     """Convolutions, one with a sum behind it, and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.second = torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1)
         self.head = torch.nn.Linear(8, 10)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         first = self.first(image).relu()
-        made: torch.Tensor = self.head((self.second(first) + first).relu().mean((2, 3)))
-        return made
+        return self.head((self.second(first) + first).relu().mean((2, 3)))
 
 
 class Attending(torch.nn.Module):
     """A layer of a transformer."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.layer(words)
-        return made
+    def forward(self, words):
+        return self.layer(words)
 
 
-def model(module: torch.nn.Module, spec: str) -> Model:
+def model(module, spec):
     torch.manual_seed(0)
     return Model(type(module).__name__, type(module).__name__, "module", (TensorSpec.parse(spec),), module.eval())
 
 
-def residual() -> Model:
+def residual():
     torch.manual_seed(0)
-    return model(Residual(), "image=2x3x16x16")
+    return model(Residual(), IMAGES)
 
 
-def written(of: Model, dialect: Dialect, folder: Path, **words: Any) -> tuple[Path, Preparation]:
+def written(of, dialect, folder, **words):
     preparation = Preparation(folder / "case", folder / "cache")
     case = small.case("onnxruntime:cpu", precision="int8", calibration="random")
     plain = onnx_file(of, case, preparation, "fp32")
     return quantized_onnx(plain, of, case, preparation, dialect, **words), preparation
 
 
-def error(of: Model, path: Path) -> float:
+def error(of, path):
     """The relative L2 error of a graph against its module, in ONNX Runtime, which computes FP8 if it is let alone."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -346,38 +296,39 @@ def error(of: Model, path: Path) -> float:
     return small.error([item.astype(np.float32) for item in found], small.eager(of, inputs))
 
 
-def test_ranges_are_found_once_for_all_dialects(tmp_path: Path) -> None:
-    notes = []
+def test_ranges_are_found_once_for_all_dialects(tmp_path):
+    notes, of = [], residual()
     for dialect in (*DIALECTS, DIALECTS[0]):
-        path, preparation = written(residual(), dialect, tmp_path)
+        path, preparation = written(of, dialect, tmp_path)
         notes.append(next(phase.note for phase in preparation.phases if phase.name == "quantize"))
         assert preparation.facts["quantized_share"] == 1.0
         onnx.checker.check_model(str(path), full_check=True)
-        assert error(residual(), path) < (0.1 if dialect.fp8 else 0.03)
+        assert error(of, path) < (0.1 if dialect.fp8 else 0.03)
+        if dialect.fp8:
+            weights = {item.name: onnx.numpy_helper.to_array(item) for item in onnx.load(str(path)).graph.initializer}
     assert notes == ["", "ranges cached", "ranges cached", "cached"]
     (kept,) = tmp_path.rglob("calibration.json")
     low, high = json.loads(kept.read_text())["image"]
     assert low < 0 < high
+    assert float(weights["image_scale"]) * 448 == pytest.approx(max(-low, high), rel=1e-3), "fp8's largest number"
 
 
-def test_what_tensorrt_wants(tmp_path: Path) -> None:
+def test_what_tensorrt_wants(tmp_path):
     """Pairs of nodes at the inputs of products, and of what is added to one, in fp16; biases are not quantized."""
     path, _ = written(residual(), tensorrt_dialect("int8"), tmp_path)
     graph = onnx.load(str(path)).graph
     makers = {name: node.op_type for node in graph.node for name in node.output}
     readers = {name: node.op_type for node in graph.node for name in node.input}
     inputs = {node.op_type: [makers.get(name, "") for name in node.input] for node in graph.node}
-    pair = ["DequantizeLinear"] * 2
-    assert (inputs["Conv"], inputs["Gemm"]) == ([*pair, ""], [*pair, ""])
+    assert inputs["Conv"] == inputs["Gemm"] == ["DequantizeLinear", "DequantizeLinear", ""]
     assert sorted(inputs["Add"]) == ["Conv", "DequantizeLinear"]  # one kernel with the convolution before it
     assert all(readers[node.output[0]] != "QuantizeLinear" for node in graph.node if node.op_type == "Conv")
-    kinds = Counter(weight.data_type for weight in graph.initializer)
-    assert onnx.TensorProto.FLOAT not in kinds
-    assert onnx.TensorProto.INT32 not in kinds  # what a quantized bias would be
+    kinds = {weight.data_type for weight in graph.initializer}
+    assert not kinds & {onnx.TensorProto.FLOAT, onnx.TensorProto.INT32}  # the latter is what a quantized bias would be
     assert graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
 
 
-def test_attention_itself_stays_in_fp16_and_so_do_the_nodes_that_are_named(tmp_path: Path) -> None:
+def test_attention_itself_stays_in_fp16_and_so_do_the_nodes_that_are_named(tmp_path):
     of = model(Attending(), "words=2x8x32")
     path, preparation = written(of, tensorrt_dialect("int8"), tmp_path)
     share = preparation.facts["quantized_share"]
@@ -389,56 +340,29 @@ def test_attention_itself_stays_in_fp16_and_so_do_the_nodes_that_are_named(tmp_p
     assert preparation.facts["quantized_share"] < share
 
 
-def test_scales_of_fp8_reach_the_largest_value(tmp_path: Path) -> None:
-    of = residual()
-    path, _ = written(of, tensorrt_dialect("fp8"), tmp_path)
-    (kept,) = tmp_path.rglob("calibration.json")
-    graph = onnx.load(str(path)).graph
-    scales = {item.name: onnx.numpy_helper.to_array(item) for item in graph.initializer if item.name == "image_scale"}
-    largest = max(map(abs, json.loads(kept.read_text())["image"]))
-    assert float(scales["image_scale"]) * 448 == pytest.approx(largest, rel=1e-3)
-
-
-@pytest.mark.skipif(isinstance(find_flavour("rtx"), Absence), reason="needs TensorRT for RTX")
+@needs_rtx
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("layers", ["convolution", "linear"])
-def test_tensorrt_for_rtx_builds_them_without_a_gpu_or_says_why_not(kind: str, layers: str, tmp_path: Path) -> None:
+def test_tensorrt_for_rtx_builds_them_without_a_gpu_or_says_why_not(kind, layers, tmp_path):
     of = residual() if layers == "convolution" else model(Attending(), "words=2x8x32")
     path, _ = written(of, tensorrt_dialect(kind), tmp_path)
     rtx = load_flavour("rtx")
     parsed = parse_network(path, rtx)
     config = builder_config(parsed, TensorRTOptions(compute_capability="8.9"), parse_profiles("", parsed.inputs))
     if (kind, layers) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7):
-        with pytest.raises(Unsupported, match="cannot build the engine"):
-            build_engine(parsed, config)
+        unsupported("cannot build the engine", build_engine, parsed, config)
     else:
         assert build_engine(parsed, config)
 
 
-@pytest.mark.skipif(isinstance(find_flavour("rtx"), Absence), reason="needs TensorRT for RTX")
-def test_the_backend_builds_a_quantized_engine_without_a_gpu(tmp_path: Path) -> None:
+@needs_rtx
+def test_the_backend_builds_a_quantized_engine_without_a_gpu(tmp_path):
     options = {"compute_capability": "8.9"}
     case = small.case("tensorrt:rtx", precision="fp8", device="cuda", calibration="random", options=options)
     preparation = small.preparation(tmp_path)
-    report = TensorRT().build(residual(), case, preparation, tmp_path / "fp8.engine")
-    assert report.size > 0
+    assert TensorRT().build(residual(), case, preparation, tmp_path / "fp8.engine").size > 0
     assert preparation.facts["quantized_share"] == 1.0
     assert [phase.name for phase in preparation.phases] == ["export", "quantize", "build"]
-
-
-def test_dynamic_quantization_takes_no_data_but_products_with_weights(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    words = {"option": "onnxruntime.quantize=dynamic", "backend": "onnxruntime:cpu", "precision": "int8", **QUICK}
-    (record,) = inferlens.bench(Attending().eval(), torch.randn(2, 8, 32), output=str(tmp_path), **words)
-    assert (record.status, record.reason) == ("ok", "")
-    assert record.agreement
-    assert record.agreement.agrees
-    assert (record.agreement.rel_l2 or 0) > 0
-    assert 0.8 < record.facts["quantized_share"] < 1
-    convolutions = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
-    (record,) = inferlens.bench(convolutions, torch.randn(1, 3, 8, 8), output=str(tmp_path), **words)
-    assert record.status == "unsupported"
-    assert "no MatMul has weights" in record.reason
 
 
 # What quantizes for GPUs, as far as it goes without one: modules are quantized on the CPU, and exported.
@@ -447,61 +371,47 @@ def test_dynamic_quantization_takes_no_data_but_products_with_weights(tmp_path: 
 class Mostly(torch.nn.Module):
     """A linear layer or two behind a small convolution."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.stem, self.one, self.two = torch.nn.Conv2d(3, 3, 1), torch.nn.Linear(16, 64), torch.nn.Linear(64, 16)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.two(self.one(self.stem(image)).relu())
-        return made
+    def forward(self, image):
+        return self.two(self.one(self.stem(image)).relu())
 
 
-def case(precision: str, keep: str = "") -> Any:
+def case(precision, keep=""):
     return small.case("torch_compile", precision=precision, device="cuda", calibration="random", keep=keep)
 
 
-def test_fp8_needs_a_gpu_that_has_it() -> None:
-    def of(*capability: int) -> tuple[tuple[str, ...], dict[str, str]]:
+def test_fp8_needs_a_gpu_that_has_it():
+    def of(*capability):
         return cuda_quantized(SimpleNamespace(cuda=SimpleNamespace(get_device_capability=lambda: capability)))
 
     assert of(9, 0) == (("fp8", "int8"), {})
-    able, limits = of(8, 6)
-    assert able == ("int8",)
-    assert limits == {"cuda/fp8": "this GPU has compute capability 8.6, and fp8 needs 8.9"}
+    assert of(8, 6) == (("int8",), {"cuda/fp8": "this GPU has compute capability 8.6, and fp8 needs 8.9"})
     assert set(of(7, 5)[1]) == {"cuda/fp8", "cuda/int8"}
 
 
-def test_torchao_quantizes_linear_layers_alone(preparation: Preparation) -> None:
-    torch.manual_seed(0)
-    model = Model("mostly", "mostly", "module", residual().inputs, Mostly().eval())
-    inputs = small.arrays(model)
-    right = small.eager(model, inputs)
-    assert model.module is not None
-    quantize_linear(model.module, model, case("int8"), preparation)
+def test_torchao_quantizes_linear_layers_alone_where_they_are_large_enough(preparation):
+    mostly = model(Mostly(), IMAGES)
+    inputs = small.arrays(mostly)
+    right = small.eager(mostly, inputs)
+    quantize_linear(mostly.module, mostly, case("int8"), preparation)
     assert 0.9 < preparation.facts["quantized_share"] < 1
-    assert 0 < small.error(small.eager(model, inputs), right) < 0.05
-    with pytest.raises(Unsupported, match="cannot quantize"):  # fp8 takes a GPU, and torchao says so
-        quantize_linear(Mostly(), model, case("fp8"), preparation)
-
-
-def test_of_a_convolutional_network_torchao_takes_the_head_alone_where_it_is_large_enough(
-    preparation: Preparation,
-) -> None:
+    assert 0 < small.error(small.eager(mostly, inputs), right) < 0.05
+    unsupported("cannot quantize", quantize_linear, Mostly(), mostly, case("fp8"), preparation)  # which takes a GPU
     convolution, pool = torch.nn.Conv2d(3, 16, 3), torch.nn.AdaptiveAvgPool2d(4)
-    whole = torch.nn.Sequential(convolution, pool, torch.nn.Flatten(2), torch.nn.Linear(16, 16))
-    images = Model("images", "images", "module", residual().inputs, whole.eval())
-    assert images.module is not None
+    images = model(torch.nn.Sequential(convolution, pool, torch.nn.Flatten(2), torch.nn.Linear(16, 16)), IMAGES)
     quantize_linear(images.module, images, case("int8"), preparation)
-    assert 0 < preparation.facts["quantized_share"] < 1
+    assert 0 < preparation.facts["quantized_share"] < 1, "the head of a convolutional network"
     for module in (residual().module, torch.nn.Sequential(convolution)):
-        with pytest.raises(Unsupported, match="no modules of linear layers"):
-            quantize_linear(module, residual(), case("int8"), preparation)
+        unsupported("no modules of linear layers", quantize_linear, module, residual(), case("int8"), preparation)
     quantize_linear(images.module, images, case("int8", keep="fp16:3"), preparation)
     assert preparation.facts["quantized_share"] == 0, "as was asked for"
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
-def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: str, preparation: Preparation) -> None:
+def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision, preparation):
     pytest.importorskip("modelopt")
     from inferlens.backends.torch_tensorrt.backend import export_without_kernels, quantize_module
 
@@ -519,6 +429,5 @@ def test_modelopt_quantizes_and_is_exported_with_tensorrts_operators(precision: 
             program = torch.export.export(model.module, (torch.from_numpy(inputs["image"]),), strict=False)
         called = [str(node.target) for node in program.graph.nodes]
         assert called.count("tensorrt.quantize_op.default") == 6  # inputs and weights of three layers
-    other = residual()
-    quantize_module(other, case(precision, keep="fp16:second"), preparation)
+    quantize_module(residual(), case(precision, keep="fp16:second"), preparation)
     assert preparation.facts["quantized_share"] < 0.5

@@ -1,14 +1,10 @@
 """What ``torch.compile`` has beyond the contract; and its layers, each traced to the modules it came from."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import shutil
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,53 +12,40 @@ import torch._inductor.config
 from msgspec.structs import replace
 from torch._inductor.utils import fresh_cache
 
-from inferlens.backends.base import Preparation
 from inferlens.backends.profiling.runs import LayerTimes, TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile
-from inferlens.backends.torch_compile.layers import (
-    GRAPH_SPAN,
-    InductorNames,
-    computed_nodes,
-    is_product,
-    module_path,
-    short_name,
-)
-from inferlens.errors import Unsupported
-from inferlens.models.model import Model
-from inferlens.record.profile import Layer, Layers
-from inferlens.spec.case import Case
+from inferlens.backends.torch_compile import layers as inductor_layers
+from inferlens.record.profile import Layer
 from tests.backends import small
 from tests.backends.profiling.samples import ODD, Attention, Breaking, Fused, model, of, prepared, profiled, seconds
+from tests.backends.small import unsupported
 
 LABEL = "torch_compile:default"
 
 
-def attributed(network: Model, layers: Layers) -> None:
+def attributed(network, layers):
     """Every layer came from modules that there are."""
-    assert network.module is not None
     assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    known = seconds([layer for layer in layers.layers if layer.modules])
-    assert known >= 0.9 * seconds(list(layers.layers))
+    assert seconds([layer for layer in layers.layers if layer.modules]) >= 0.9 * seconds(list(layers.layers))
     assert not layers.absent
     assert len({layer.name for layer in layers.layers}) == len(layers.layers)
     begins = [layer.begins[0] for layer in layers.layers]
     assert begins == sorted(begins)
 
 
-def test_fused_kernels_name_all_their_modules(tmp_path: Path) -> None:
+def test_fused_kernels_name_all_their_modules(tmp_path):
     """Not those whose outcome they only work on, which Inductor's own names hold too."""
     network = model(Fused)
     layers = profiled(LABEL, network, prepared(tmp_path))
     attributed(network, layers)
     (fused,) = of(layers, f"{ODD}.1")
-    assert fused.modules == (f"{ODD}.1", f"{ODD}.2")
-    assert fused.kind == "C++"
+    assert (fused.modules, fused.kind) == ((f"{ODD}.1", f"{ODD}.2"), "C++")
     assert fused.operators == ("aten::_native_batch_norm_legit_no_training", "aten::relu")
     assert [tensor.shape for tensor in fused.outputs] == [(1, 32, 32, 32)]
     assert [layer.modules for layer in layers.layers if layer.kind == "convolution"] == [(f"{ODD}.0",), ("last",)]
 
 
-def test_patterns_that_were_replaced(tmp_path: Path) -> None:
+def test_patterns_that_were_replaced(tmp_path):
     """Attention is found as a pattern, and its node has no module of its own."""
     network = model(Attention)
     layers = profiled(LABEL, network, prepared(tmp_path))
@@ -73,17 +56,23 @@ def test_patterns_that_were_replaced(tmp_path: Path) -> None:
     assert {"stem", "block", "linear", "norm", ""} <= {path for layer in layers.layers for path in layer.modules}
 
 
-def test_graph_breaks(tmp_path: Path) -> None:
-    network = model(Breaking, 1, 4, 32)
-    layers = profiled(LABEL, network, prepared(tmp_path))
+def test_graph_breaks_are_counted_and_said(tmp_path):
+    network, preparation = model(Breaking, 1, 4, 32), prepared(tmp_path)
+    layers = profiled(LABEL, network, preparation)
     attributed(network, layers)
     products = [layer for layer in layers.layers if layer.kind == "addmm"]
     assert [layer.modules for layer in products] == [("first",), ("second",)]
     assert [layer.name.partition("/")[0] for layer in products] == ["0", "1"]
+    assert (preparation.facts["graphs"], preparation.facts["graph_breaks"]["count"]) == (2, 1)
+    assert "graph_break" in preparation.facts["graph_breaks"]["reasons"][0]
+    assert [warning.code for warning in preparation.warnings] == ["graph-breaks"]
+    case = small.case(LABEL, options={"fullgraph": True})
+    runner = small.backend(LABEL).prepare(model(Breaking, 1, 4, 32), case, preparation)
+    unsupported(r"does not compile into one graph: .+", runner.__enter__)
 
 
 @pytest.mark.parametrize("options", [{"dynamic": True}, {"autocast": True}])
-def test_options(options: dict[str, bool], tmp_path: Path) -> None:
+def test_options(options, tmp_path):
     network = model(Fused, 2, 3, 32, 32)
     precision = "bf16" if "autocast" in options else "fp32"
     case = small.case(LABEL, options=options, precision=precision)
@@ -94,7 +83,7 @@ def test_options(options: dict[str, bool], tmp_path: Path) -> None:
     assert any(tensor.shape == (2, 32, 32, 32) for layer in of(found, f"{ODD}.0") for tensor in layer.outputs)
 
 
-def graph_node(name: str, *before: Any, path: str | None = "") -> Any:
+def graph_node(name, *before, path=""):
     class Node(SimpleNamespace):
         __hash__ = object.__hash__
         __eq__ = object.__eq__
@@ -107,14 +96,6 @@ def graph_node(name: str, *before: Any, path: str | None = "") -> Any:
 
 
 TEMPLATE, KERNEL, LIBRARY = "triton_tem_fused_convolution_0", "triton_poi_fused_add_1", "extern_kernels.convolution"
-
-
-def chain(*targets: str) -> list[Any]:
-    """Nodes each of which reads the one before it."""
-    found: list[Any] = []
-    for target in targets:
-        found.append(graph_node(target, *found[-1:]))
-    return found
 
 
 @pytest.mark.parametrize(
@@ -132,56 +113,48 @@ def chain(*targets: str) -> list[Any]:
         ("convolution relu relu", f"{LIBRARY}:0 {KERNEL}:01 {KERNEL}:012 {KERNEL}:01", "0 1 2 1"),  # computed again
     ],
 )  # fmt: skip
-def test_nodes_are_of_the_call_that_computes_them(targets: str, calls: str, expected: str) -> None:
+def test_nodes_are_of_the_call_that_computes_them(targets, calls, expected):
     """Inductor names what lies before them as well, and the product that a kernel makes something ready for."""
-    nodes = chain(*targets.split())
-    done: set[Any] = set()
-    found = []
+    nodes, done, found = [], set(), []
+    for target in targets.split():
+        nodes.append(graph_node(target, *nodes[-1:]))  # which reads the one before it
     for call in calls.split():
         name, _, places = call.rpartition(":")
-        called, extern = short_name(name)
-        own = computed_nodes(called, extern, [nodes[int(place)] for place in places], done)
-        done |= {node for node in own if extern or called == TEMPLATE or not is_product(node)}
+        called, extern = inductor_layers.short_name(name)
+        own = inductor_layers.computed_nodes(called, extern, [nodes[int(place)] for place in places], done)
+        done |= {node for node in own if extern or called == TEMPLATE or not inductor_layers.is_product(node)}
         found.append("".join(str(nodes.index(node)) for node in own))
     assert found == expected.split()
 
 
-def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
+def test_lost_nodes_belong_to_what_lies_on_both_sides():
     paths = dict(enumerate(("", "block", "other")))
     first = graph_node("first", path="block")
     lost = graph_node("lost", first, path=None)
     last = graph_node("last", lost, path="block")
-    assert module_path(last, paths) == "block"
-    assert module_path(lost, paths) == "block"
+    assert (inductor_layers.module_path(last, paths), inductor_layers.module_path(lost, paths)) == ("block", "block")
     end = graph_node("end", graph_node("end before", first, path=None), path="other")
-    assert module_path(end.all_input_nodes[0], paths) is None
+    assert inductor_layers.module_path(end.all_input_nodes[0], paths) is None
 
 
-def made(name: str, modules: tuple[str, ...]) -> Layer:
-    return Layer(name=name, modules=modules)
-
-
-def test_calls_are_told_apart_by_graph_and_order() -> None:
+def test_calls_are_told_apart_by_graph_and_order():
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [made(kernel, ("a",)), made(product, ("b",)), made(kernel, ("c",))],
-        [made(product, ("d",)), made(product, ("e",))],
+        [Layer(name=name, modules=(module,)) for name, module in graph]
+        for graph in (((kernel, "a"), (product, "b"), (kernel, "c")), ((product, "d"), (product, "e")))
     ]
 
-    def graph(number: int, *names: str) -> TracedOperator:
-        return TracedOperator(
-            f"{GRAPH_SPAN}{number}",
-            children=[TracedOperator("## Call ##", children=[TracedOperator(name) for name in names])],
-        )
+    def graph(number, *names):
+        call = TracedOperator("## Call ##", children=[TracedOperator(name) for name in names])
+        return TracedOperator(f"{inductor_layers.GRAPH_SPAN}{number}", children=[call])
 
     run = TracedOperator("run", children=[
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
         TracedOperator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
-    compiler: Any = SimpleNamespace(graphs=graphs, has_provenance=True)
-    names = InductorNames(compiler)
-    taken: dict[Any, LayerTimes] = {}
+    names = inductor_layers.InductorNames(SimpleNamespace(graphs=graphs, has_provenance=True))
+    taken = {}
     for place, (call, _) in enumerate(names.calls(run)):
         taken.setdefault(call, LayerTimes()).add(0, 0.0, place)
     assert [(layer.name, layer.modules, taken[call].calls[0]) for call, layer in names.name_layers(taken).items()] == [
@@ -190,42 +163,26 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     ]  # fmt: skip
 
 
-def test_graph_breaks_are_counted_and_said(preparation: Preparation) -> None:
-    network = model(Breaking, 1, 4, 32)
-    small.agrees(network, small.case(LABEL), preparation, model(Breaking, 1, 4, 32))
-    assert preparation.facts["graphs"] == 2
-    assert preparation.facts["graph_breaks"]["count"] == 1
-    assert "graph_break" in preparation.facts["graph_breaks"]["reasons"][0]
-    assert [warning.code for warning in preparation.warnings] == ["graph-breaks"]
-    case = small.case("torch_compile:default", options={"fullgraph": True})
-    runner = small.backend("torch_compile").prepare(model(Breaking, 1, 4, 32), case, preparation)
-    with pytest.raises(Unsupported, match=r"does not compile into one graph: .+"):
-        runner.__enter__()
-
-
-def test_one_graph_has_no_breaks_and_is_in_the_cache_the_second_time(preparation: Preparation) -> None:
-    for _ in range(2):
+def test_one_graph_has_no_breaks_and_is_in_the_cache_if_it_was_compiled_with_these_options(preparation):
+    def compiled(**options):
         network = small.model()
-        small.run(network, small.case("torch_compile:default"), preparation, small.arrays(network))
-    assert preparation.facts["graphs"] == 1
-    assert preparation.facts["graph_breaks"] == {"count": 0, "reasons": []}
-    assert preparation.facts["compile_cache"] == {"hits": 1, "misses": 0}
-    assert preparation.phases[-1].note == "cached"
-    preparation.rebuild = True
-    cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    small.run(network, small.case("torch_compile:default"), preparation, small.arrays(network))
-    assert preparation.facts["compile_cache"] == {"hits": 0, "misses": 1}
-    assert preparation.phases[-1].note == ""
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == cache
+        small.run(network, small.case(LABEL, options=options), preparation, small.arrays(network))
+        assert (preparation.facts["graphs"], preparation.facts["graph_breaks"]) == (1, {"count": 0, "reasons": []})
+        cache = preparation.facts["compile_cache"]
+        return cache["hits"], cache["misses"], preparation.phases[-1].note
+
+    miss, hit = (0, 1, ""), (1, 0, "cached")
+    with fresh_cache():
+        cache = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+        assert [compiled(), compiled(conv_1x1_as_mm=True)] == [miss] * 2
+        assert compiled(freezing=True) == (0, 0, ""), "frozen code is not cached"
+        assert [compiled(), compiled(conv_1x1_as_mm=True)] == [hit] * 2
+        preparation.rebuild = True
+        assert compiled() == miss
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == cache
 
 
-@pytest.mark.parametrize("variant", ["reduce-overhead", "max-autotune-no-cudagraphs"])
-def test_modes_that_differ_by_cuda_graphs_say_that_a_cpu_has_none(variant: str, preparation: Preparation) -> None:
-    small.backend("torch_compile").prepare(small.model(), small.case(f"torch_compile:{variant}"), preparation)
-    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
-
-
-def test_coordinate_descent_is_part_of_autotuning(preparation: Preparation) -> None:
+def test_coordinate_descent_is_part_of_autotuning(preparation):
     options = {"coordinate_descent_tuning": True}
     case = small.case("torch_compile:max-autotune-no-cudagraphs", device="cuda", options=options)
     small.backend(LABEL).prepare(small.model(), case, preparation)
@@ -234,7 +191,7 @@ def test_coordinate_descent_is_part_of_autotuning(preparation: Preparation) -> N
         assert torch._inductor.list_mode_options(mode)["coordinate_descent_tuning"]
 
 
-def test_inductor_is_configured_while_the_runner_lives(preparation: Preparation) -> None:
+def test_inductor_is_configured_while_the_runner_lives(preparation):
     config = torch._inductor.config
     case = small.case(LABEL, options=dict.fromkeys(torch_compile.CONFIG_OPTIONS, True))
     before = [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS]
@@ -243,17 +200,7 @@ def test_inductor_is_configured_while_the_runner_lives(preparation: Preparation)
     assert [getattr(config, name) for name in torch_compile.CONFIG_OPTIONS] == before
 
 
-def test_what_was_compiled_with_other_options_is_not_taken_from_the_cache(preparation: Preparation) -> None:
-    found = []
-    with fresh_cache():
-        for options in ({}, {"conv_1x1_as_mm": True}, {"freezing": True}, {}, {"conv_1x1_as_mm": True}):
-            network = small.model()
-            small.run(network, small.case(LABEL, options=options), preparation, small.arrays(network))
-            found.append(preparation.facts["compile_cache"]["hits"])
-    assert found == [0, 0, 0, 1, 1]
-
-
-def test_frozen_weights_hold_the_batch_norms(tmp_path: Path) -> None:
+def test_frozen_weights_hold_the_batch_norms(tmp_path):
     """And oneDNN's convolutions compute the activations behind them, which Inductor names them after."""
     network = model(Fused)
     layers = profiled(LABEL, network, prepared(tmp_path), options={"freezing": True})
@@ -263,7 +210,7 @@ def test_frozen_weights_hold_the_batch_norms(tmp_path: Path) -> None:
     assert {path for layer in layers.layers for path in layer.modules} == {f"{ODD}.0", f"{ODD}.2", "last"}
 
 
-def test_convolutions_of_1x1_are_products(tmp_path: Path) -> None:
+def test_convolutions_of_1x1_are_products(tmp_path):
     network = model(Fused)
     layers = profiled(LABEL, network, prepared(tmp_path), options={"conv_1x1_as_mm": True})
     attributed(network, layers)
@@ -271,11 +218,10 @@ def test_convolutions_of_1x1_are_products(tmp_path: Path) -> None:
     assert [layer.modules for layer in layers.layers if layer.kind in ("addmm", "mm")] == [("last",)]
 
 
-def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_is_an_absence_with_a_cure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     able = small.backend("torch_compile").capabilities()
     refusal = able.refusal(small.case("torch_compile:default"), small.found("module"))
-    assert refusal is not None
     assert ("C++ compiler" in refusal.what, "g++" in refusal.hint) == (True, True)
     monkeypatch.setenv("CXX", "my-compiler")
     monkeypatch.setattr(shutil, "which", lambda name: name if name == "my-compiler" else None)
@@ -285,14 +231,16 @@ def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("variant", "on_the_cpu"), [("reduce-overhead", "default"), ("max-autotune-no-cudagraphs", "max-autotune")]
 )
-def test_modes_that_differ_by_cuda_graphs_alone_are_one_on_the_cpu(variant: str, on_the_cpu: str) -> None:
-    case = Case(model="m", backend="torch_compile", variant=variant, options={"freezing": False, "dynamic": True})
+def test_modes_that_differ_by_cuda_graphs_alone_are_one_on_the_cpu_and_say_so(variant, on_the_cpu, preparation):
+    case = small.case(f"torch_compile:{variant}", options={"freezing": False, "dynamic": True})
     on_gpu = replace(case, device="cuda")
     assert torch_compile.TorchCompile.effective(case) == replace(case, variant=on_the_cpu, options={"dynamic": True})
     assert torch_compile.TorchCompile.effective(on_gpu) == replace(on_gpu, options={"dynamic": True})
+    small.backend(LABEL).prepare(small.model(), replace(case, options={}), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
 
 
-def test_runners_of_many_sizes_keep_what_they_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runners_of_many_sizes_keep_what_they_compiled(tmp_path, monkeypatch):
     """As a load test prepares them; Dynamo alone compiles a module for eight shapes, and then no more."""
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module, **_: compile(module, backend="eager", dynamic=False))

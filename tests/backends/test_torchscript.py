@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from inferlens.backends.availability import ignore_deprecations
-from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.backends.base import TOLERANCES
 from inferlens.backends.torchscript import ModulePaths
-from inferlens.errors import Unsupported
 from inferlens.models.inputs import by_position
-from inferlens.models.model import Model
-from inferlens.record.profile import Layers
 from tests.backends import small
-from tests.backends.profiling.samples import Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
+from tests.backends.profiling.samples import Attention, Fused, Shared, check, model, of, prepared, profiled
+from tests.backends.small import unsupported
 
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
 LABELS = (TRACE, SCRIPT)
@@ -31,14 +25,13 @@ WAYS = ("", "freeze")
 class Encoder(nn.Module):
     """Two kinds of transformer layers in a list of modules, which is never called itself."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=bool(index)) for index in range(2)
-        )
+        kinds = {"batch_first": True, "norm_first": False}, {"batch_first": True, "norm_first": True}
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(32, 4, 64, **kind) for kind in kinds)
         self.linear = nn.Linear(32, 3)
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words):
         for layer in self.layers:
             words = layer(words)
         return torch.softmax(self.linear(words), -1)
@@ -47,12 +40,11 @@ class Encoder(nn.Module):
 class Turns(nn.Module):
     """A loop whose number of turns is known only at run time, and a branch."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.body = nn.Linear(32, 32)
-        self.other = nn.Linear(32, 32)
+        self.body, self.other = nn.Linear(32, 32), nn.Linear(32, 32)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         for _ in range(image.size(2) // 8):
             image = self.body(image)
         if image.dim() == 3:
@@ -60,13 +52,12 @@ class Turns(nn.Module):
         return torch.tanh(self.other(image))
 
 
-def layers(label: str, network: Model, folder: Path, way: str = "", runs: int = 3) -> Layers:
+def layers(label, network, folder, way="", runs=3):
     return profiled(label, network, prepared(folder), runs=runs, options={way: True} if way else {})
 
 
-def attributed(network: Model, layers: Layers) -> None:
+def attributed(network, layers):
     """All came from modules that there are."""
-    assert network.module is not None
     assert {path for layer in layers.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
     assert all(layer.modules and layer.operators for layer in layers.layers)
     assert "modules" not in layers.absent
@@ -74,7 +65,7 @@ def attributed(network: Model, layers: Layers) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", LABELS)
-def test_shared_and_repeated_modules(label: str, way: str, tmp_path: Path) -> None:
+def test_shared_and_repeated_modules(label, way, tmp_path):
     network = model(Shared)
     found = layers(label, network, tmp_path, way)
     attributed(network, found)
@@ -83,14 +74,13 @@ def test_shared_and_repeated_modules(label: str, way: str, tmp_path: Path) -> No
     assert len({layer.name for layer in found.layers}) == len(found.layers)
     assert len(of(found, "")) == 3  # the sigmoids, though what works in place may have lost where it was
     assert [tensor.shape for layer in convolutions for tensor in layer.outputs] == [(1, 3, 32, 32)] * 4
-    assert convolutions[0].inputs[1].shape == (3, 3, 3, 3)
-    assert convolutions[0].inputs[0].dtype == "float32"
+    assert (convolutions[0].inputs[1].shape, convolutions[0].inputs[0].dtype) == ((3, 3, 3, 3), "float32")
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("kind", [Attention, Encoder])
-def test_transformers_are_attributed(kind: Callable[[], nn.Module], label: str, way: str, tmp_path: Path) -> None:
+def test_transformers_are_attributed(kind, label, way, tmp_path):
     """A linear layer that was taken apart, a sum and an activation of the model's own, modules in a list."""
     network = model(kind, 1, 8, 32) if kind is Encoder else model(kind)
     found = layers(label, network, tmp_path, way)
@@ -100,7 +90,7 @@ def test_transformers_are_attributed(kind: Callable[[], nn.Module], label: str, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_loops_and_branches(way: str, tmp_path: Path) -> None:
+def test_loops_and_branches(way, tmp_path):
     network = model(Turns, 1, 4, 32)
     found = layers(SCRIPT, network, tmp_path, way)
     attributed(network, found)
@@ -109,22 +99,20 @@ def test_loops_and_branches(way: str, tmp_path: Path) -> None:
     assert not any(layer.kind == "tanh" for layer in found.layers)
 
 
-def test_what_is_optimised_for_inference_tells_no_layers(tmp_path: Path) -> None:
-    with pytest.raises(Unsupported, match="optimize_for_inference leaves no names"):
-        layers(TRACE, model(Fused), tmp_path, "optimize_for_inference")
+def test_what_is_optimised_for_inference_tells_no_layers(tmp_path):
+    words = "optimize_for_inference leaves no names"
+    unsupported(words, layers, TRACE, model(Fused), tmp_path, "optimize_for_inference")
 
 
-def test_fused_groups_name_all_their_modules(tmp_path: Path) -> None:
+def test_fused_groups_name_all_their_modules(tmp_path):
     """TorchScript's own fuser, as it works on a GPU; here it interprets what it fused."""
 
     class Chain(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
-            self.linear = nn.Linear(32, 32)
-            self.act = nn.SiLU()
-            self.bound = nn.Tanh()
+            self.linear, self.act, self.bound = nn.Linear(32, 32), nn.SiLU(), nn.Tanh()
 
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
+        def forward(self, image):
             return self.bound(self.act(self.linear(image)) * 2)
 
     before = torch._C._jit_can_fuse_on_cpu(), torch._C._jit_get_te_must_use_llvm_cpu()
@@ -136,12 +124,11 @@ def test_fused_groups_name_all_their_modules(tmp_path: Path) -> None:
         torch._C._jit_override_can_fuse_on_cpu(before[0])
         torch._C._jit_set_te_must_use_llvm_cpu(before[1])
     linear, fused = found.layers
-    assert linear.modules == ("linear",)
-    assert fused.modules == ("act", "", "bound")
+    assert (linear.modules, fused.modules) == (("linear",), ("act", "", "bound"))
     assert fused.operators == ("aten::silu", "aten::mul", "aten::tanh")
 
 
-def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_path: Path) -> None:
+def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_path):
     network = small.model(small.TwoInputs)
     layers = profiled(TRACE, network, prepared(tmp_path), runs=23)
     attributed(network, layers)
@@ -150,21 +137,7 @@ def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_
     check(layers, 23)
 
 
-def test_a_frozen_archive_has_no_modules_and_says_so(tmp_path: Path) -> None:
-    network = model(Costly, 1, 64, 8, 8)
-    assert network.module is not None
-    with ignore_deprecations():
-        torch.jit.save(torch.jit.freeze(torch.jit.script(network.module)), tmp_path / "frozen.pt")
-        frozen = torch.jit.load(tmp_path / "frozen.pt")
-    own = Model("own.pt", "own", "torchscript", network.inputs, module=frozen)
-    with small.backend(TRACE).prepare(own, small.case(TRACE), prepared(tmp_path)) as runner:
-        found = runner.profile_layers(runner.place(small.arrays(own)), 2)
-    check(found, 2)
-    assert not any(layer.modules for layer in found.layers)
-    assert "frozen before it was saved" in found.absent["modules"]
-
-
-def test_paths_from_texts() -> None:
+def test_paths_from_texts():
     """Names with brackets, lists of modules, functions; where it is not told which, what they are all in."""
     net = nn.Module()
     for name, part in {
@@ -187,22 +160,6 @@ def test_paths_from_texts() -> None:
     assert ModulePaths(net, wrapped="module").scope_path("__module.module/__module.module.head") == "head"
 
 
-@pytest.mark.parametrize("options", [{"freeze": True}, {"optimize_for_inference": True}, {"channels_last": True}])
-@pytest.mark.parametrize("label", LABELS)
-def test_options_leave_outputs_right(label: str, options: dict[str, bool], preparation: Preparation) -> None:
-    model = small.model()
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    case = small.case(label, options=options)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing that a user could do about it may be heard
-        with small.backend(label).prepare(model, case, preparation) as runner:
-            feed = runner.place(inputs)
-            for _ in range(4):  # the profiling executor changes the program after the first calls
-                assert small.error(runner.collect(runner.infer(feed)), expected) < TOLERANCES["fp32"]
-    assert preparation.facts["torchscript"] in ("traced", "scripted")
-
-
 @dataclass
 class Answer:
     more: torch.Tensor
@@ -210,46 +167,40 @@ class Answer:
 
 
 class Returning(nn.Module):
-    def forward(self, image: torch.Tensor) -> Any:
+    def forward(self, image):
         return Answer(image + 1, image * 2) if image.sum() != 0 else Answer(image, image)
 
 
-def test_what_cannot_be_scripted_is_a_row_with_a_reason(preparation: Preparation) -> None:
+def test_what_cannot_be_scripted_is_a_row_with_a_reason(preparation):
     class Lambda(nn.Module):
-        def forward(self, image: torch.Tensor) -> Any:
+        def forward(self, image):
             return (lambda *values: values[0])(image, *[])
 
     runner = small.backend("torchscript").prepare(small.model(Lambda), small.case("torchscript:script"), preparation)
-    with pytest.raises(Unsupported, match=r"TorchScript cannot script 'lambda': .+") as caught:
-        runner.__enter__()
-    assert caught.value.hint == "--backend torchscript:trace"
-    assert preparation.phases[-1].name == "build"
+    caught = unsupported(r"TorchScript cannot script 'lambda': .+", runner.__enter__)
+    assert (caught.hint, preparation.phases[-1].name) == ("--backend torchscript:trace", "build")
 
 
 class Subtract(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(12, 6)
 
-    def forward(self, values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, values, tokens):
         return self.linear(values) - tokens
 
 
 @pytest.mark.parametrize("names", [("values", "tokens"), ("tokens", "values")])
-def test_a_model_whose_inputs_have_names_is_traced_and_knows_its_modules(
-    names: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_model_whose_inputs_have_names_is_traced_and_knows_its_modules(names, tmp_path):
     model = small.model(Subtract)
     specs = {spec.name: spec for spec in small.TWO_INPUTS}
-    assert model.module is not None
     module = by_position(model.module, names)
     model = dataclasses.replace(model, module=module, inputs=tuple(specs[name] for name in names))
     assert [layer.modules for layer in layers(TRACE, model, tmp_path).layers] == [("linear",), ("",)]
-    with pytest.raises(Unsupported, match="Inputs by name"):
-        layers(SCRIPT, model, tmp_path)
+    unsupported("Inputs by name", layers, SCRIPT, model, tmp_path)
 
 
-def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept(preparation: Preparation) -> None:
+def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept(preparation):
     model = small.model(Returning)
     inputs = small.arrays(model)
     got = small.run(model, small.case("torchscript:trace"), preparation, inputs)
@@ -259,25 +210,25 @@ def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_loaded_archive_runs_as_it_is(frozen: bool, precision: str, tmp_path: Path, preparation: Preparation) -> None:
-    """What was frozen has constants, which are not cast."""
-    model, path = small.model(format="torchscript"), tmp_path / "model.pt"
+def test_a_loaded_archive_runs_as_it_is(frozen, precision, tmp_path):
+    """What was frozen has constants, which are not cast, and no modules."""
+    model, path, preparation = small.model(format="torchscript"), tmp_path / "model.pt", prepared(tmp_path)
     with ignore_deprecations():
         script = torch.jit.script(model.module)
         torch.jit.save(torch.jit.freeze(script) if frozen else script, path)
         loaded = dataclasses.replace(model, module=torch.jit.load(path), path=path)
     case = small.case(TRACE, precision=precision, options={"freeze": True})
     if frozen and precision == "bf16":
-        with pytest.raises(Unsupported, match="was frozen"):
-            small.agrees(loaded, case, preparation, model)
+        unsupported("was frozen", small.agrees, loaded, case, preparation, model)
         return
     small.agrees(loaded, case, preparation, model)
     assert preparation.facts["torchscript"].startswith("loaded")
+    if frozen:
+        found = profiled(TRACE, loaded, prepared(tmp_path), runs=2)
+        assert not any(layer.modules for layer in found.layers)
+        assert "frozen before it was saved" in found.absent["modules"]
 
 
-def test_exported_programs_are_traced_and_not_scripted(preparation: Preparation) -> None:
-    model = small.model()
-    exported = small.as_program(model)
-    small.agrees(exported, small.case(TRACE), preparation, model)
-    with pytest.raises(Unsupported, match="no source to script"):
-        small.backend(SCRIPT).prepare(exported, small.case(SCRIPT), preparation)
+def test_exported_programs_are_not_scripted(preparation):
+    exported = small.as_program(small.model())
+    unsupported("no source to script", small.backend(SCRIPT).prepare, exported, small.case(SCRIPT), preparation)

@@ -1,11 +1,8 @@
 """Trained networks that Python packages carry, quantized on real data: still right on other data, or told apart."""
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +10,6 @@ import onnx
 import pytest
 
 import inferlens
-from inferlens.record.record import Accuracy, Record
 
 pytest.importorskip("PIL")
 if not all(importlib.util.find_spec(package) for package in ("magika", "rapidocr_onnxruntime")):
@@ -22,20 +18,20 @@ if not all(importlib.util.find_spec(package) for package in ("magika", "rapidocr
 from benchmarks.trained import files, texts
 
 pytestmark = pytest.mark.usefixtures("one_process")
-QUICK: dict[str, Any] = {"quick": True, "mode": "latency", "iterations": 2, "warmup": 1, "precision": "int8"}
+QUICK = {"quick": True, "mode": "latency", "iterations": 2, "warmup": 1, "precision": "int8"}
 Infer = Callable[[Any], Any]
 
 
-def reading(infer: Infer) -> list[float]:
+def reading(infer):
     return texts.evaluate_reading(infer, 16)
 
 
-def finding(infer: Infer) -> list[float]:
+def finding(infer):
     return texts.evaluate_finding(infer, 12)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     """Data to calibrate with, and of files other data with labels."""
     folder = tmp_path_factory.mktemp("data")
     np.savez(folder / "lines.npz", x=texts.lines(1, 8)[0])
@@ -44,19 +40,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measured(network: Path, folder: Path, **words: Any) -> tuple[Record, Accuracy]:
+def measured(network, folder, **words):
     (record,) = inferlens.bench(str(network), output=str(folder), **{**QUICK, **words})
-    assert (record.status, record.reason) == ("ok", "")
-    assert record.accuracy.reason == ""
+    assert (record.status, record.reason, record.accuracy.reason) == ("ok", "", "")
     return record, record.accuracy
 
 
-def drop(accuracy: Accuracy) -> float:
+def drop(accuracy):
     return statistics.fmean(accuracy.reference_values) - statistics.fmean(accuracy.values)
 
 
 @pytest.mark.parametrize("backend", ["openvino"])  # by ONNX Runtime: benchmarks/trained
-def test_files_are_told_apart_as_before(data: Path, tmp_path: Path, backend: str) -> None:
+def test_files_are_told_apart_as_before(data, tmp_path, backend):
     record, accuracy = measured(
         files.network(), tmp_path, backend=backend, input="bytes=8x2048:int32:0..256",
         calibration=str(data / "files.npz"), accuracy=str(data / "other_files.npz"),
@@ -67,7 +62,7 @@ def test_files_are_told_apart_as_before(data: Path, tmp_path: Path, backend: str
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime:cpu"])  # by OpenVINO: benchmarks/trained
-def test_text_is_found_as_before_by_a_network_of_an_old_opset(data: Path, tmp_path: Path, backend: str) -> None:
+def test_text_is_found_as_before_by_a_network_of_an_old_opset(data, tmp_path, backend):
     assert onnx.load(str(texts.network("det"))).opset_import[0].version < 13
     _, accuracy = measured(
         texts.network("det"), tmp_path, backend=backend, input="x=1x3x256x320",
@@ -77,7 +72,7 @@ def test_text_is_found_as_before_by_a_network_of_an_old_opset(data: Path, tmp_pa
     assert drop(accuracy) < 0.02
 
 
-def test_text_is_read_as_before_where_depthwise_convolutions_stay(data: Path, tmp_path: Path) -> None:
+def test_text_is_read_as_before_where_depthwise_convolutions_stay(data, tmp_path):
     network = texts.network("rec")
     depthwise = [
         node.name for node in onnx.load(str(network)).graph.node
@@ -92,7 +87,7 @@ def test_text_is_read_as_before_where_depthwise_convolutions_stay(data: Path, tm
     assert drop(accuracy) <= 0.01
 
 
-def test_wrong_preprocessing_shows_in_the_accuracy_on_right_data(data: Path, tmp_path: Path) -> None:
+def test_wrong_preprocessing_shows_in_the_accuracy_on_right_data(data, tmp_path):
     with np.load(data / "pages.npz") as right:
         np.savez(tmp_path / "wrong.npz", x=(right["x"] + 1) * 127.5)
     _, accuracy = measured(

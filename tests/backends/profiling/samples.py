@@ -1,27 +1,23 @@
 """Modules that show what layers have to tell, and the profile of one, checked for what holds for every backend."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.base import TOLERANCES, GpuLaunch, KernelSources, KernelTracer, LayerProfiler, Preparation
+from inferlens.backends.base import TOLERANCES, KernelTracer, LayerProfiler
 from inferlens.backends.profiling.kernels import kernels_of_runs, sources_by_scope
-from inferlens.backends.profiling.runs import TracedRun, read_runs
+from inferlens.backends.profiling.runs import read_runs
 from inferlens.backends.tensorrt.layers import inspected_layers, kernel_sources
 from inferlens.models.model import Model
-from inferlens.record.profile import GpuLimits, Kernels, Layer, Layers
+from inferlens.record.profile import GpuLimits
 from inferlens.spec.case import TensorSpec
 from inferlens.trace.read import read_trace
 from tests.backends import small
@@ -34,30 +30,27 @@ ODD = "a 'b' <c>, [d]/é"
 class Fused(nn.Module):
     """Convolution, batch norm and ReLU that compilers make one of, in a module with an odd name."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         block = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
         self.add_module(ODD, block)
         self.last = nn.Conv2d(32, 4, 1)
         nn.init.uniform_(block[1].running_var, 0.5, 2.0)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         return self.last(self.get_submodule(ODD)(image))
 
 
 class Shared(nn.Module):
     """A module called twice, two modules that share their weights, one with no work, one never called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.twice = nn.Conv2d(3, 3, 3, padding=1)
-        self.one = nn.Conv2d(3, 3, 3, padding=1)
-        self.other = nn.Conv2d(3, 3, 3, padding=1)
+        self.twice, self.one, self.other = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(3))
         self.other.weight, self.other.bias = self.one.weight, self.one.bias
-        self.nothing = nn.Identity()
-        self.never = nn.Linear(3, 3)
+        self.nothing, self.never = nn.Identity(), nn.Linear(3, 3)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         image = torch.sigmoid(self.twice(torch.sigmoid(self.twice(image))))
         return self.other(torch.sigmoid(self.one(self.nothing(image))))
 
@@ -65,27 +58,24 @@ class Shared(nn.Module):
 class Costly(nn.Module):
     """Two convolutions that take milliseconds, the second with eight times the work of the first."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.first = nn.Conv2d(64, 64, 3, padding=1)
-        self.second = nn.Conv2d(64, 512, 3, padding=1)
+        self.first, self.second = nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 512, 3, padding=1)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         return self.second(torch.sigmoid(self.first(image)))
 
 
 class Attention(nn.Module):
     """What transformers are made of, after a residual convolution."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.stem = nn.Conv2d(3, 32, 3, padding=1)
-        self.block = nn.Conv2d(32, 32, 3, padding=1)
-        self.linear = nn.Linear(32, 32)
-        self.norm = nn.LayerNorm(32)
+        self.stem, self.block = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 32, 3, padding=1)
+        self.linear, self.norm = nn.Linear(32, 32), nn.LayerNorm(32)
         self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         image = self.stem(image)
         words = torch.relu(image + self.block(image)).flatten(2).transpose(1, 2)
         words = self.norm(words + nn.functional.gelu(self.linear(words)))
@@ -95,24 +85,23 @@ class Attention(nn.Module):
 class Breaking(nn.Module):
     """Two graphs of Inductor's, with an operator that Python runs between them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.first = nn.Linear(32, 32)
-        self.second = nn.Linear(32, 32)
+        self.first, self.second = nn.Linear(32, 32), nn.Linear(32, 32)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
+    def forward(self, image):
         image = torch.relu(self.first(image))
         torch._dynamo.graph_break()
         return torch.relu(self.second(image))
 
 
-def model(kind: Callable[[], nn.Module], *shape: int) -> Model:
+def model(kind, *shape):
     torch.manual_seed(0)
     spec = TensorSpec("image", shape or (1, 3, 32, 32))
     return Model("small", "small", "module", (spec,), module=kind().eval())
 
 
-def resnet18() -> Model:
+def resnet18():
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     module = torchvision.models.resnet18(weights=None).eval()
@@ -123,7 +112,7 @@ def resnet18() -> Model:
     return Model("torchvision:resnet18", "resnet18", "module", (spec,), module=module)
 
 
-def prepared(folder: Path, level: str = "layer") -> Preparation:
+def prepared(folder, level="layer"):
     """Inductor, which numbers graphs in their code, begins anew: it does not compile what it did for another test."""
     if "torch._inductor.compile_fx" in sys.modules:
         torch._inductor.compile_fx._graph_counter = itertools.count()
@@ -132,7 +121,7 @@ def prepared(folder: Path, level: str = "layer") -> Preparation:
     return preparation
 
 
-def profiled(label: str, model: Model, preparation: Preparation, runs: int = RUNS, **case: Any) -> Layers:
+def profiled(label, model, preparation, runs=RUNS, **case):
     """The layers of ``model``, its outputs checked before and after."""
     inputs = small.arrays(model)
     expected = small.eager(model, inputs) if model.module is not None else None
@@ -149,7 +138,7 @@ def profiled(label: str, model: Model, preparation: Preparation, runs: int = RUN
     return layers
 
 
-def check(layers: Layers, runs: int) -> None:
+def check(layers, runs):
     """What holds for the layers of every backend."""
     assert layers.layers
     assert len(layers.whole) == runs
@@ -166,25 +155,24 @@ def check(layers: Layers, runs: int) -> None:
         assert layers.absent["begins"]
 
 
-def total(layers: Layers, run: int) -> float:
+def total(layers, run):
     return sum(layer.times[run] for layer in layers.layers)
 
 
-def of(layers: Layers, *modules: str) -> list[Layer]:
+def of(layers, *modules):
     """The layers that came from all of ``modules``, in order."""
     return [layer for layer in layers.layers if set(modules) <= set(layer.modules)]
 
 
-def seconds(layers: list[Layer]) -> float:
+def seconds(layers):
     """The fastest run's time of some layers together."""
     return min(map(sum, zip(*(layer.times for layer in layers), strict=True)))
 
 
-def hooks(model: Model) -> list[Any]:
+def hooks(model):
     """Forward hooks that are on the modules of a model, or on all modules there are."""
     from torch.nn.modules import module as everywhere
 
-    assert model.module is not None
     own = [hook for part in model.module.modules() for hook in (*part._forward_pre_hooks, *part._forward_hooks)]
     return [*own, *everywhere._global_forward_pre_hooks, *everywhere._global_forward_hooks]
 
@@ -196,45 +184,39 @@ EAGER, GRAPH, ENGINE = "eager", "inductor-graph", "torch-tensorrt"
 ENGINES = (ENGINE, "torch-tensorrt-python", "torch-tensorrt-vit")
 NAMES = (EAGER, GRAPH, *ENGINES)
 H200 = GpuLimits(
-    name="NVIDIA H200",
-    multiprocessors=132,
-    threads_per_multiprocessor=2048,
-    registers_per_multiprocessor=65536,
-    shared_memory_per_multiprocessor=233472,
-    compute_capability="9.0",
-)
+    name="NVIDIA H200", multiprocessors=132, threads_per_multiprocessor=2048, registers_per_multiprocessor=65536,
+    shared_memory_per_multiprocessor=233472, compute_capability="9.0",
+)  # fmt: skip
 
 
-class Scoped(KernelTracer):
-    """Tells modules by the scopes of a trace."""
+class Tracer(KernelTracer):
+    """Tells what kernels are of by a function of all of them."""
 
-    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        return sources_by_scope(launched)
+    def __init__(self, tell):
+        self._tell = tell
+
+    def kernel_sources(self, launched):
+        return self._tell(launched)
 
 
-class OfEngine(KernelTracer):
-    """Tells the layers of an engine, as its runner will."""
-
-    def __init__(self, layers: Sequence[Layer]) -> None:
-        self._layers = layers
-
-    def kernel_sources(self, launched: Sequence[GpuLaunch]) -> KernelSources:
-        return kernel_sources(launched, self._layers, {})
+SCOPED = Tracer(sources_by_scope)
 
 
 @cache
-def runs(name: str) -> tuple[TracedRun, ...]:
+def runs(name):
     """The runs of a trace."""
     return tuple(read_runs(read_trace(FOLDER / f"{name}.json.gz")))
 
 
-def engine(name: str) -> list[Layer]:
+def engine(name):
     """The layers of a trace's engine."""
     told = json.loads(gzip.decompress((FOLDER / f"{name}-engine.json.gz").read_bytes()))
     return inspected_layers(told["Layers"], lambda _: ((), ()))
 
 
-def kernels(name: str) -> Kernels:
+def kernels(name):
     """The kernels of a trace, with all that can be told of them."""
-    teller = Scoped() if name == EAGER else OfEngine(engine(name)) if name in ENGINES else None
-    return kernels_of_runs(runs(name), H200, teller, label=name)
+    tracer = SCOPED if name == EAGER else None
+    if name in ENGINES:
+        tracer = Tracer(lambda launched: kernel_sources(launched, engine(name), {}))
+    return kernels_of_runs(runs(name), H200, tracer, label=name)

@@ -1,7 +1,5 @@
 """Ranges for NVIDIA's profilers: what is pushed and popped, and that nothing is where nobody asked."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,21 +16,20 @@ from tests.commands import inferlens
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def said(monkeypatch):
     """What a made-up nvtx is told."""
-    told: list[str] = []
+    told = []
 
     @contextmanager
-    def annotate(name: str, domain: str):
+    def annotate(name, domain):
         told.append(f"+ {name}")
         yield
         told.append(f"- {name}")
 
     module = SimpleNamespace(
-        annotate=annotate,
-        push_range=lambda name, domain: told.append(f"+ {name}"),
+        annotate=annotate, push_range=lambda name, domain: told.append(f"+ {name}"),
         pop_range=lambda domain: told.append("-"),
-    )
+    )  # fmt: skip
     monkeypatch.setitem(sys.modules, "nvtx", module)
     monkeypatch.setenv(NVTX_VARIABLE, "1")
     return told
@@ -43,18 +40,18 @@ class Counting:
 
     clock = HostClock()
 
-    def __init__(self, told: list[str], call=lambda feed: None) -> None:
+    def __init__(self, told, call=lambda feed: None):
         self.told, self.call = told, call
 
-    def infer(self, feed: object) -> object:
+    def infer(self, feed):
         self.told.append("call")
         return self.call(feed)
 
-    def synchronize(self) -> None:
+    def synchronize(self):
         pass
 
 
-def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: list[str]) -> None:
+def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said):
     runner = Counting(said)
     with Preparation(Path(), Path()).phase("steady state"):
         latency(runner, iter(lambda: 0, 1), sampling_rule(Budget(iterations=5)), lambda _: None)
@@ -65,16 +62,15 @@ def test_a_phase_and_a_series_are_one_range_each_with_all_calls_inside(said: lis
     assert said[1:8] == ["+ series: latency", *["call"] * 5, "- series: latency"]
 
 
-def test_profiled_modules_are_ranges_inside_each_other(said: list[str]) -> None:
+def test_profiled_modules_are_ranges_inside_each_other(said):
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Tanh())
     time_modules(Counting(said, module), module, torch.ones(2), 1)
     ranges = [item for item in said if item != "call"]
-    once = ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
-    assert ranges[-6:] == once
+    assert ranges[-6:] == ["+ module: ", "+ module: 0", "-", "+ module: 1", "-", "-"]
 
 
-def test_nothing_is_set_where_nobody_asked(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_set_where_nobody_asked(said, monkeypatch):
     monkeypatch.delenv(NVTX_VARIABLE)
     with Preparation(Path(), Path()).phase("load"), nvtx_range("x"):
         begin, end = nvtx_push_pop()
@@ -83,9 +79,7 @@ def test_nothing_is_set_where_nobody_asked(said: list[str], monkeypatch: pytest.
     assert said == []
 
 
-def test_without_the_package_the_option_is_refused_with_what_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_the_option_is_refused_with_what_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "nvtx", None)
     monkeypatch.delenv(NVTX_VARIABLE, raising=False)
     done = inferlens("bench", "fake:demo", "--nvtx", "--dry-run", cwd=tmp_path)
@@ -93,7 +87,7 @@ def test_without_the_package_the_option_is_refused_with_what_installs_it(
     assert "[nvtx]'" in done.stderr
 
 
-def test_the_real_package_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_package_needs_no_gpu(monkeypatch):
     pytest.importorskip("nvtx")
     monkeypatch.setenv(NVTX_VARIABLE, "")
     enable_nvtx()

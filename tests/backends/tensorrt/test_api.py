@@ -1,7 +1,5 @@
 """What our code uses of TensorRT, held against the table of what each release has: TensorRT itself is not run here."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path
@@ -43,9 +41,9 @@ OURS = {  # attributes of others' objects that are called the same
 }  # fmt: skip
 
 
-def used() -> dict[tuple[str, str], set[str]]:
+def used():
     """Names of the table's classes that the code uses, with the files."""
-    found: dict[tuple[str, str], set[str]] = {}
+    found = {}
     for file in FILES:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Attribute):
@@ -55,7 +53,7 @@ def used() -> dict[tuple[str, str], set[str]]:
     return found
 
 
-def words() -> set[str]:
+def words():
     """Every name and every text in the code, such as those that an ability is asked by."""
     nodes = [node for file in FILES for node in ast.walk(ast.parse(file.read_text()))]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
@@ -64,21 +62,21 @@ def words() -> set[str]:
     return names | {word for text in texts for word in (text, text.upper())}
 
 
-def test_the_code_uses_nothing_that_the_table_does_not_have() -> None:
+def test_the_code_uses_nothing_that_the_table_does_not_have():
     unknown = {f"{kind}.{name} in {files}" for (kind, name), files in used().items() if name not in TABLE.get(kind, {})}
     assert not unknown
     assert len(used()) > 60
 
 
-def test_the_table_has_nothing_that_the_code_does_not_use() -> None:
+def test_the_table_has_nothing_that_the_code_does_not_use():
     code = words()
     # Named by users, and in scripts.
     by_value = {"CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS", "Logger"}
     assert {name for names in TABLE.values() for name in names} - code <= by_value
 
 
-def test_calls_have_the_arguments_of_the_table() -> None:
-    called: dict[str, list[ast.Call]] = {}
+def test_calls_have_the_arguments_of_the_table():
+    called = {}
     for node in (node for file in FILES for node in ast.walk(ast.parse(file.read_text()))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             called.setdefault(node.func.attr, []).append(node)
@@ -91,7 +89,7 @@ def test_calls_have_the_arguments_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("kind", TABLE)
-def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind: str) -> None:
+def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind):
     asked = {
         argument.value.upper()
         for file in FILES
@@ -111,13 +109,13 @@ def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind: str) 
             assert name.upper() in asked, f"{name} is only in {releases}"
 
 
-def test_types_and_lowered_precisions_are_those_of_the_table() -> None:
+def test_types_and_lowered_precisions_are_those_of_the_table():
     assert set(DTYPES) == set(TABLE["DataType"])
     assert set(PRECISION_FLAGS.values()) <= set(TABLE["BuilderFlag"])
 
 
-def test_onnx_runtimes_provider_is_given_options_that_it_has() -> None:
-    given: dict[str, set[str]] = {}
+def test_onnx_runtimes_provider_is_given_options_that_it_has():
+    given = {}
     for precision in ("fp32", "fp16", "bf16"):
         case = small.case("onnxruntime:tensorrt", device="cuda", precision=precision)
         ((_, options), *_) = provider_list(PROVIDERS["tensorrt"], case, OnnxRuntimeOptions(), 0, Path())
@@ -127,7 +125,7 @@ def test_onnx_runtimes_provider_is_given_options_that_it_has() -> None:
     assert given["fp32"] == given["fp16"] == PROVIDER.keys() - newer
 
 
-def test_what_this_release_lacks_is_refused_in_one_sentence() -> None:
+def test_what_this_release_lacks_is_refused_in_one_sentence():
     """TensorRT 10.3 has no ``max_num_tactics``, which Python would say in the middle of a build."""
     old = Flavour("trt", "tensorrt", "TensorRT", "10.3.0", SimpleNamespace(IBuilderConfig=object, BuilderFlag=object))
     network = Network(old, None, None, None, None)

@@ -1,27 +1,17 @@
 """Which flavours there are, whether they are what they are called, and the plugins that they load."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from inferlens.backends.base import Absence
-from inferlens.backends.tensorrt.library import (
-    Flavour,
-    error_summary,
-    find_flavour,
-    load_flavour,
-    load_plugins,
-    registered_plugins,
-    resolve_targets,
-)
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.backends.tensorrt import library as libraries
+from tests.backends.small import unsupported
+from tests.refusals import refusal
 
 SOURCE = Path(__file__).with_name("plugin.cpp")
 # In a process of its own: what is registered stays so until a process ends.
@@ -38,51 +28,46 @@ print(*sorted(set(registered_plugins(rtx)) - set(before)), sep="\\n")
 """
 
 
-def test_tensorrt_for_rtx_is_what_it_says(rtx: Flavour) -> None:
+def test_tensorrt_for_rtx_is_what_it_says(rtx):
     assert rtx.title == f"TensorRT for RTX {rtx.module.__version__}"
     assert rtx.strongly_typed_only
     assert rtx.jit
     assert {"8.0", "8.6", "8.9"} <= set(rtx.targets)
 
 
-def test_a_flavour_that_is_not_here_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flavour_that_is_not_here_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
-    with pytest.raises(Unsupported) as raised:
-        load_flavour("rtx")
-    assert "tensorrt-rtx" in raised.value.hint
+    assert "tensorrt-rtx" in unsupported(".", libraries.load_flavour, "rtx").hint
 
 
-def test_rtx_under_the_name_of_tensorrt_is_not_tensorrt(rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rtx_under_the_name_of_tensorrt_is_not_tensorrt(rtx, monkeypatch):
     """Torch-TensorRT for RTX puts it there."""
     alias = ModuleType("tensorrt")
     alias.__file__ = rtx.module.__file__
-    alias.__version__ = rtx.version  # type: ignore[attr-defined]
+    alias.__version__ = rtx.version
     monkeypatch.setitem(sys.modules, "tensorrt", alias)
-    found = find_flavour("trt")
+    found = libraries.find_flavour("trt")
     assert isinstance(found, Absence) or found.module is not alias
     assert sys.modules["tensorrt"] is alias
 
 
-def test_targets_are_named_where_there_is_no_gpu_and_sorted(rtx: Flavour) -> None:
-    assert resolve_targets(("8.9", "8.0"), rtx, None) == ("8.0", "8.9")
+def test_targets_are_named_where_there_is_no_gpu_and_sorted(rtx):
+    assert libraries.resolve_targets(("8.9", "8.0"), rtx, None) == ("8.0", "8.9")
     for named, hint in (((), "compute_capability=7.5+8.0"), (("8.9", "9.0"), "machine with such a GPU")):
-        with pytest.raises(Unsupported) as raised:
-            resolve_targets(named, rtx, None)
-        assert hint in raised.value.hint
+        assert hint in unsupported(".", libraries.resolve_targets, named, rtx, None).hint
 
 
-def test_plugins_are_loaded_by_path(rtx: Flavour, tmp_path: Path) -> None:
-    assert all(name[-1].isdigit() for name in registered_plugins(rtx))  # each with its version
+def test_plugins_are_loaded_by_path(rtx, tmp_path):
+    assert all(name[-1].isdigit() for name in libraries.registered_plugins(rtx))  # each with its version
     (tmp_path / "text.so").write_text("no library")
     for name in ("none.so", ".", "text.so"):
-        with pytest.raises(InferlensError) as raised:
-            load_plugins(rtx, str(tmp_path / name))
-        assert str(tmp_path) in raised.value.what
-    assert raised.value.hint.startswith(f"ldd {tmp_path}/text.so")
+        raised = refusal(".", libraries.load_plugins, rtx, str(tmp_path / name))
+        assert str(tmp_path) in raised.what
+    assert raised.hint.startswith(f"ldd {tmp_path}/text.so")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory):
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("needs a C++ compiler")
@@ -91,21 +76,21 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_real_library_of_plugins_is_loaded_and_listed(library: Path, rtx: Flavour) -> None:
+def test_a_real_library_of_plugins_is_loaded_and_listed(library, rtx):
     done = subprocess.run([sys.executable, "-c", LOADED, str(library)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["acme::Warp 1"]), done.stderr
 
 
-def test_errors_are_condensed_to_what_they_say() -> None:
-    errors: list[Any] = [
+def test_errors_are_condensed_to_what_they_say():
+    errors = [
         "IBuilder::buildSerializedNetwork: Error Code 6: API Usage Error (Unable to load library: libx.so.1 In Impl at "
         "/_src/runtime/dispatch/libLoader.cpp:305)",
         "[checkMacros.cpp::catchCudaError::247] Error Code 1: Cuda Runtime (In x at /y.cpp:1 (cudaError 35: old))",
         "ITensor::getDimensions: Error Code 4: Shape Error (dimensions differ In op at /_src/x.cpp:2700)",
     ]
-    said = error_summary(errors)
+    said = libraries.error_summary(errors)
     assert "API Usage Error (Unable to load library: libx.so.1)" in said
     assert "Shape Error (dimensions differ)" in said
     assert "_src" not in said
     assert "Cuda Runtime" not in said
-    assert error_summary([])
+    assert libraries.error_summary([])

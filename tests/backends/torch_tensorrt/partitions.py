@@ -53,81 +53,75 @@ class Made(msgspec.Struct):
 
 
 class Inverse(nn.Module):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         return torch.linalg.inv(rows + torch.eye(16, device=rows.device))
 
 
 class Broken(nn.Module):
     """An operator without a converter between convolutions and a softmax."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.first = nn.Conv2d(3, 8, 3, padding=1)
-        self.inverse = Inverse()
-        self.last = nn.Linear(16, 4)
+        self.first, self.inverse, self.last = nn.Conv2d(3, 8, 3, padding=1), Inverse(), nn.Linear(16, 4)
 
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        middle = self.inverse(torch.relu(self.first(image)))
-        return torch.softmax(self.last(torch.relu(middle) + 1), -1)
+    def forward(self, image):
+        return torch.softmax(self.last(torch.relu(self.inverse(torch.relu(self.first(image)))) + 1), -1)
 
 
 class Attention(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.core = Core()
-        self.out = nn.Linear(64, 64)
+        self.core, self.out = Core(), nn.Linear(64, 64)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        heads = tokens.view(1, 10, 4, 16).transpose(1, 2)
-        return self.out(self.core(heads).transpose(1, 2).reshape(1, 10, 64))  # type: ignore[no-any-return]
+    def forward(self, tokens):
+        return self.out(self.core(tokens.view(1, 10, 4, 16).transpose(1, 2)).transpose(1, 2).reshape(1, 10, 64))
 
 
 class Core(nn.Module):
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+    def forward(self, heads):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
 
 class Filtered(nn.Module):
     """A break of Dynamo's, by an operator whose output has as many rows as there are positive ones."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.before = nn.Linear(16, 16)
-        self.after = nn.Linear(16, 16)
+        self.before, self.after = nn.Linear(16, 16), nn.Linear(16, 16)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         kept = torch.relu(self.before(rows))
         kept = kept[kept.sum(1) > 0]
-        return torch.tanh(self.after(kept))  # type: ignore[no-any-return]
+        return torch.tanh(self.after(kept))
 
 
 class Part(nn.Module):
     """A break in a part of a model."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Linear(16, 16)
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+    def forward(self, rows):
         rows = self.inner(rows)
         torch._dynamo.graph_break()
         return torch.tanh(rows)
 
 
 class Parts(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Linear(16, 16)  # named as what is in the parts
         self.first, self.second = Part(), Part()
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(torch.relu(self.inner(rows))))  # type: ignore[no-any-return]
+    def forward(self, rows):
+        return self.second(self.first(torch.relu(self.inner(rows))))
 
 
-def resnet18() -> nn.Module:
+def resnet18():
     import torchvision
 
-    return torchvision.models.resnet18(weights=None)  # type: ignore[no-any-return]
+    return torchvision.models.resnet18(weights=None)
 
 
 IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
@@ -135,19 +129,17 @@ ROWS = TensorSpec("rows", (8, 16))
 FROM_1_TO_16 = TensorSpec.parse("image=1..16x3x16x16:opt=1")  # 16: where a CPU would take another convolution
 Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, dict[str, Any]]
 WHOLE = {"min_block_size": 1, "require_full_compilation": True}
-ASKED: dict[str, Asked] = {
+ASKED = {
     "resnet18": (resnet18, (IMAGE,), "dynamo", {}),
     "large blocks": (resnet18, (IMAGE,), "dynamo", {"min_block_size": 100}),
     "forced": (resnet18, (IMAGE,), "dynamo", {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor"}),
-    "compile": (resnet18, (IMAGE,), "compile", {}),
-    "broken": (Broken, (SMALL,), "dynamo", WHOLE),
+    "compile": (resnet18, (IMAGE,), "compile", {}), "broken": (Broken, (SMALL,), "dynamo", WHOLE),
     "range from 1": (small.Convolution, (FROM_1_TO_16,), "compile", {"min_block_size": 1}),
-    "filtered": (Filtered, (ROWS,), "compile", WHOLE),
-    "parts": (Parts, (ROWS,), "compile", {"min_block_size": 1}),
-}
+    "filtered": (Filtered, (ROWS,), "compile", WHOLE), "parts": (Parts, (ROWS,), "compile", {"min_block_size": 1}),
+}  # fmt: skip
 
 
-def partition(asked: Asked, folder: Path) -> Partition | str:
+def partition(asked, folder):
     make, specs, variant, options = asked
     torch.manual_seed(0)
     model = Model("test:model", "model", "module", specs, module=make().eval())
@@ -158,16 +150,16 @@ def partition(asked: Asked, folder: Path) -> Partition | str:
         return str(error)
 
 
-def carried() -> list[tuple[str, str]]:
+def carried():
     """Names and metadata of a network's layers; its engine, which needs a GPU, is not built."""
-    noted: list[tuple[str, str]] = []
+    noted = []
     with assume_gpu(), ignore_deprecations(), detailed_engines(load_library(), "layer"):
         from torch_tensorrt import dynamo
         from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
 
         configure = getattr(TRTInterpreter, CONFIG_METHOD)
 
-        def configured(interpreter: Any, *arguments: Any) -> None:
+        def configured(interpreter, *arguments):
             configure(interpreter, *arguments)
             network = interpreter.ctx.net
             noted.extend((layer.name, layer.metadata) for layer in map(network.get_layer, range(network.num_layers)))
@@ -183,17 +175,16 @@ def carried() -> list[tuple[str, str]]:
     return noted
 
 
-def main(target: Path) -> None:
+def main(target):
     """Writes everything."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
         found = {name: partition(item, Path(folder)) for name, item in ASKED.items()}
-    made = Made(found, carried(), done.returncode, done.stdout)
-    target.write_bytes(msgspec.json.encode(made))
+    target.write_bytes(msgspec.json.encode(Made(found, carried(), done.returncode, done.stdout)))
 
 
-def made(folder: Path) -> Made:
+def made(folder):
     """Everything, made in a process of its own."""
     target = folder / "partitions.json"
     command = [sys.executable, "-m", __name__, str(target)]
