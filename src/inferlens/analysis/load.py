@@ -9,23 +9,22 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 from pathlib import Path
-
-import msgspec
 
 from inferlens.analysis.interference import OTHERS_BUSY
 from inferlens.errors import InferlensError
 from inferlens.record.files import files_under
-from inferlens.record.load import LoadRecord
+from inferlens.record.load import LoadRecord, read_load
 from inferlens.record.machine import CpuSamples, MachineLog, Marks
 from inferlens.record.record import Environment, Measurement, Record, machine_name
-from inferlens.record.store import RECORD, LoadedRecords
+from inferlens.record.store import RECORD, LoadedRecords, read_one
 from inferlens.spec.case import Budget
 from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 THRESHOLD, LEVEL = 0.02, 0.95  # of the race
-FOLDER = "load"  # of the records, in that of a model
+FOLDER, LOADS = "load", "*.load.json"  # of the records, in the folder of a model
 
 
 def best_record(records: Sequence[LoadRecord]) -> LoadRecord:
@@ -55,41 +54,24 @@ def capacity_race(records: Sequence[LoadRecord]) -> RaceState | None:
     return RaceData(entries).state(entries, threshold=THRESHOLD, level=LEVEL)
 
 
-def load_files(path: Path) -> list[Path]:
-    """Return the files of load tests in a folder, at any depth."""
-    return sorted(file for file in files_under(path, "*.json") if file.parent.name == FOLDER)
-
-
 def load_folders(path: Path) -> list[Path]:
-    """Return the folders of load tests in a folder, at any depth, and itself if it is one."""
-    return sorted({file.parent for file in load_files(path)})
+    """Return the folders of load tests below a folder, at any depth, or the one of a file."""
+    files = [path] if path.match(LOADS) else files_under(path, LOADS)
+    return sorted({file.parent for file in files})
 
 
 def find_loads(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders of load tests: the paths themselves, or those in folders without other records."""
-    folders: list[Path] = []
-    for path in paths:
-        if path.name != FOLDER and path.parent.name != FOLDER and files_under(path, RECORD):
-            return []
-        own = [path] if path.is_file() and path.parent.name == FOLDER else load_folders(path)
-        if not own:
-            return []
-        folders += own
-    return folders
+    """Return the folders of load tests; nothing if one of the paths has none, or other records as well."""
+    folders = [load_folders(path) for path in paths]
+    mixed = not all(folders) or any(files_under(path, RECORD) for path in paths)
+    return [] if mixed else list(chain.from_iterable(folders))
 
 
-def load_loads(paths: Iterable[Path], problems: list[str] | None = None) -> list[LoadRecord]:
+def load_loads(paths: Iterable[Path], problems: list[str]) -> list[LoadRecord]:
     """Return the load records in files and below folders, in order of time; ``problems`` gets what cannot be read."""
-    records: dict[str, LoadRecord] = {}
-    for file in (file for path in paths for file in ([path] if path.is_file() else load_files(path))):
-        try:
-            record = msgspec.json.decode(file.read_bytes(), type=LoadRecord)
-        except (msgspec.MsgspecError, OSError) as error:
-            if problems is not None:
-                problems.append(f"{file} was left out. {error}")
-        else:
-            records[record.id] = record
-    return sorted(records.values(), key=lambda record: record.created)
+    files = [file for path in paths for file in ([path] if path.is_file() else files_under(path, LOADS))]
+    records = [record for file in files if (record := read_one(file, read_load, problems))]
+    return sorted({record.id: record for record in records}.values(), key=lambda record: record.created)
 
 
 def read_loads(paths: Sequence[Path], problems: list[str]) -> list[LoadRecord]:

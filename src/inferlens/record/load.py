@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice
+from inferlens.record.files import decode_json, read_unpacked
 from inferlens.record.machine import Energy
 from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, Status, Warning
 from inferlens.spec.case import Case
@@ -217,3 +219,8 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     def run(self) -> LoadRun | None:
         """The last run at the capacity, or else the last run."""
         return next((run for run in reversed(self.runs) if run.rate == self.capacity), next(reversed(self.runs), None))
+
+
+def read_load(file: Path) -> LoadRecord:
+    """Return the load record in a file. Raises InferlensError if there is none, OSError if it cannot be read."""
+    return decode_json(read_unpacked(file), LoadRecord, SCHEMA, "load test")

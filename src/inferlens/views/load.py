@@ -259,8 +259,8 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
         head = "FASTEST"
     else:
         head, unsure = "LIKELY FASTEST", unsure or [row for row in others if row.first.case.digest in race.open]
-    known = others and math.isfinite(others[0].highest)
-    lead = f", {units.ratio(most / (others[0].capacity or 1.0))} the next" if known else ""
+    bounded = others and math.isfinite(others[0].highest)
+    lead = f", {units.ratio(most / (others[0].capacity or 1.0))} the next" if bounded else ""
     parts, run = [str(best.first.deployment)], best.run
     parts += [f"{best.quantile} {units.latency(run.at_limit)}", f"limited by {best.bound}"]
     parts += [f"{units.joules(energy(run))} each"] * (energy(run) is not None)

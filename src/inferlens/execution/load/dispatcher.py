@@ -8,12 +8,11 @@ arithmetic in a prediction; the loop is the same.
 
 from __future__ import annotations
 
-import csv
 import heapq
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +87,7 @@ def replayed(path: Path) -> Times:
     Raises InferlensError for a file that cannot be read, or has other lines than rising numbers.
     """
     try:
-        times = np.array([float(line) for line in path.read_text("utf-8").split()])
+        times = np.array(path.read_text("utf-8").split(), dtype=float)
     except OSError as error:
         raise InferlensError(f"The arrivals in {path} cannot be read: {error.strerror}.") from error
     except ValueError:
@@ -104,34 +103,28 @@ def read_mix(path: Path) -> Mix:
 
     Requests are padded to sizes that are powers of two. Raises InferlensError for a file of another form.
     """
-    refusal = InferlensError(
-        f"{path} is no mix of requests.",
-        expected="a column for each named dimension, such as sequence_length, and perhaps one called weight",
-    )
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+        lines = path.read_text("utf-8").splitlines()
+        options: dict[str, Any] = {"delimiter": ",", "names": True, "deletechars": "", "replace_space": " ", "ndmin": 1}
+        rows = np.genfromtxt(lines, **options) if lines else np.empty(0)
     except OSError as error:
         raise InferlensError(f"The mix in {path} cannot be read: {error.strerror}.") from error
-    except (TypeError, ValueError, AttributeError, csv.Error) as error:
-        raise refusal from error
-    weights: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-    filled: dict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-    for row in rows:
-        weight = row.pop("weight", 1.0)
-        if not row or not weight > 0 or any(size < 1 or size % 1 for size in row.values()):
-            raise refusal
-        group = tuple((name, 1 << (int(size) - 1).bit_length()) for name, size in row.items())
-        weights[group] += weight
-        filled[group] += weight * math.prod(row[name] / size for name, size in group)
-    if not weights:
-        raise refusal
-    groups, total = sorted(weights), sum(weights.values())
-    return Mix(
-        tuple(map(dict, groups)),
-        tuple(weights[group] / total for group in groups),
-        tuple(filled[group] / weights[group] for group in groups),
-    )
+    except ValueError:  # no text, or rows of several lengths
+        rows = np.empty(0)
+    names = [name for name in rows.dtype.names or () if name != "weight"]
+    sizes = np.stack([rows[name] for name in names], axis=1) if names else np.empty((0, 0))
+    weights = rows["weight"] if "weight" in (rows.dtype.names or ()) else np.ones(len(rows))
+    if not sizes.size or not (weights > 0).all() or not (sizes >= 1).all() or (sizes % 1).any():
+        raise InferlensError(
+            f"{path} is no mix of requests.",
+            expected="a column for each named dimension, such as sequence_length, and perhaps one called weight",
+        )
+    padded = 2 ** np.ceil(np.log2(sizes))
+    groups, places = np.unique(padded, axis=0, return_inverse=True)
+    totals = np.bincount(places.ravel(), weights)
+    filled = np.bincount(places.ravel(), weights * (sizes / padded).prod(axis=1)) / totals
+    named = (dict(zip(names, map(int, group), strict=True)) for group in groups)
+    return Mix(tuple(named), tuple((totals / totals.sum()).tolist()), tuple(filled.tolist()))
 
 
 def draw_samples(mix: Mix, count: int, seed: int) -> list[int]:

@@ -276,7 +276,7 @@ def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
 def new_file(record: LoadRecord, folder: Path) -> Path:
     """Return the file of a record in a folder, which is made; it is named after its time."""
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.json"
+    return folder / f"{record.created[:19].replace(':', '')}-{record.id[:6]}.load.json"
 
 
 def search(measurer: Measurer, way: Way, end: float) -> list[LoadRecord]:
@@ -325,7 +325,7 @@ class Measurer:
 
     def __init__(self, template: LoadRecord, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
         self.template, self.scheduler, self.folder, self.records = template, scheduler, folder, records
-        self.earlier = [] if scheduler.plan.rerun else load_loads([folder])
+        self.earlier = [] if scheduler.plan.rerun else load_loads([folder], [])
 
     def measure(
         self, way: Way, deployment: Deployment, number: int, end: float, before: LoadRecord | None = None
@@ -342,9 +342,9 @@ class Measurer:
         if saved := next((one for one in same if not one.cut_short), None):
             self.records.append(saved)
             return saved
-        if known := before or next(reversed(same), None):
-            deployed = known.deployment
-            record = structs.replace(record, service=known.service, capacity=known.capacity, deployment=deployed)
+        if first := before or next(reversed(same), None):
+            deployed = first.deployment
+            record = structs.replace(record, service=first.service, capacity=first.capacity, deployment=deployed)
         file = new_file(record, self.folder)
         try:
             if refusal := next((one.refusal for one in way.groups if one.refusal), None):
@@ -354,7 +354,7 @@ class Measurer:
                 record = self._served(record, way, end, file)
             write_whole(file, msgspec.json.encode(record))
         except KeyboardInterrupt:
-            self.records += load_loads([file])  # with the runs so far
+            self.records += load_loads([file] * file.exists(), [])  # the runs so far
             raise
         self.records.append(record)
         return record

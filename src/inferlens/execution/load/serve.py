@@ -31,7 +31,7 @@ class Batcher:
     """Requests that wait, and a thread for each instance that takes batches of them."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._settings = settings
+        self.settings = settings
         self._waiting: queue.Queue[tuple[dict[str, Any], Future[list[Any]]]] = queue.Queue(settings["queue"])
         context = multiprocessing.get_context("spawn")
         for _ in range(settings["instances"]):
@@ -49,8 +49,8 @@ class Batcher:
     def _feed(self, instance: Connection) -> None:
         while True:
             batch = [self._waiting.get()]
-            end = time.perf_counter() + self._settings["wait"]
-            while len(batch) < self._settings["max_batch"]:
+            end = time.perf_counter() + self.settings["wait"]
+            while len(batch) < self.settings["max_batch"]:
                 try:
                     left = end - time.perf_counter()
                     batch.append(self._waiting.get(left > 0, max(left, 0)))
@@ -113,52 +113,50 @@ def arrays(outputs: Any) -> list[Any]:
     return [value if isinstance(value, np.ndarray) else value.float().cpu().numpy() for value in values]
 
 
-def handler(batcher: Batcher, settings: dict[str, Any]) -> type[BaseHTTPRequestHandler]:
-    """Return the class that answers HTTP requests."""
+class Handler(BaseHTTPRequestHandler):
+    """Answers to HTTP requests."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"  # connections stay open
+    batcher: Batcher
+    protocol_version = "HTTP/1.1"  # connections stay open
 
-        def do_GET(self) -> None:
-            self._answer(200, json.dumps(settings).encode(), "application/json")
+    def do_GET(self) -> None:
+        self._answer(200, json.dumps(self.batcher.settings).encode(), "application/json")
 
-        def do_POST(self) -> None:
-            try:
-                size = int(self.headers.get("Content-Length", 0))
-                if not 0 < size <= LIMIT:
-                    raise ValueError("the request is empty or too large")
-                with np.load(io.BytesIO(self.rfile.read(size)), allow_pickle=False) as file:
-                    inputs = {name: file[name] for name in settings["inputs"]}
-                outputs = batcher.infer(inputs)
-            except queue.Full:
-                return self._answer(503, b"too many requests wait", "text/plain")
-            except (ValueError, KeyError, OSError) as error:
-                return self._answer(400, str(error).encode(), "text/plain")
-            except Exception as error:
-                return self._answer(500, str(error).encode(), "text/plain")
-            body = io.BytesIO()
-            np.savez(body, **{f"output{place}": output for place, output in enumerate(outputs)})
-            return self._answer(200, body.getvalue(), "application/octet-stream")
+    def do_POST(self) -> None:
+        try:
+            size = int(self.headers.get("Content-Length", 0))
+            if not 0 < size <= LIMIT:
+                raise ValueError("the request is empty or too large")
+            with np.load(io.BytesIO(self.rfile.read(size)), allow_pickle=False) as file:
+                inputs = {name: file[name] for name in self.batcher.settings["inputs"]}
+            outputs = self.batcher.infer(inputs)
+        except queue.Full:
+            return self._answer(503, b"too many requests wait", "text/plain")
+        except (ValueError, KeyError, OSError) as error:
+            return self._answer(400, str(error).encode(), "text/plain")
+        except Exception as error:
+            return self._answer(500, str(error).encode(), "text/plain")
+        body = io.BytesIO()
+        np.savez(body, **{f"output{place}": output for place, output in enumerate(outputs)})
+        return self._answer(200, body.getvalue(), "application/octet-stream")
 
-        def _answer(self, code: int, body: bytes, kind: str) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _answer(self, code: int, body: bytes, kind: str) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    return Handler
+    def log_message(self, *_: Any) -> None:
+        pass
 
 
 def main() -> None:
     """Serve on this machine until interrupted."""
     settings = json.loads((FOLDER / "serve.json").read_text("utf-8"))
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
-    batcher = Batcher(settings)
-    with ThreadingHTTPServer(("127.0.0.1", port), handler(batcher, settings)) as server:
+    Handler.batcher = Batcher(settings)
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as server:
         print(f"Serving {settings['model']} at http://127.0.0.1:{server.server_port}", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
