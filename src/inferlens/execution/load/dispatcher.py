@@ -106,7 +106,7 @@ def read_mix(path: Path) -> Mix:
     try:
         lines = path.read_text("utf-8").splitlines()
         options: dict[str, Any] = {"delimiter": ",", "names": True, "deletechars": "", "replace_space": " ", "ndmin": 1}
-        rows = np.genfromtxt(lines, **options) if lines else np.empty(0)
+        rows: Any = np.genfromtxt(lines, **options) if lines else np.empty(0)
     except OSError as error:
         raise InferlensError(f"The mix in {path} cannot be read: {error.strerror}.") from error
     except ValueError:  # no text, or rows of several lengths
