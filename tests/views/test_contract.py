@@ -61,6 +61,9 @@ VIEWS: dict[str, Callable[[], Document]] = {
     "roofline": lambda: document("roofline", loaded(nasty_work(), *PROFILES)),
     "findings": lambda: findings_document(judge_cases(judged()), whole=True),
     "partition": lambda: partition_document([PartitionResult(CASE, MIXED)], wide=True),
+    "partitions": lambda: partition_document(
+        [PartitionResult(replace(CASE, options={"a": text}), MIXED) for text in (NASTY, "b")], wide=True
+    ),
     "failed partition": lambda: partition_document([PartitionResult(CASE, Unsupported(NASTY))]),
     "quantization": lambda: quantization_document(
         replace(quantization(3, 1, 1), case=CASE, not_run=NASTY), NASTY, "cpu"

@@ -108,7 +108,8 @@ def _cells_width(table: Table, place: int) -> int:
 
 def _title(table: Table, place: int) -> list[str]:
     """Wrap a title so that the column stays narrow."""
-    words = [shorten(word, table.columns[place].max_width) for word in table.columns[place].title.split()]
+    column = table.columns[place]
+    words = [shorten(word, column.max_width) for word in plain(column.title).split()]
     return wrap(" ".join(words), max(_cells_width(table, place), widest(words), 1))
 
 
