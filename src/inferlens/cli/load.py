@@ -22,14 +22,14 @@ def load(
 ) -> None:
     """Find the deployment that serves the most requests per second within a limit on their latency.
 
-    Each way is served by processes of its own, with several batch sizes and numbers of instances. Requests arrive at
-    random. The latency of a request counts from the moment at which it was due, so it includes waiting. The best
-    deployments of all ways meet in rounds until one is the fastest.
+    Each way is served by processes of its own, with several batch sizes and numbers of instances. The latency of a
+    request counts from the moment at which it was due, so it includes the time in the queue. The best deployments of
+    all ways meet in rounds until one is the fastest.
 
     inferlens load resnet50 --within p99=50ms --price 3.2/h
 
     MODEL may also be a folder such as results/resnet50, whose fastest ways are measured, or http://HOST:PORT of a
-    server that 'inferlens export --best results/MODEL/load' has written.
+    server that 'inferlens export --best results/MODEL/load' has written. Other servers cannot be measured.
     """
     from inferlens.analysis.load import FOLDER
     from inferlens.cli.progress import Bar

@@ -135,7 +135,7 @@ class LoadOptions(Struct, kw_only=True):
     """Options of ``load``."""
 
     within: Annotated[str, OptionSpec(
-        "The limit on the latency of requests, such as p99=50ms or p95=20ms.", metavar="LIMIT",
+        "The limit on the latency of requests: p50, p95 or p99, such as p99=50ms.", metavar="LIMIT",
     )] = "p99=50ms"
     rate: Annotated[tuple[str, ...], OptionSpec(
         "Measure these rates, in requests per second, in place of the highest one within the limit.",
@@ -144,7 +144,7 @@ class LoadOptions(Struct, kw_only=True):
         "Measure with so many clients, each with one request under way, in place of a rate.",
     )] = ()
     arrivals: Annotated[str, OptionSpec(
-        "poisson (at random), constant, bursts=N, or replay=FILE with a time in seconds a line.",
+        "poisson (at random), constant, bursts=N, or replay=FILE with a time in seconds a line, stretched to a rate.",
     )] = "poisson"
     mix: Annotated[str, OptionSpec(
         "A CSV file of the sizes of requests: a column for each named dimension, and perhaps one called weight.",
@@ -162,7 +162,10 @@ class LoadOptions(Struct, kw_only=True):
     give_up: Annotated[float, OptionSpec(
         "Give up requests that waited so long; they are counted.", unit=DURATION, default="never",
     )] = 0.0
-    seconds: Annotated[float, OptionSpec("Time of the traffic of each rate.", unit=DURATION)] = 5.0
+    seconds: Annotated[float, OptionSpec(
+        "Time of the traffic of each rate, of 20,000 requests at most; for a limit of seconds, set a minute.",
+        unit=DURATION,
+    )] = 5.0
     scenario: Annotated[str, OptionSpec(
         "Also run a scenario of MLCommons LoadGen at the capacity or the first --rate: server, offline, "
         "single-stream or multi-stream.",
@@ -171,7 +174,7 @@ class LoadOptions(Struct, kw_only=True):
         "Price of the machine, such as 3.2/h: shows the cost of a million requests.", metavar="PRICE/h",
     )] = ""
     budget: Annotated[float, OptionSpec(
-        "Time for everything; one round is measured even if it is over.", unit=DURATION,
+        "Time for everything. It ends searches, not preparations, so the command may take longer.", unit=DURATION,
     )] = 600.0
 # fmt: on
 
