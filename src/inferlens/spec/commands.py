@@ -174,7 +174,7 @@ class LoadOptions(Struct, kw_only=True):
         "Price of the machine, such as 3.2/h: shows the cost of a million requests.", metavar="PRICE/h",
     )] = ""
     budget: Annotated[float, OptionSpec(
-        "Time for everything. It ends searches, not preparations, so the command may take longer.", unit=DURATION,
+        "Time for everything. It ends no preparation, and no search before a rate has kept the limit.", unit=DURATION,
     )] = 600.0
 # fmt: on
 
