@@ -128,6 +128,20 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(race, "BUILDS", 1)
 
 
+def output_of(*arguments: str, cwd: Path) -> str:
+    """Return what a command prints that ends well."""
+    done = inferlens(*arguments, cwd=cwd)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def refusal_of(*arguments: str, cwd: Path) -> str:
+    """Return the message of a command that is refused, on one line. Nothing else is printed."""
+    done = inferlens(*arguments, cwd=cwd)
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), done.stderr
+    return " ".join(done.stderr.split())
+
+
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs a command in this process, in the folder ``cwd``, from which it can import what lies there."""
     command, out, err = ["inferlens", *arguments], io.StringIO(), io.StringIO()

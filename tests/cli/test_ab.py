@@ -56,8 +56,7 @@ def test_on_a_busy_machine_it_says_so_and_the_exit_code_does_if_asked(tmp_path, 
     monkeypatch.setattr(ABResult, "machine_load", property(lambda _: load))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
     asked = inferlens(*words, "--fail-on-busy", cwd=tmp_path)
-    assert asked.returncode == 5
-    assert "B is SLOWER" in asked.stdout
+    assert (asked.returncode, "B is SLOWER" in asked.stdout) == (5, True)
     assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in asked.stdout
     data = json.loads(inferlens(*words, "--json", cwd=tmp_path).stdout)
     assert (data["exit_code"], data["machine_load"]["other_cpus"]) == (1, 1.0)
@@ -67,19 +66,15 @@ def test_it_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     looks = iter(["python uses 0.9 of 2 CPUs", ""])
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
-    done = inferlens(*words, "--wait", "1m", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "for a quiet machine: python uses 0.9 of 2 CPUs." in done.stderr
-    assert "The machine is quiet after" in done.stderr
+    said = inferlens(*words, "--wait", "1m", cwd=tmp_path).stderr
+    assert 0 < said.index("for a quiet machine: python uses 0.9 of 2 CPUs.") < said.index("The machine is quiet after")
 
 
 def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path):
     given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.2", "--warmup", "2", "--iterations", "20")
     done = inferlens(*given, "--max-rounds=3", "--within", "1h", cwd=tmp_path)
-    assert done.returncode == 3
     last = shlex.split(done.stdout.partition("To decide it: inferlens ")[2].replace("\\\n", ""))
-    assert last[: len(given)] == [*given]
-    assert "--max-rounds" in last
+    assert (done.returncode, last[: len(given)]) == (3, [*given])
     assert int(last[last.index("--max-rounds") + 1]) > 3
     assert not [word for word in last if word.startswith("--max-rounds=")]
 
@@ -123,6 +118,5 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path, monkeypatch, calls):
 
     monkeypatch.setattr("tests.commands.launch", interrupted)
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, cwd=tmp_path)
-    assert done.returncode == 130, done.stderr
-    assert "Interrupted" in done.stderr
+    assert (done.returncode, "Interrupted" in done.stderr) == (130, True), done.stderr
     assert ("UNDECIDED" in done.stdout) is (calls == 7)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import inferlens
+from tests.commands import inferlens, output_of, refusal_of
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
@@ -92,27 +92,20 @@ BAD = {
 def test_bad_input_is_one_message_before_anything_runs(folder, words):
     before = sorted(folder.iterdir())
     done = inferlens("bench", *words.split(), cwd=folder)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), done.stderr
     assert BAD[words] in done.stderr
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith("Error: ")
-    assert len(lines) <= 4
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) <= 4
     for near in re.findall(r"did you mean (.+?)\?", done.stderr):
         meant = re.split(", | or ", near)
         assert len(meant) == len(set(meant))
     assert [each for each in sorted(folder.iterdir()) if each.name != "__pycache__"] == before
 
 
-@pytest.mark.parametrize("command", ["profile", "ab", "export"])
+@pytest.mark.parametrize("command", ["profile {} {}", "ab {} pytorch torchscript {}", "export {} --to x.onnx {}"])
 def test_the_other_commands_refuse_it_too(folder, command):
-    more = {"ab": ("pytorch", "torchscript"), "export": ("--to", "x.onnx")}
-    for words, said in (("ours:smal", "did you mean small"), ("ours:shown --input imagine=1x3x8x8", "imagine")):
-        model, *rest = words.split()
-        done = inferlens(command, model, *more.get(command, ()), *rest, cwd=folder)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert "Traceback" not in done.stderr
-        assert said in done.stderr
+    for model, more, said in (("smal", "", "did you mean small"), ("shown", "--input imagine=1x3x8x8", "imagine")):
+        assert said in refusal_of(*command.format(f"ours:{model}", more).split(), cwd=folder)
         assert not (folder / "results").exists()
 
 
@@ -132,14 +125,11 @@ def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path):
     axes = ("--backend", "fake:all", "--batch", "1,2,3,4,5,6,7,8", "--precision", "fp32,fp8")
     done = inferlens("bench", "fake:demo", *axes, "--dry-run", cwd=tmp_path)
     lines = done.stdout.splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
+    assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)
     times = r"about \d+ min( \d+ s)?, then rounds: about 1 min \(--within\)\."
     assert re.fullmatch(rf"48 cases, 24 of them can run here: {times}", lines[-1])
-    assert re.fullmatch(
-        r"\d+ more cases: --json lists all of them\.", next(line for line in lines if "more cases" in line)
-    )
+    assert any(re.fullmatch(r"\d+ more cases: --json lists all of them\.", line) for line in lines)
     assert "and 5 more: fake:noisy does not run fp8 on cpu." in " ".join(lines)
     inferlens("bench", "fake:demo", "-b", "fake", "--iterations", "5", cwd=tmp_path)
-    known = inferlens("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)
-    assert known.stdout.splitlines()[-1] == "1 case: about 5 s."
+    known = output_of("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)
+    assert known.splitlines()[-1] == "1 case: about 5 s."

@@ -13,7 +13,7 @@ from inferlens.analysis.comparison import METRICS, Verdict
 from inferlens.record.record import Environment
 from inferlens.views.comparison import COMPARISON_FORMATS
 from tests.analysis.comparison_sides import broken, ran, saved
-from tests.commands import inferlens
+from tests.commands import inferlens, output_of, refusal_of
 from tests.views.samples import WRONG, case, on_busy_machine
 
 OTHER = case("openvino")
@@ -36,9 +36,7 @@ def candidate(folder: Path, records: list) -> Path:
 def test_exit_codes(tmp_path, base, records, code, word):
     candidate(tmp_path, records)
     done = inferlens("compare", "base", "new", cwd=tmp_path)
-    assert done.returncode == code, done.stdout
-    assert word in done.stdout
-    assert not done.stderr
+    assert (done.returncode, done.stderr, word in done.stdout) == (code, "", True), done.stdout
 
 
 @pytest.mark.parametrize(("records", "code"), [
@@ -55,9 +53,9 @@ def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path, base, record
 def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_path):
     saved(tmp_path / "base", map(on_busy_machine, ran()))
     candidate(tmp_path, [on_busy_machine(each) for each in ran(seconds=2e-3)])
-    done = inferlens("compare", "base", "new", cwd=tmp_path)
-    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in done.stdout
-    data = json.loads(inferlens("compare", "base", "new", "--format", "json", cwd=tmp_path).stdout)
+    said = output_of("compare", "base", "new", cwd=tmp_path)
+    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in said
+    data = json.loads(output_of("compare", "base", "new", "--format", "json", cwd=tmp_path))
     assert (data["machine_load"]["busy"], data["machine_load"]["other_cpus"]) == (True, 1.0)
 
 
@@ -68,35 +66,29 @@ def test_a_file_and_the_table_beside_it(tmp_path, base):
     assert (done.returncode, done.stdout) == (1, table)
     assert "Wrote report.xml" in done.stderr
     assert Xml.parse(tmp_path / "report.xml").getroot().tag == "testsuites"
-    refused = inferlens("compare", "base", "new", "-o", "nowhere/report.xml", cwd=tmp_path)
-    assert refused.returncode == 2
+    assert inferlens("compare", "base", "new", "-o", "nowhere/report.xml", cwd=tmp_path).returncode == 2
 
 
 def test_metric_threshold_and_level(tmp_path):
     saved(tmp_path / "base", ran(rate=100.0))
     candidate(tmp_path, ran(seconds=10.5e-3, rate=110.0))
-    assert inferlens("compare", "base", "new", cwd=tmp_path).returncode == 1
-    assert inferlens("compare", "base", "new", "--threshold", "0.2", cwd=tmp_path).returncode == 0
-    assert inferlens("compare", "base", "new", "--threshold", "20 %", "--level", "99%", cwd=tmp_path).returncode == 0
-    done = inferlens("compare", "base", "new", "--metric", "throughput", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "FASTER" in done.stdout
-    assert "+10.0 ± 0.3 %" in done.stdout
-    assert inferlens("compare", "base", "new", "--metric", "GPU time", cwd=tmp_path).returncode == 4
+    for words, code, said in (
+        ((), 1, "SLOWER"), (("--threshold", "0.2"), 0, ""), (("--threshold", "20 %", "--level", "99%"), 0, ""),
+        (("--metric", "throughput"), 0, "FASTER"), (("--metric", "throughput"), 0, "+10.0 ± 0.3 %"),
+        (("--metric", "GPU time"), 4, ""),
+    ):  # fmt: skip
+        done = inferlens("compare", "base", "new", *words, cwd=tmp_path)
+        assert (done.returncode, said in done.stdout) == (code, True), words
 
 
 def test_unlike_machines_are_refused_unless_told(tmp_path):
     saved(tmp_path / "base", ran())
     candidate(tmp_path, ran(environment=Environment(cpu="another \x1b[31m", cpu_threads=4)))
-    done = inferlens("compare", "base", "new", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "CPU: Intel(R) Xeon(R) Platinum 8480C / another" in done.stderr
-    assert "CPU threads: 16 / 4" in done.stderr
-    assert "--unlike" in done.stderr
-    assert "\x1b" not in done.stderr
-    done = inferlens("compare", "base", "new", "--unlike", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "Not the same conditions" in done.stdout
+    said = refusal_of("compare", "base", "new", cwd=tmp_path)
+    for words in ("CPU: Intel(R) Xeon(R) Platinum 8480C / another", "CPU threads: 16 / 4", "--unlike"):
+        assert words in said
+    assert "\x1b" not in said
+    assert "Not the same conditions" in output_of("compare", "base", "new", "--unlike", cwd=tmp_path)
 
 
 def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path):
@@ -105,9 +97,7 @@ def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path):
     (new / "broken").mkdir()
     (new / "broken" / "record.json").write_bytes(b'{"schema":"inferlens.record/9"}')
     done = inferlens("compare", "base", "new", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("was left out") == 1
-    assert "SAME" in done.stdout
+    assert (done.returncode, done.stderr.count("was left out"), "SAME" in done.stdout) == (0, 1, True), done.stderr
 
 
 def test_the_page_names_every_verdict_format_metric_and_code():

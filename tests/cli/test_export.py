@@ -20,7 +20,7 @@ from inferlens.measure.output_check import compare
 from inferlens.models import resolve
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from tests.commands import inferlens, launch, started
+from tests.commands import inferlens, launch, output_of, started
 
 NET = "tests.backends.small:Convolution"
 X = "image=1x3x32x32"
@@ -138,9 +138,8 @@ def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(here, mon
 def test_on_the_command_line_in_a_process_of_its_own(here):
     (here / "models.py").write_text("import torch\n\ndef net():\n    return torch.nn.Conv2d(3, 4, 3)\n")
     done = started("export", "models:net", "--to", "files/net.pt", "--input", "x=1..2x3x8x8", "--rebuild", cwd=here)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "Run it: inferlens bench files/net.pt" in done.stderr
-    assert done.stdout == ""
     assert [path.name for path in (here / "files").iterdir()] == ["net.pt"]
 
 
@@ -171,11 +170,9 @@ def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(f
     (here / "encoders.py").write_text(FACTORY)
     asked = ["-b", backend] if ":" in backend else []
     done = inferlens("export", f"encoders:{factory}", "--to", name, "--seed", "1", *asked, cwd=here)
-    assert done.returncode == 0, done.stderr
     command = done.stderr.strip().rpartition("Run it: inferlens ")[2].split()
     words = ("--iterations", "5", "--warmup", "1", "--threads", "1", "--json")
-    done = inferlens(*command, "-b", backend, *words, cwd=here)
-    (row,) = json.loads(done.stdout)["rows"]
+    (row,) = json.loads(output_of(*command, "-b", backend, *words, cwd=here))["rows"]
     assert (row["status"], row["agrees"]) == ("ok", True), row
     (record,) = (msgspec.json.decode(path.read_bytes()) for path in (here / "results").rglob("record.json"))
     inputs = {spec["name"]: (spec["shape"], spec["dtype"]) for spec in record["model"]["inputs"]}
@@ -198,11 +195,8 @@ def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(arguments
     old.write_text("old")
     before = {path.name for path in here.iterdir()}
     done = inferlens("export", *arguments, cwd=here)
-    assert done.returncode == 2, done.stderr
-    assert words in " ".join(done.stderr.split())
-    assert done.stderr.startswith("Error: ")
-    assert "Traceback" not in done.stderr
-    assert "\x1b" not in done.stderr
-    assert len(done.stderr.splitlines()) <= 3
+    said = " ".join(done.stderr.split())
+    assert (done.returncode, words in said, said.startswith("Error: ")) == (2, True, True), said
+    assert ("Traceback" in said, "\x1b" in said, len(done.stderr.splitlines()) <= 3) == (False, False, True)
     assert old.read_text() == "old"
     assert {path.name for path in here.iterdir()} - {"results"} == before

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.analysis.comparison_sides import ran, saved
-from tests.commands import inferlens
+from tests.commands import inferlens, output_of, refusal_of
 from tests.views.samples import case
 
 OTHER = case("openvino")
@@ -22,12 +23,16 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def rows(folder: Path, *words: str) -> list[dict[str, Any]]:
+    """The rows of the results as data."""
+    return json.loads(output_of("show", "results", *words, "--json", cwd=folder))["rows"]
+
+
 def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs):
-    done = inferlens("show", "results", cwd=runs)
-    assert "20.0" in done.stdout
-    assert "1 of 2 cases were measured again; their rows are of a newer run: --runs all" in done.stdout
-    rows = json.loads(inferlens("show", "results", "--json", cwd=runs).stdout)["rows"]
-    assert {row["backend"]: row["runs"] for row in rows} == {"pytorch": 3, "openvino": 1}
+    shown = output_of("show", "results", cwd=runs)
+    assert "20.0" in shown
+    assert "1 of 2 cases were measured again; their rows are of a newer run: --runs all" in shown
+    assert {row["backend"]: row["runs"] for row in rows(runs)} == {"pytorch": 3, "openvino": 1}
 
 
 def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path):
@@ -49,30 +54,25 @@ def test_one_case_alone_is_said_by_its_model(tmp_path):
 
 
 def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs):
-    done = inferlens("show", "results", "--runs", "all", cwd=runs)
-    said = " ".join(done.stdout.split())
+    said = " ".join(output_of("show", "results", "--runs", "all", cwd=runs).split())
     assert [f"run of 2026-05-{day} 10:00" in said for day in ("01", "02", "03")] == [True] * 3
-    assert "newest" not in done.stdout
-    rows = json.loads(inferlens("show", "results", "--runs", "all", "--json", cwd=runs).stdout)["rows"]
-    assert [(row["run"][:10], row["backend"]) for row in rows] == [
-        ("2026-05-01", "openvino"), ("2026-05-01", "pytorch"), ("2026-05-02", "pytorch"), ("2026-05-03", "pytorch"),
+    assert "newest" not in said
+    assert [(row["run"][8:10], row["backend"], row["fastest"]) for row in rows(runs, "--runs", "all")] == [
+        ("01", "openvino", True), ("01", "pytorch", False), ("02", "pytorch", True), ("03", "pytorch", True),
     ]  # fmt: skip
-    assert [row["fastest"] for row in rows] == [True, False, True, True]
 
 
 def test_a_run_without_the_reference_has_its_own(runs):
-    words = ("show", "results", "--runs", "all", "--reference")
-    done = inferlens(*words, "openvino", cwd=runs)
-    assert "The run of 2026-05-02 10:00 has no 'openvino', and shows its own reference." in done.stdout
-    assert "The run of 2026-05-01" not in done.stdout
-    shown = json.loads(inferlens(*words, "openvino", "--json", cwd=runs).stdout)["rows"]
-    references = [row["reference"].partition(" ")[0] for row in shown]
+    words = ("--runs", "all", "--reference")
+    shown = output_of("show", "results", *words, "openvino", cwd=runs)
+    assert "The run of 2026-05-02 10:00 has no 'openvino', and shows its own reference." in shown
+    assert "The run of 2026-05-01" not in shown
+    references = [row["reference"].partition(" ")[0] for row in rows(runs, *words, "openvino")]
     assert references == ["openvino", "openvino", "pytorch", "pytorch"]
-    refused = inferlens(*words, "tensorrt", cwd=runs)
-    assert (refused.returncode, "No case fits the reference 'tensorrt'" in refused.stderr) == (2, True)
+    assert "No case fits the reference 'tensorrt'" in refusal_of("show", "results", *words, "tensorrt", cwd=runs)
 
 
 def test_chosen_columns_still_tell_at_which_batch_a_row_is():
-    shown = inferlens("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT).stdout
+    shown = output_of("show", "examples/h200/tensorrt/resnet50", "--columns", "latency", cwd=ROOT)
     (header,) = [line for line in shown.splitlines() if line.strip().startswith("way")]
     assert header.split() == ["way", "batch", "ms"]

@@ -11,15 +11,19 @@ from pathlib import Path
 import pytest
 
 from inferlens.cli.main import use_plain_characters
-from tests.commands import inferlens, started
+from tests.commands import output_of, refusal_of, started
 from tests.views.samples import sample_records, stored
 
 PLAIN_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+def python(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    command, environment = [sys.executable, *words], {**os.environ, **variables}
+    return subprocess.run(command, capture_output=True, cwd=cwd, env=environment, check=False)
+
+
 def run(*words: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "inferlens", *words]
-    return subprocess.run(command, capture_output=True, cwd=cwd, env={**os.environ, **variables}, check=False)
+    return python("-m", "inferlens", *words, cwd=cwd, **variables)
 
 
 EACH = """
@@ -38,8 +42,7 @@ for line in sys.argv[1:]:
 
 def run_each(*lines: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[bytes]:
     """Runs commands one after the other in one process, until one fails."""
-    command = [sys.executable, "-c", EACH, *lines]
-    return subprocess.run(command, capture_output=True, cwd=cwd, env={**os.environ, **variables}, check=False)
+    return python("-c", EACH, *lines, cwd=cwd, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +71,14 @@ def test_files_are_utf8_in_every_locale(results, tmp_path):
     usual, plain = tmp_path / "usual", tmp_path / "plain"
     lines = [f"show {results} --output {name}" for name in ("t.html", "t.md", "t.csv", "t.json")]
     lines.append(f"report {results} --output r.html")
-    usual.mkdir()
-    plain.mkdir()
+    for folder in (usual, plain):
+        folder.mkdir()
     for line in lines:
-        assert inferlens(*line.split(), cwd=usual).returncode == 0
+        output_of(*line.split(), cwd=usual)
     done = run_each(*lines, cwd=plain, **PLAIN_LOCALE, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr.decode()
-    assert len(list(usual.iterdir())) == 5
-    for path in usual.iterdir():
-        assert (plain / path.name).read_text("utf-8") == path.read_text("utf-8")
-    assert "·" in (plain / "t.md").read_text("utf-8")
+    one, other = ({path.name: path.read_text("utf-8") for path in folder.iterdir()} for folder in (usual, plain))
+    assert (one, len(one), "·" in one["t.md"]) == (other, 5, True)
 
 
 def test_a_name_that_is_no_text_in_the_locale_is_a_sentence(tmp_path):
@@ -101,10 +102,9 @@ def test_files_called_like_libraries_are_left_alone_by_a_user_without_a_name_and
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')\n")
     words = ("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5")
     lost = "import os, pwd, runpy; os.environ.pop('USER', 0); pwd.getpwuid = lambda _: {}[0]"
-    command = [sys.executable, "-c", f"{lost}; runpy.run_module('inferlens', run_name='__main__')", *words]
-    environment = {**os.environ, "HOME": "/nowhere"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    started_as = f"{lost}; runpy.run_module('inferlens', run_name='__main__')"
+    done = python("-c", started_as, *words, cwd=tmp_path, HOME="/nowhere")
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_a_folder_called_like_a_backend_is_left_alone(tmp_path):
@@ -120,9 +120,8 @@ def test_a_temporary_folder_that_cannot_be_written_is_a_sentence(tmp_path, code,
         raise OSError(code, os.strerror(code), "/tmp")
 
     monkeypatch.setattr(tempfile, "mkdtemp", full)
-    done = inferlens("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == f"Error: /tmp: {os.strerror(code)}."
+    said = refusal_of("bench", "fake:demo", "-b", "fake", "--quick", "--iterations", "5", cwd=tmp_path)
+    assert said.startswith(f"Error: /tmp: {os.strerror(code)}.")
 
 
 def test_streams_that_cannot_be_changed_are_left_as_they_are(monkeypatch):
