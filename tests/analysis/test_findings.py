@@ -18,21 +18,11 @@ from inferlens.record.builds import Operator, Segment, partition_of
 from inferlens.record.profile import Kernel, ModuleWork, Profile, Work
 from inferlens.record.record import Environment, Gpu, Record, Warning
 from tests.analysis import profiles as samples
-from tests.analysis.crafted_profiles import (
-    MS,
-    ON_GPU,
-    RUNS,
-    ceilings,
-    kernel,
-    launched,
-    layer,
-    layered,
-    of_rule,
-    tensor,
-    the,
-    unprofiled,
-    work,
-)  # fmt: skip
+from tests.analysis.profiles import MS, ON_GPU, RUNS, launched, layered, of_rule, tensor, the, work
+from tests.analysis.profiles import exact_kernel as kernel
+from tests.analysis.profiles import exact_layer as layer
+from tests.analysis.profiles import exact_record as unprofiled
+from tests.analysis.profiles import terabyte_ceilings as ceilings
 from tests.views.samples import case
 
 PAGE = Path(__file__).parents[2] / "docs" / "findings.md"

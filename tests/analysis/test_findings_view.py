@@ -15,8 +15,10 @@ from inferlens.record.store import load_profiles, save_profile
 from inferlens.views.profiles.findings import findings_document, judge_cases
 from inferlens.views.renderers import render
 from tests import commands
-from tests.analysis.crafted_profiles import ON_GPU, kernel, launched, layer, layered, unprofiled
-from tests.analysis.profiles import eager, failed, fused, saved
+from tests.analysis.profiles import ON_GPU, eager, failed, fused, launched, layered, saved
+from tests.analysis.profiles import exact_kernel as kernel
+from tests.analysis.profiles import exact_layer as layer
+from tests.analysis.profiles import exact_record as unprofiled
 from tests.commands import inferlens
 from tests.snapshots import compare_with_stored
 from tests.views.samples import CPU_MACHINE, case, record, stored

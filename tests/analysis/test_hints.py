@@ -10,7 +10,10 @@ from inferlens.record.profile import Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence
-from tests.analysis.crafted_profiles import ON_GPU, ceilings, kernel, launched, layer, layered, of_rule, the, work
+from tests.analysis.profiles import ON_GPU, launched, layered, of_rule, the, work
+from tests.analysis.profiles import exact_kernel as kernel
+from tests.analysis.profiles import exact_layer as layer
+from tests.analysis.profiles import terabyte_ceilings as ceilings
 from tests.analysis.test_findings import FC1, PAIR, SLOW, TO_NHWC, convolution
 from tests.views.samples import case
 

@@ -19,8 +19,7 @@ from inferlens.analysis.profile_table import (
 )
 from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
-from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced
-from tests.analysis.profiles import RUNS, eager, failed, fused, layer, profile, times
+from tests.analysis.profiles import RUNS, eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
 from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 

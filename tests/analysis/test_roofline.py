@@ -10,10 +10,10 @@ from inferlens.analysis.work import assign_work as units_of
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
-from tests.analysis.floors import MEGA, ceilings, module, operator, timed, work_of, worked
-from tests.analysis.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profiles import failed, unprofiled
-from tests.views.samples import case
+from tests.analysis.profiles import ceilings, failed, kernel, made, module, of_kernels, operator, timed, work_of, worked
+from tests.views.samples import case, record
+
+MEGA = 1_000_000
 
 
 def found(profile: Profile, **options: object) -> Roofline:
@@ -239,7 +239,7 @@ def test_the_rate_is_that_of_the_precision_that_ran():
     assert row(of, "conv").floor == pytest.approx(5e-3)
     plain = worked(EACH, of=case("tensorrt", device="cuda"), ceilings=rates)
     assert precision_of(plain) == "fp32"
-    lowered = msgspec.structs.replace(unprofiled(plain, 1e-3), warnings=(Warning("lower-precision", "It is TF32."),))
+    lowered = msgspec.structs.replace(record(plain.case), warnings=(Warning("lower-precision", "It is TF32."),))
     assert precision_of(plain, lowered) == "tf32"
     assert precision_of(worked(EACH, of=case("pytorch", options={"tf32": True}))) == "fp32"  # no CPU has it
     openvino = msgspec.structs.replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})

@@ -14,7 +14,10 @@ from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.cases import ProfiledCase, precision_line
-from tests.analysis.crafted_profiles import kernel, launched, layer, layered, the, unprofiled, work
+from tests.analysis.profiles import exact_kernel as kernel
+from tests.analysis.profiles import exact_layer as layer
+from tests.analysis.profiles import exact_record as unprofiled
+from tests.analysis.profiles import launched, layered, the, work
 from tests.views.samples import case
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"

@@ -8,8 +8,7 @@ import pytest
 from inferlens.measure import ceilings as measuring
 from inferlens.record.profile import encode_profile
 from inferlens.record.store import load_profiles
-from tests.analysis.kernel_profiles import traced
-from tests.analysis.profiles import eager, fused, other, saved
+from tests.analysis.profiles import eager, fused, other, saved, traced
 from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.commands import inferlens, output_of
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.comparison_sides import ran, saved
-from tests.analysis.kernel_profiles import traced
-from tests.analysis.profiles import eager, failed, fused, other
+from tests.analysis.profiles import eager, failed, fused, other, traced
 from tests.analysis.profiles import saved as saved_profiles
 from tests.commands import refusal_of
 from tests.trace.samples import text, training

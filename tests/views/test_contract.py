@@ -22,11 +22,8 @@ from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import notes_document, records_document
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS, Document
-from tests.analysis import crafted_profiles as crafted
 from tests.analysis.comparison_sides import ran
-from tests.analysis.floors import nasty as nasty_work
-from tests.analysis.kernel_profiles import nasty as nasty_kernels
-from tests.analysis.profiles import NASTY, eager, failed, fused, nasty, other
+from tests.analysis.profiles import NASTY, NASTY_PROFILES, eager, exact_layer, failed, fused, layered, other
 from tests.cli.test_partition import MIXED
 from tests.views.profiled import document, loaded
 from tests.views.samples import WRONG, case, failure, record
@@ -48,17 +45,14 @@ PRECISIONS = [one for item in ("fp32", "int8") for one in ran(replace(CASE, prec
 
 def judged() -> LoadedProfiles:
     """A profile with a finding about names that break out."""
-    parts = [crafted.layer(NASTY + "2", 5.0, "BatchNorm2d", NASTY), crafted.layer(NASTY, 9.0, NASTY, NASTY)]
-    return loaded(nasty(), crafted.layered(crafted.layer("conv", 5.0), *parts, of=case("openvino")))
+    parts = [exact_layer(NASTY + "2", 5.0, "BatchNorm2d", NASTY), exact_layer(NASTY, 9.0, NASTY, NASTY)]
+    return loaded(NASTY_PROFILES["layers"], layered(exact_layer("conv", 5.0), *parts, of=case("openvino")))
 
 
 VIEWS: dict[str, Callable[[], Document]] = {
     "records": lambda: records_document(RECORDS), "notes": lambda: notes_document(RECORDS),
     "precisions": lambda: crosstab_document(PRECISIONS, "precision"),
-    "layers": lambda: document("layers", loaded(nasty(), *PROFILES)),
-    "modules": lambda: document("modules", loaded(nasty(), *PROFILES)),
-    "kernels": lambda: document("kernels", loaded(nasty_kernels(), *PROFILES)),
-    "roofline": lambda: document("roofline", loaded(nasty_work(), *PROFILES)),
+    **{name: lambda name=name: document(name, loaded(NASTY_PROFILES[name], *PROFILES)) for name in NASTY_PROFILES},
     "findings": lambda: findings_document(judge_cases(judged()), whole=True),
     "partition": lambda: partition_document([PartitionResult(CASE, MIXED)], wide=True),
     "partitions": lambda: partition_document(

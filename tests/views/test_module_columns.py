@@ -7,8 +7,7 @@ from inferlens.backends.profiling.runs import GPU_CLOCK
 from inferlens.record.profile import Kernel, Layer, Profile
 from inferlens.views.profiles.cases import group_profiles
 from inferlens.views.profiles.modules import module_columns
-from tests.analysis.kernel_profiles import made, of_kernels, traced
-from tests.analysis.profiles import profile
+from tests.analysis.profiles import made, of_kernels, profile, traced
 from tests.backends.profiling.samples import ENGINE
 from tests.snapshots import compare_with_stored, screens_test
 from tests.views import profiled

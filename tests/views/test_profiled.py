@@ -14,10 +14,19 @@ from inferlens.views.profiles.cases import cases_of_level, group_profiles
 from inferlens.views.profiles.layers_kernels import part_tables
 from inferlens.views.profiles.modules import modules_document
 from inferlens.views.renderers import render
-from tests.analysis.floors import nasty as nasty_work
-from tests.analysis.kernel_profiles import kernel, made, of_kernels, traced
-from tests.analysis.kernel_profiles import nasty as nasty_kernels
-from tests.analysis.profiles import eager, failed, fused, layer, nasty, other, profile
+from tests.analysis.profiles import (
+    NASTY_PROFILES,
+    eager,
+    failed,
+    fused,
+    kernel,
+    layer,
+    made,
+    of_kernels,
+    other,
+    profile,
+    traced,
+)
 from tests.backends.profiling.samples import ENGINE, GRAPH
 from tests.snapshots import screens_test
 from tests.views.profiled import TABLES, data, drawn, lines, loaded, row
@@ -26,10 +35,6 @@ from tests.views.samples import GPU_MACHINE, WRONG, case
 BROKEN = failed(case("torchscript:trace"), "It <broke>.")
 ALL = (eager(), fused(), other(), BROKEN)
 KERNELS = of_kernels("torch_compile", made(kernel("gemm", 1e-3, "a"), kernel("relu", 1e-3, "b")))
-# What each table draws besides all of the profiles, with names that break out of whatever they stand in.
-NASTY_ONES: dict[str, Profile] = {
-    "layers": nasty(), "modules": nasty(), "kernels": nasty_kernels(), "roofline": nasty_work(),
-}  # fmt: skip
 
 every_table = pytest.mark.parametrize("table", TABLES)
 
@@ -61,7 +66,7 @@ def test_what_there_is_not_is_refused(table, options):
 @every_table
 def test_csv_adds_up(table, top):
     time = "time" if table == "roofline" else "typical"
-    rows = lines(table, NASTY_ONES["roofline"], *ALL, KERNELS, **({} if table == "modules" else {"top": top}))
+    rows = lines(table, NASTY_PROFILES["roofline"], *ALL, KERNELS, **({} if table == "modules" else {"top": top}))
     for digest in {item["digest"] for item in rows}:
         mine = [item for item in rows if item["digest"] == digest and item.get("depth", "1") in ("0", "1")]
         (whole,) = [item for item in mine if item["row"] == "whole"]
@@ -218,16 +223,16 @@ def boxes(*profiles: Profile, sort: str = "time", median: float | None = 6e-3):
 
 def test_boxes_are_drawn_of_any_names():
     pytest.importorskip("vl_convert")
-    svg, missing = plots.draw_cases(boxes(nasty(), *ALL), "svg")
+    svg, missing = plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL), "svg")
     assert isinstance(svg, str)
-    assert svg == plots.draw_cases(boxes(nasty(), *ALL), "svg")[0]
+    assert svg == plots.draw_cases(boxes(NASTY_PROFILES["layers"], *ALL), "svg")[0]
     shown = "".join(Xml.fromstring(svg).itertext())
     for name in ("layer2", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
         assert name in shown
     assert "Gone" not in shown
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
     assert plots.draw_cases(boxes(eager()), "png")[0][:4] == b"\x89PNG"
-    page = plots.draw_cases(boxes(nasty(), sort="order"), "html")[0]
+    page = plots.draw_cases(boxes(NASTY_PROFILES["layers"], sort="order"), "html")[0]
     assert "<b>" not in page.partition("</script>")[2]
     with pytest.raises(InferlensError, match=r"nothing to draw.*It broke"):
         plots.draw_cases(boxes(failed(case())), "svg")

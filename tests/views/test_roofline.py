@@ -12,8 +12,8 @@ from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES, chart_data, place_labels
 from inferlens.views.profiles.roofline import _roofline_chart, case_rooflines, draw_cases, roofline_document
 from inferlens.views.renderers import render
-from tests.analysis.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
-from tests.analysis.profiles import eager, failed
+from tests.analysis.profiles import CHAIN, ceilings, eager, failed, module, timed, work_of, worked
+from tests.analysis.profiles import nasty_work as nasty
 from tests.snapshots import screens_test
 from tests.views import profiled
 from tests.views.profiled import loaded

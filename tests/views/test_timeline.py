@@ -12,8 +12,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
-from tests.analysis.kernel_profiles import of_kernels
-from tests.analysis.profiles import eager, failed, layer, nasty, profile, saved
+from tests.analysis.profiles import eager, failed, layer, nasty, of_kernels, profile, saved
 from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
