@@ -190,3 +190,11 @@ def test_absence_on_one_device_does_not_refuse_the_other():
     )  # fmt: skip
     assert able.refusal(small.case("pytorch"), small.found("module")) is None
     assert able.refusal(small.case("pytorch", device="cuda"), small.found("module")).what == "no GPU is there"
+
+
+def test_weights_that_are_fused_beside_an_entered_runner_are_usual_ones(preparation):
+    backend, case = small.backend("pytorch"), small.case("pytorch", options={"fuse": True})
+    model = small.model()
+    with backend.prepare(small.model(), case, preparation):
+        backend.prepare(model, case, preparation)
+    assert not any(weight.is_inference() for weight in model.module.parameters())

@@ -128,6 +128,7 @@ class PyTorch(Backend, Saver, Deployer):
         with (
             preparation.phase("build"),
             unsupported_on_error(f"'{model.name}' cannot be called to find batch norms to fuse", hint=hint),
+            torch.inference_mode(mode=False),  # in which an entered runner leaves this thread
         ):
             cast(model.module, "fp32")
             folded = preparation.facts["batch_norms_folded"] = fuse(model.module, example_feed(model, case, "fp32"))
