@@ -10,8 +10,7 @@ from inferlens.record.machine import MachineLog
 from inferlens.record.record import Environment, Gpu, Measurement, ModelFacts
 from inferlens.spec.case import Budget, TensorSpec
 from inferlens.stats import comparison as statistics
-from tests.analysis.comparison_sides import broken, ran, saved
-from tests.views.samples import WRONG, case
+from tests.views.samples import WRONG, broken, case, ran, saved
 
 FAST, SLOW = case("openvino"), case("onnxruntime:cpu")
 

@@ -12,9 +12,8 @@ import pytest
 from inferlens.analysis.comparison import METRICS, Verdict
 from inferlens.record.record import Environment
 from inferlens.views.comparison import COMPARISON_FORMATS
-from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens, output_of, refusal_of
-from tests.views.samples import WRONG, case, on_busy_machine
+from tests.views.samples import WRONG, broken, case, on_busy_machine, ran, saved
 
 OTHER = case("openvino")
 

@@ -12,9 +12,8 @@ from inferlens import ab, compare
 from inferlens.execution import ab as ab_run
 from inferlens.execution.protocol import PlannedCase
 from inferlens.record.load import Limit, LoadRecord
-from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
-from tests.views.samples import WRONG
+from tests.views.samples import WRONG, ran, saved
 from tests.views.test_load import load_race, load_record, load_run, mixed_record, saved_loads
 
 

@@ -11,8 +11,8 @@ import typer
 import inferlens as package
 from inferlens.cli.commands import COMMANDS, app
 from inferlens.cli.screen import ENDINGS
-from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens, output_of, refusal_of
+from tests.views.samples import ran, saved
 
 EXAMPLES = Path(package.__file__).parents[2] / "examples" / "h200"
 PROFILES = f"{EXAMPLES}/profiles/resnet50/tensorrt-rtx-fp16-b1-cuda"

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.comparison_sides import ran, saved
 from tests.analysis.profiles import eager, failed, fused, other, traced
 from tests.analysis.profiles import saved as saved_profiles
 from tests.commands import refusal_of
 from tests.trace.samples import text, training
-from tests.views.samples import case
+from tests.views.samples import case, ran, saved
 
 SECOND = case("openvino")
 CPU_TRACE = text({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2, "pid": 1, "tid": 1})

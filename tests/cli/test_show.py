@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens, output_of, refusal_of
-from tests.views.samples import case
+from tests.views.samples import case, ran, saved
 
 OTHER = case("openvino")
 ROOT = Path(__file__).parents[2]

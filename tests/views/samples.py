@@ -22,6 +22,7 @@ from inferlens.record.record import (
     Warning,
     encode,
 )
+from inferlens.record.store import Store
 from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render
@@ -112,30 +113,18 @@ def failure(of: Case, status: str = "failed", reason: str = "It broke.", hint: s
 
 def cpu_records() -> list[Record]:
     """Five ways on a CPU, of which one is wrong and two did not run."""
+    saving = Warning("governor", "The CPU's governor is powersave.", "cpupower frequency-set -g performance")
+    basic, cuda = case("onnxruntime:cpu", options={"graph_level": "basic"}), case("onnxruntime:cuda", device="cuda")
+    killed = "The process ended with signal 11 (SIGSEGV)."
     return [
-        record(case(), median=17.8e-3, rate=56.1),
-        record(case("torchscript:trace"), median=16.9e-3, rate=59.0),
+        record(case(), median=17.8e-3, rate=56.1), record(case("torchscript:trace"), median=16.9e-3, rate=59.0),
         record(case("torchscript:script"), median=12.1e-3, rate=82.0, agreement=WRONG),
         record(case("onnxruntime:cpu"), median=9.42e-3, rate=105.0),
-        record(
-            case("onnxruntime:cpu", options={"graph_level": "basic"}),
-            median=11.3e-3,
-            rate=88.2,
-            warnings=(
-                Warning("governor", "The CPU's governor is powersave.", "cpupower frequency-set -g performance"),
-            ),
-        ),
+        record(basic, median=11.3e-3, rate=88.2, warnings=(saving,)),
         record(case("openvino"), median=7.31e-3, rate=136.4),
-        failure(
-            case("onnxruntime:cuda", device="cuda"), "unsupported", "There is no CUDA GPU.", environment=CPU_MACHINE
-        ),
-        failure(
-            case("openvino", precision="bf16"),
-            "crashed",
-            "The process ended with signal 11 (SIGSEGV).",
-            "openvino>=2025.2",
-        ),
-    ]
+        failure(cuda, "unsupported", "There is no CUDA GPU.", environment=CPU_MACHINE),
+        failure(case("openvino", precision="bf16"), "crashed", killed, "openvino>=2025.2"),
+    ]  # fmt: skip
 
 
 GPU_SPEED = {
@@ -154,14 +143,8 @@ def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
             seconds = max(overhead, 0.3 * overhead + item * batch) * 1e-3
             of = case(backend, precision=precision, batch=batch, device="cuda")
             found.append(record(of, median=seconds, rate=1.15 / seconds, gpu=0.93 * seconds))
-        found.append(
-            failure(
-                case("openvino", batch=batch, device="cuda"),
-                "unsupported",
-                "openvino does not run on cuda, only on cpu.",
-                "--device cpu",
-            )
-        )
+        of, why = case("openvino", batch=batch, device="cuda"), "openvino does not run on cuda, only on cpu."
+        found.append(failure(of, "unsupported", why, "--device cpu"))
     return found
 
 
@@ -203,3 +186,58 @@ def stored(folder: Path, records: Iterable[Record]) -> Path:
 def shown(records: Any, format: str = "table", reference: str | None = None, **terminal: Any) -> str:
     """Records as text of a format."""
     return render(records_document(records, reference), format, **terminal)
+
+
+# One side of a comparison: cases measured in several processes, exactly as fast as they are told.
+
+PROCESSES = 5
+# Of each process, around the case's own time: their mean of logarithms is near 0.
+FACTORS = (0.998, 0.999, 1.0, 1.001, 1.002)
+
+
+def ran(
+    of: Case | None = None,
+    seconds: float = 10e-3,
+    *,
+    run: str = "base",
+    processes: int = PROCESSES,
+    rate: float | None = None,
+    gpu: float | None = None,
+    noise: float = 1.0,
+    **fields: Any,
+) -> list[Record]:
+    """One run of a case, in so many processes; ``noise`` stretches how far these differ."""
+    of = of or case()
+    found = []
+    for repeat in range(processes):
+        factor = FACTORS[repeat % len(FACTORS)] ** noise
+        measured = [taken("latency", seconds * factor)]
+        measured += [taken("GPU time", gpu * factor)] if gpu else []
+        measured += [taken("throughput", rate / factor)] if rate else []
+        given: dict[str, Any] = {
+            "measurements": tuple(measured), "run": run, "repeat": repeat, "repeats": processes,
+            "id": f"{of.digest}-{run}-{repeat}",
+        }  # fmt: skip
+        found.append(record(of, median=None, **{**given, **fields}))
+    return found
+
+
+def taken(metric: Any, middle: float, count: int = 100) -> Measurement:
+    """Samples in a narrow band around ``middle``, neither rising nor falling."""
+    samples = tuple(middle * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(count))
+    unit: Any = "calls/s" if metric == "throughput" else "s"
+    return Measurement(metric=metric, unit=unit, clock="a clock", samples=samples)
+
+
+def broken(of: Case | None = None, status: str = "crashed", reason: str = "It fell.", run: str = "base", **fields: Any):
+    """A record of a case that did not run to its end."""
+    of = of or case()
+    return failure(of, status, reason, **{"run": run, "id": f"{of.digest}-{run}-{status}", **fields})
+
+
+def saved(root: Path, records: list[Record]) -> Path:
+    """The records on disk, as a run leaves them."""
+    store = Store(root)
+    for item in records:
+        store.save(store.claim(item.case, item.case.model), item)
+    return root

@@ -24,10 +24,9 @@ from inferlens.views.comparison import (
 )
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
-from tests.analysis.comparison_sides import broken, ran, saved
 from tests.commands import inferlens
 from tests.snapshots import compare_with_stored, screens_test
-from tests.views.samples import CPU_MACHINE, case
+from tests.views.samples import CPU_MACHINE, broken, case, ran, saved
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
 

@@ -22,11 +22,10 @@ from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.records import notes_document, records_document
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS, Document
-from tests.analysis.comparison_sides import ran
 from tests.analysis.profiles import NASTY, NASTY_PROFILES, eager, exact_layer, failed, fused, layered, other
 from tests.cli.test_partition import MIXED
 from tests.views.profiled import document, loaded
-from tests.views.samples import WRONG, case, failure, record
+from tests.views.samples import WRONG, case, failure, ran, record
 from tests.views.test_comparison import NASTY as HOSTILE_NAME
 from tests.views.test_comparison import hostile as hostile_comparison
 from tests.views.test_quantization import made as quantization

@@ -11,10 +11,9 @@ from inferlens.views.picture import THEMES
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from tests.analysis.comparison_sides import ran, saved
 from tests.commands import inferlens
 from tests.snapshots import screens_test
-from tests.views.samples import RIGHT, WRONG, case, failure, record
+from tests.views.samples import RIGHT, WRONG, case, failure, ran, record, saved
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}

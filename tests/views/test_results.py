@@ -15,10 +15,9 @@ from inferlens import InferlensError, Records, load_profiles, load_records
 from inferlens.analysis.tuning import load_tuning
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.rows import Row
-from tests.analysis.comparison_sides import ran, saved
 from tests.analysis.profiles import eager, fused
 from tests.views.profiled import loaded
-from tests.views.samples import case, cpu_records, gpu_records, record, sample_records, shown, stored
+from tests.views.samples import case, cpu_records, gpu_records, ran, record, sample_records, saved, shown, stored
 from tests.views.test_quantization import made
 
 CPU = Records(cpu_records())
