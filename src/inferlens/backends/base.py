@@ -316,6 +316,12 @@ class Runner(ABC):
     def collect(self, outputs: Any) -> Outputs:
         """Return the tensors in ``outputs``, flattened in order, as arrays on the host; floats as float32."""
 
+    def answer(self, inputs: Inputs) -> Outputs:
+        """Return the outputs of one call on the host, from inputs on the host."""
+        outputs = self.infer(self.place(inputs))
+        self.synchronize()
+        return self.collect(outputs)
+
     def take(self, inputs: Mapping[str, Any]) -> Any:
         """Place arrays or tensors; subclasses do not copy tensors that are already on the device."""
         return self.place(on_host(inputs))

@@ -42,7 +42,7 @@ from inferlens.measure import environment
 from inferlens.measure.output_check import compare, judge
 from inferlens.models import inputs, resolve
 from inferlens.models.compiled import provenance_path
-from inferlens.models.inputs import array_of, flatten
+from inferlens.models.inputs import array_of, flatten, read_arrays
 from inferlens.models.model import Array, Model, ModelInfo
 from inferlens.models.weights import buffers, restore
 from inferlens.record.builds import BuildReport, Partition
@@ -357,10 +357,7 @@ def measured_outputs(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
 
 def run_script(job: ScriptJob, context: TaskContext) -> None:
     """Run a script as an import would. Raises InferlensError if it fails, or an output is wrong."""
-    with np.load(job.arrays) as file:
-        inputs, expected = (
-            [file[name] for name in file.files if name.startswith(kind)] for kind in ("input", "output")
-        )
+    inputs, expected = read_arrays(job.arrays, "input", "output")
     try:
         with context.preparation.phase("first inference"):
             script = runpy.run_path(job.script)
@@ -529,7 +526,7 @@ class Deployed(Displayed):
     def on_host(self, arrays: Mapping[str, Any]) -> list[Any]:
         """Return the outputs as arrays in order, floats as float32, as a comparison needs them."""
         with self._on_stream, self._mode():
-            return self._runner.collect(self._runner.infer(self._runner.place(dict(arrays))))
+            return self._runner.answer(dict(arrays))
 
     def close(self) -> None:
         """Let go of the device and of the model."""

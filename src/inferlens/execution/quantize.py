@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.measures import score_accuracy
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Capabilities, Inputs, Outputs, Preparation, Quantizer, Runner
+from inferlens.backends.base import Capabilities, Outputs, Preparation, Quantizer, Runner
 from inferlens.backends.onnx.quantize import LAYER_SAMPLES as FEW
 from inferlens.backends.onnx.quantize import rank_layers
 from inferlens.errors import InferlensError, check_choice
@@ -213,10 +213,7 @@ class QuantizationSearch:
         )
 
     def _outputs(self, runner: Runner) -> list[Outputs]:
-        def answer(feed: Inputs) -> Outputs:
-            return [np.array(output) for output in runner.collect(runner.infer(runner.place(feed)))]
-
-        return [answer(feed) for feed in self.feeds]
+        return [[np.array(output) for output in runner.answer(feed)] for feed in self.feeds]
 
     def _evaluated(self, model: Model, runner: Runner) -> Evaluation | None:
         return evaluate(self.job.accuracy, self.job.case, model, runner) if self.job.accuracy else None

@@ -254,8 +254,7 @@ class Reference(ReferenceRun, frozen=True, kw_only=True):
 
     def expected(self) -> Expected:
         """Return the outputs of the reference's calls."""
-        with np.load(self.path, allow_pickle=False) as file:
-            calls = [[file[name] for name in file.files if name.startswith(kind)] for kind in ("output", "second")]
+        calls = inputs.read_arrays(self.path, "output", "second")
         return Expected(self.name, self.behavior, calls if KEEPS_STATE in self.behavior else calls[:1])
 
 

@@ -275,13 +275,9 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 def evaluate(data_name: str, case: Case, model: Model, runner: Runner) -> Evaluation:
     """Return what the answers of an entered runner are worth on all of the data. Raises InferlensError for bad data."""
     data = data_for(data_name, case, model)
-
-    def infer(feed: Inputs) -> Outputs:
-        return runner.collect(runner.infer(runner.place(feed)))
-
     if isinstance(data, Samples):
-        return _of_samples(data, infer)
-    return _of_function(data_name, data, model, infer)
+        return _of_samples(data, runner.answer)
+    return _of_function(data_name, data, model, runner.answer)
 
 
 def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation:

@@ -312,3 +312,9 @@ def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:
         and all(size > 0 for size in spec.shape)
         for spec in inputs
     )
+
+
+def read_arrays(path: str, *kinds: str) -> list[list[Array]]:
+    """Return the arrays in a file of samples whose names begin with each of the kinds, such as ``output``."""
+    with np.load(path, allow_pickle=False) as file:
+        return [[file[name] for name in file.files if name.startswith(kind)] for kind in kinds]

@@ -18,6 +18,7 @@ from inferlens.record.record import Agreement, Environment, Memory, ModelFacts, 
 from inferlens.spec.case import Case
 from inferlens.units import duration, parse_duration, plural
 
+POOL = 13  # samples in a group that requests ask for: the rows of one batch of the reference
 KINDS = ("poisson", "constant", "bursts", "replay")
 
 

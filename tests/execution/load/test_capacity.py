@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferlens.execution.load.dispatcher import SimulatedInstances
-from inferlens.execution.load.tasks import REACH, chosen, measured
+from inferlens.execution.load.dispatcher import REACH, SimulatedInstances, chosen, measure
 from inferlens.record.load import Arrivals, Deployment, Limit, LoadRecord
 from inferlens.spec.case import Case
 
@@ -25,7 +24,7 @@ def record(deployment: Deployment | None = None, limit: float = 0.1, **fields: A
 def found(record: LoadRecord, seconds: Callable[[int], float] = lambda size: 0.01 + 0.001 * size) -> LoadRecord:
     """The record with what was measured on simulated instances whose calls take some seconds at a size."""
     instances = SimulatedInstances(record.deployment.instances, lambda _samples, size: seconds(size))
-    return measured(record, instances, lambda _: None)
+    return measure(record, instances, lambda _: None)
 
 
 @pytest.mark.parametrize("instances", [1, 3])
@@ -88,7 +87,7 @@ def test_the_curve_below_a_capacity_is_measured_once(draw: int, count: int) -> N
 
 def test_a_search_whose_time_is_over_ends_once_a_rate_kept_the_limit() -> None:
     instances = SimulatedInstances(1, lambda _samples, size: 0.01)
-    result = measured(record(), instances, lambda _: None, end=0.0)
+    result = measure(record(), instances, lambda _: None, end=0.0)
     assert result.capacity
     assert result.capacity <= 100 * 1.01
     assert len(result.runs) <= 3

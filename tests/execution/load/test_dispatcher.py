@@ -12,15 +12,14 @@ from inferlens.execution.load.dispatcher import (
     ANSWERED,
     EXPIRED,
     FAILED,
-    POOL,
     REFUSED,
+    Dispatcher,
     LoadLog,
     SimulatedInstances,
     Traffic,
-    dispatch,
     unit_times,
 )
-from inferlens.record.load import Arrivals, Deployment
+from inferlens.record.load import POOL, Arrivals, Deployment, Limit
 
 REQUESTS = 20_000
 MANY = 4_000_000
@@ -38,7 +37,8 @@ def test_requests_wait_as_long_as_in_lindleys_recursion(rate: float, random_call
     services = np.random.default_rng(7).exponential(size=REQUESTS) if random_calls else np.ones(REQUESTS)
     times = unit_times(Arrivals(), REQUESTS, 3) / rate
     calls = iter(services)
-    log = dispatch(Traffic(times, [0]), SimulatedInstances(1, lambda _samples, _size: next(calls)), Deployment())
+    instances = SimulatedInstances(1, lambda _samples, _size: next(calls))
+    log = Dispatcher(Traffic(times, [0]), instances, Deployment()).run()
     assert (log.sent - log.due)[1:] == pytest.approx(lindley(np.diff(times), services[:-1]), abs=1e-6)
 
 
@@ -54,7 +54,7 @@ def test_the_recursion_waits_as_the_formulas_say(rate: float) -> None:
 
 def served(times: Sequence[float], deployment: Deployment, seconds: float = 1.0) -> LoadLog:
     instances = SimulatedInstances(deployment.instances, lambda _samples, _size: seconds)
-    return dispatch(Traffic(np.array(times), [0]), instances, deployment)
+    return Dispatcher(Traffic(np.array(times), [0]), instances, deployment).run()
 
 
 def test_a_batch_goes_when_it_is_full() -> None:
@@ -96,20 +96,20 @@ def test_a_request_that_waits_too_long_is_given_up() -> None:
 
 def test_requests_of_other_groups_share_no_batch() -> None:
     instances = SimulatedInstances(1, lambda _samples, _size: 1.0)
-    log = dispatch(Traffic(np.zeros(4), [0, POOL, 1, POOL + 1]), instances, Deployment(max_batch=4))
+    log = Dispatcher(Traffic(np.zeros(4), [0, POOL, 1, POOL + 1]), instances, Deployment(max_batch=4)).run()
     assert log.batch.tolist() == [0, 1, 0, 1]
 
 
 def test_the_run_ends_when_the_limit_cannot_be_kept_any_more() -> None:
     instances = SimulatedInstances(1, lambda _samples, _size: 1.0)
-    log = dispatch(Traffic(np.arange(100) * 0.1, [0]), instances, Deployment(), limit=2, most_late=3)
+    log = Dispatcher(Traffic(np.arange(100) * 0.1, [0]), instances, Deployment(), Limit(0.97, 2.0)).run()
     assert FAILED in log.status
     assert len(log.due) < 100
 
 
 def test_each_client_has_one_request_under_way() -> None:
     instances = SimulatedInstances(4, lambda _samples, _size: 1.0)
-    log = dispatch(Traffic([0.0] * 2, [0], until=10), instances, Deployment(instances=4))
+    log = Dispatcher(Traffic([0.0] * 2, [0], until=10), instances, Deployment(instances=4)).run()
     assert len(log.due) == 20
     assert (log.answered - log.due).tolist() == pytest.approx([1.0] * 20)
 

@@ -9,11 +9,10 @@ import pytest
 
 from inferlens.analysis.load import capacity_race
 from inferlens.execution.load import run
-from inferlens.execution.load.dispatcher import POOL
 from inferlens.execution.load.run import load_test
 from inferlens.execution.load.tasks import _checked
 from inferlens.execution.protocol import Observer
-from inferlens.record.load import Deployment, LoadRecord
+from inferlens.record.load import POOL, Deployment, LoadRecord
 from inferlens.spec.case import Case
 
 

@@ -36,14 +36,14 @@ from inferlens.execution.cases import ModelHandle, cases_of, live_files, model_h
 from inferlens.execution.child import Outcome, kill_groups
 from inferlens.execution.deploy import new_folder, write_script
 from inferlens.execution.load import serve, tasks
-from inferlens.execution.load.dispatcher import POOL, Finished, Instances, read_mix
+from inferlens.execution.load.dispatcher import Finished, Instances, measure, read_mix
 from inferlens.execution.protocol import Observer, PlannedCase, TaskResult
 from inferlens.execution.scheduler import Scheduler, open_scheduler
 from inferlens.measure import environment
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus
 from inferlens.models.inputs import draw
 from inferlens.record.files import write_whole
-from inferlens.record.load import Arrivals, Deployment, Limit, LimitedBy, LoadRecord, LoadRun, Mix, parse_batching
+from inferlens.record.load import POOL, Arrivals, Deployment, Limit, LimitedBy, LoadRecord, LoadRun, Mix, parse_batching
 from inferlens.record.machine import CpuSamples, GpuSamples, MachineLog
 from inferlens.record.record import Memory, ModelFacts
 from inferlens.record.store import LOG, lock_folder, safe_name
@@ -264,7 +264,7 @@ def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
     case, here = Case(model=settings["model"], backend=url), environment.collect()
     record = new_record(template, case, Deployment(instances.count), search=False, environment=here, model=facts)
     try:
-        record = tasks.measured(record, instances, lambda _: None, time.monotonic() + template.budget)
+        record = measure(record, instances, lambda _: None, time.monotonic() + template.budget)
     finally:
         instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
@@ -371,9 +371,9 @@ class Measurer:
         folders = [scratch / str(instance) for instance in range(deployment.instances)]
         for folder in (scratch, *folders):
             folder.mkdir()
-        address, logs = str(scratch / "socket"), (self.folder / f"loadgen-{record.id[:6]}").resolve()
+        address = str(scratch / "socket")
         drive = tasks.DriveJob(
-            address=address, stop=str(scratch / "stop"), record=record, file=str(file.resolve()), logs=str(logs),
+            address=address, stop=str(scratch / "stop"), record=record, file=str(file.resolve()),
             patience=PATIENCE, end=end,
         )  # fmt: skip
         limited = record.search and not (record.capacity or record.rates or record.clients)

@@ -7,11 +7,11 @@ file of its outputs. GET /model describes the inputs. It needs NumPy and what th
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import multiprocessing
 import queue
+import runpy
 import sys
 import threading
 import time
@@ -70,9 +70,9 @@ class Batcher:
 
 def work(requests: Connection, settings: dict[str, Any]) -> None:
     """Answer batches in a process of its own, with the smallest prepared size that fits."""
-    scripts = {size: load_script(FOLDER / f"batch-{size}" / "run.py") for size in settings["sizes"]}
+    scripts = {size: runpy.run_path(str(FOLDER / f"batch-{size}" / "run.py")) for size in settings["sizes"]}
     for script in scripts.values():
-        arrays(script.run(*script.inputs))
+        arrays(script["run"](*script["inputs"]))
     requests.send("ready")
     while True:
         batch = requests.recv()
@@ -83,19 +83,9 @@ def work(requests: Connection, settings: dict[str, Any]) -> None:
                 np.stack([row[name] for row in rows]) if batched else rows[0][name]
                 for name, batched in settings["inputs"].items()
             ]
-            requests.send(arrays(scripts[size].run(*map(like, scripts[size].inputs, stacked))))
+            requests.send(arrays(scripts[size]["run"](*map(like, scripts[size]["inputs"], stacked))))
         except Exception as error:
             requests.send(RuntimeError(f"{type(error).__name__}: {error}"))
-
-
-def load_script(path: Path) -> Any:
-    """Return the module of a script."""
-    spec = importlib.util.spec_from_file_location(path.parent.name.replace("-", "_"), path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def like(own: Any, array: Any) -> Any:

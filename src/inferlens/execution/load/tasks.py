@@ -2,8 +2,8 @@
 
 An instance takes batches, pads them to a prepared size, and reports the times of each call. It compares some answers
 with the reference's after the last request, so that checking costs no time under load. ``drive`` measures how long
-calls take, chooses the batching by a prediction if none is given, and finds the capacity: the highest rate of requests
-at which the latency stays within its limit. LoadGen may drive the same instances through the same dispatcher.
+calls take, chooses the batching by a prediction if none is given, and finds the capacity. LoadGen may drive the same
+instances through the same dispatcher.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import struct
 import threading
 import time
 from array import array
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace as replaced
-from itertools import product
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -31,25 +29,13 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import Inputs, Outputs, Runner
 from inferlens.errors import InferlensError, library
-from inferlens.execution.load.dispatcher import (
-    ANSWERED,
-    POOL,
-    STATUSES,
-    Finished,
-    Instances,
-    LoadLog,
-    SimulatedInstances,
-    Times,
-    Traffic,
-    dispatch,
-    draw_samples,
-    unit_times,
-)
+from inferlens.execution.load.dispatcher import Dispatcher, Finished, Instances, Traffic, draw_mix, measure, measure_run
 from inferlens.execution.protocol import CaseJob, Job
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.output_check import compare
+from inferlens.models.inputs import read_arrays
 from inferlens.record.files import write_whole
-from inferlens.record.load import Deployment, GroupRun, Limit, LoadgenVerdict, LoadRecord, LoadRun
+from inferlens.record.load import POOL, LoadgenVerdict, LoadRecord
 from inferlens.record.record import Agreement
 from inferlens.spec.case import TensorSpec
 
@@ -91,15 +77,13 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
         module = None
         for size in job.sizes:
             seconds = 0.0
-            for number, (specs, samples) in enumerate(job.groups):
-                own = CaseContext(job, specs, number, size, context)
+            for number, (_, samples) in enumerate(job.groups):
+                own = group_context(job, number, size, context)
                 model = own.load()
                 module = module or model.module
                 runner = own.prepare(replaced(model, module=module))  # one copy of the weights
                 if number not in pools:
-                    with np.load(samples, allow_pickle=False) as file:
-                        inputs = [file[name] for name in file.files if name.startswith("input")]
-                        expected[number] = [file[name] for name in file.files if name.startswith("output")]
+                    inputs, expected[number] = read_arrays(samples, "input", "output")
                     pools[number] = {spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)}
                 context.runner = runners[number, size] = stack.enter_context(runner)
                 _timed_call(runner, pools[number], size)
@@ -132,17 +116,14 @@ def _connected(address: str) -> Connection:
         time.sleep(0.05)
 
 
-class CaseContext(TaskContext):
-    """The context of a group at one batch size, with a folder of its own; it reports as the task's."""
-
-    def __init__(
-        self, job: ServeJob, specs: tuple[TensorSpec, ...], number: int, size: int, parent: TaskContext
-    ) -> None:
-        folder = Path(job.folder) / f"group-{number}-batch-{size}"
-        folder.mkdir(exist_ok=True)
-        case = replace(job.case, batch=size, inputs=specs)
-        super().__init__(replace(job, case=case, folder=str(folder)), parent._send)
-        self.preparation.phases, self.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
+def group_context(job: ServeJob, number: int, size: int, parent: TaskContext) -> TaskContext:
+    """Return the context of a group at one batch size, with a folder of its own; it reports as the task's."""
+    folder = Path(job.folder) / f"group-{number}-batch-{size}"
+    folder.mkdir(exist_ok=True)
+    case = replace(job.case, batch=size, inputs=job.groups[number][0])
+    own = TaskContext(replace(job, case=case, folder=str(folder)), parent._send)
+    own.preparation.phases, own.preparation.warnings = parent.preparation.phases, parent.preparation.warnings
+    return own
 
 
 def _stacked(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
@@ -152,17 +133,10 @@ def _stacked(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
     return {name: array[rows] if array.shape[:1] == (POOL,) else array for name, array in pool.items()}
 
 
-def _call(runner: Runner, inputs: Inputs) -> Outputs:
-    """Return the outputs on the host: what a request waits for."""
-    outputs = runner.infer(runner.place(inputs))
-    runner.synchronize()
-    return runner.collect(outputs)
-
-
 def _timed_call(runner: Runner, pool: Inputs, size: int) -> float:
     """Return the seconds of a call with the first samples of a pool."""
     inputs, begin = _stacked(pool, range(size), size), time.perf_counter()
-    _call(runner, inputs)
+    runner.answer(inputs)
     return time.perf_counter() - begin
 
 
@@ -179,7 +153,7 @@ def _answer(
             group = samples[0] // POOL
             runner = runners[group, size]
             compilations = runner.compilations()
-            outputs = _call(runner, _stacked(pools[group], samples, size))
+            outputs = runner.answer(_stacked(pools[group], samples, size))
             compiled = runner.compilations() != compilations
             connection.send_bytes(ANSWER.pack(begin, time.perf_counter(), compiled))
             if (number < KEPT_BATCHES or number % KEPT_EVERY == 0) and held < KEPT_BYTES:
@@ -297,7 +271,7 @@ class LoadgenTraffic(Traffic):
     def __init__(self, loadgen: Any, instances: ServedInstances, pool: Sequence[int]) -> None:
         self._queries: list[int] = []
         super().__init__((), self._queries)
-        self.start = instances.now()
+        self.start: float = instances.now()
         self._loadgen, self._instances, self._pool = loadgen, instances, pool
         self._ids: list[int] = []
         self._finished = False
@@ -339,10 +313,9 @@ def loadgen_run(instances: ServedInstances, record: LoadRecord, rate: float, fol
     settings.server_target_latency_percentile = limit.quantile
     logs.log_output.outdir = str(folder)
     logs.log_output.copy_summary_to_stdout = False
-    drawn = draw_samples(record.mix, LIBRARY, record.round)  # LoadGen asks for any of them as often
+    drawn = draw_mix(record.mix, LIBRARY, record.round)  # LoadGen asks for any of them as often
     traffic = LoadgenTraffic(loadgen, instances, drawn)
-    arguments = (traffic, instances, record.deployment)
-    thread = threading.Thread(target=dispatch, args=arguments, kwargs={"start": traffic.start})
+    thread = threading.Thread(target=Dispatcher(traffic, instances, record.deployment).run)
     thread.start()
     system = loadgen.ConstructSUT(traffic.issue, lambda: None)
     samples = loadgen.ConstructQSL(LIBRARY, LIBRARY, lambda _: None, lambda _: None)
@@ -367,28 +340,13 @@ def loadgen_run(instances: ServedInstances, record: LoadRecord, rate: float, fol
     )
 
 
-START_SHARE = 0.05  # of the requests at the start are not counted
-PRECISION = 0.01  # of a capacity
-CURVE = (0.25, 0.5, 0.75, 0.9)  # of a capacity: rates that are measured after it, in the first round
-MOST_SEARCHES = 4
-REACH = 16.0  # how far below the predicted capacity a search goes: traffic of a very low rate takes very long
-SIMULATED_REACH = 1000.0
-LEAST_REQUESTS, MOST_REQUESTS = 500, 20_000
-SIMULATED_REQUESTS = 2000
-SERVICE_SECONDS = 1.0
-SHOWN_QUANTILES = (0.5, 0.95, 0.99)
-QUEUE_POINTS = 60
-CLOSE = 0.02  # predicted capacities within it count as equal; the smaller batch is taken
-
-
 class DriveJob(Job, frozen=True, kw_only=True):
     """Make the traffic of a record for the instances that connect to ``address``."""
 
     address: str
     stop: str  # a file that appears if an instance ends before it could serve
     record: LoadRecord
-    file: str  # has the record so far after each run
-    logs: str  # the folder of LoadGen's logs
+    file: str  # has the record so far after each run; LoadGen's logs are in a folder beside it
     patience: float  # seconds after which an instance that does not answer is lost
     end: float  # the time by time.monotonic from which on the capacity is not narrowed further
 
@@ -405,10 +363,10 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
 
     try:
         most = replace(deployment, max_batch=min(deployment.max_batch, instances.largest))
-        record = measured(replace(record, deployment=most), instances, keep, job.end)
+        record = measure(replace(record, deployment=most), instances, keep, job.end)
         rate = record.capacity or next(iter(record.rates), 0.0)
         if record.scenario and rate:
-            verdict = loadgen_run(instances, record, rate, Path(job.logs))
+            verdict = loadgen_run(instances, record, rate, Path(job.file).parent / f"loadgen-{record.id[:6]}")
             if record.scenario == "server":
                 ours = measure_run(instances, replace(record, rates=(rate,)), rate)  # not ended early
                 verdict = replace(verdict, ours=ours.at_limit)
@@ -416,179 +374,3 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
         return record
     finally:
         instances.close()
-
-
-def measured(
-    record: LoadRecord, instances: Instances, keep: Callable[[LoadRecord], None], end: float = math.inf
-) -> LoadRecord:
-    """Return the record with what was measured; ``keep`` gets it after each run.
-
-    From ``end`` on, by ``time.monotonic``, a capacity is not narrowed further. A record of a later round has the times
-    of calls and the capacity of the first one, where the search begins.
-    """
-    guess, record = record.capacity, replace(record, capacity=None)
-    if not record.service:
-        most, groups = record.deployment, range(len(record.mix.groups))
-        times = tuple({size: service_time(instances, most, group, size) for size in most.sizes} for group in groups)
-        record = replace(record, service=times)
-    if not guess:
-        record, guess = chosen(record) if record.search else (record, predicted(record))
-
-    def measure(rate: float = 0.0, clients: int = 0) -> LoadRun:
-        nonlocal record
-        record = replace(record, runs=(*record.runs, measure_run(instances, record, rate, clients)))
-        keep(record)
-        return record.runs[-1]
-
-    for rate in record.rates:
-        measure(rate)
-    for clients in record.clients:
-        measure(clients=clients)
-    if record.rates or record.clients:
-        return record
-    capacity, above = find_capacity(measure, record.limit, guess, REACH, lambda: time.monotonic() > end)
-    for share in CURVE if capacity and not record.round else ():
-        if time.monotonic() < end:
-            measure(share * capacity)
-    return replace(record, capacity=capacity, above=above)
-
-
-def service_time(instances: Instances, deployment: Deployment, group: int, size: int) -> float:
-    """Return the median seconds from one full batch to the next, while all instances are busy."""
-    samples = range(group * POOL, (group + 1) * POOL)
-    traffic = Traffic([0.0] * (deployment.instances * size), samples, SERVICE_SECONDS)
-    log = dispatch(traffic, instances, Deployment(deployment.instances, max_batch=size))
-    spans = [np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)]
-    gaps = np.concatenate(spans)
-    return float(np.median(gaps)) if len(gaps) else float(np.median(log.end - log.begin))
-
-
-def measure_run(
-    instances: Instances, record: LoadRecord, rate: float = 0.0, clients: int = 0, count: int = 0
-) -> LoadRun:
-    """Return a run at a rate, or with some clients; one that is to keep the limit ends early when it cannot."""
-    seconds, limit, most_late = record.seconds, record.limit, math.inf
-    if clients:
-        count, times = MOST_REQUESTS, np.zeros(clients)
-    else:
-        least = max(min(LEAST_REQUESTS, 4 * rate * seconds), 20)
-        count = count or int(min(max(rate * seconds, least), MOST_REQUESTS))
-        times = unit_times(record.arrivals, count, record.round) / rate
-        if not record.rates:
-            most_late = (1 - limit.quantile) * count
-    samples = draw_samples(record.mix, count, record.round)
-    traffic = Traffic(times, samples, seconds if clients else 0.0)
-    log = dispatch(traffic, instances, record.deployment, limit.seconds, most_late)
-    return summarized(log, record, rate=rate, clients=clients)
-
-
-def summarized(log: LoadLog, record: LoadRecord, **fields: Any) -> LoadRun:
-    """Return the numbers of a run, without the requests of its start."""
-    counted = slice(int(START_SHARE * len(log.due)), None)
-    due, status = log.due[counted], log.status[counted]
-    answered = status == ANSWERED
-    latency = np.where(answered, log.answered[counted] - due, np.inf)
-    waits = (log.sent - log.due)[counted][~np.isnan(log.sent[counted])]
-    busy, batches = log.end - log.begin, len(log.size)
-    end = float(np.nanmax(log.answered, initial=0.0)) or float(log.due[-1])
-    at = np.linspace(0.0, end, QUEUE_POINTS)
-    queue = np.searchsorted(np.sort(log.taken), at, "right") - np.searchsorted(np.sort(log.sent), at, "right")
-    groups, mix = log.sample // POOL, record.mix
-
-    def quantile(share: float, values: Times = latency) -> float | None:
-        value = float(np.quantile(values, share, method="inverted_cdf")) if len(values) else math.inf
-        return value if math.isfinite(value) else None
-
-    def group_run(group: int) -> GroupRun:
-        own = latency[groups[counted] == group]
-        served = log.batch[(groups == group) & (log.batch >= 0)]
-        seconds = float(np.nansum(busy[np.unique(served)]) / max(len(served), 1))
-        quantiles = (quantile(0.5, own), quantile(0.99, own))
-        return GroupRun(requests=len(own), quantiles=quantiles, padding=1 - mix.filled[group], seconds=seconds)
-
-    counts: dict[str, Any] = {name: int((status == number).sum()) for number, name in enumerate(STATUSES)}
-    compiled: Counter[str] = Counter()
-    for batch in np.flatnonzero(log.compiled):
-        sizes = {"batch": log.padded[batch], **mix.groups[groups[log.batch == batch][0]]}
-        compiled[", ".join(f"{name} {size}" for name, size in sizes.items())] += int(log.size[batch])
-    return LoadRun(
-        **fields,
-        **counts,
-        draw=record.round,
-        begin=log.start + float(due[0]),
-        compiled=dict(compiled),
-        groups=tuple(map(group_run, range(len(mix.groups)))) if len(mix.groups) > 1 else (),
-        seconds=end - float(due[0]),
-        latencies=tuple(np.round(latency[answered], 7).tolist()),
-        quantiles=tuple(map(quantile, SHOWN_QUANTILES)),
-        at_limit=quantile(record.limit.quantile),
-        lag=float(np.quantile(log.taken - log.due, 0.99)),
-        waited=float(waits.mean()) if len(waits) else 0.0,
-        mean_batch=float(log.size.mean()) if batches else 0.0,
-        padding=float(1 - log.size.sum() / log.padded.sum()) if batches else 0.0,
-        busy=float(np.nansum(busy) / (end * record.deployment.instances)) if end else 0.0,
-        queue=tuple(queue.tolist()),
-    )
-
-
-def find_capacity(
-    measure: Callable[[float], LoadRun],
-    limit: Limit,
-    guess: float,
-    reach: float,
-    is_over: Callable[[], bool] = lambda: False,
-) -> tuple[float, float | None]:
-    """Return the highest rate that kept the limit, and the lowest one that did not.
-
-    They are 1 % apart, unless the time is over once a rate has kept the limit.
-
-    ``guess`` is where the search begins. A capacity of 0: no rate down to ``guess / reach`` keeps the limit. Both
-    rates are measured again at the end, because a short disturbance of the machine may have failed one, and one run of
-    several keeps the limit by luck. If one of them changes, the search goes on above or below it.
-    """
-    low, high, step, rate = 0.0, math.inf, 1.1, guess
-    for search in range(MOST_SEARCHES):
-        while high > low * (1 + PRECISION) and rate > guess / reach and not (low and is_over()):
-            if measure(rate).keeps(limit):
-                low = max(low, rate)
-            else:
-                high = min(high, rate)
-            if low and math.isfinite(high):
-                rate = math.sqrt(low * high)
-            else:
-                rate, step = (low * step if low else high / step), min(step**1.5, 2.0)
-        if search == MOST_SEARCHES - 1 or is_over():
-            break
-        if measure(high).keeps(limit):
-            low, high, step, rate = high, math.inf, 1.1, high * 1.1
-        elif low and not measure(low).keeps(limit):
-            low, high, step, rate = 0.0, low, 1.1, low / 1.1
-        else:
-            break
-    return low, high if math.isfinite(high) else None
-
-
-def chosen(record: LoadRecord) -> tuple[LoadRecord, float]:
-    """Return the record with the deployment of the highest predicted capacity, and that capacity."""
-    most, limit = record.deployment, record.limit.seconds
-    waits = (0.0, limit / 20, limit / 10, limit / 4)
-    batchings = [pair for pair in product(most.sizes, waits) if pair[0] > 1 or not pair[1]]
-    options = [replace(record, deployment=replace(most, max_batch=size, wait=wait)) for size, wait in batchings]
-    rates = list(map(predicted, options))
-    return next(pair for pair in zip(options, rates, strict=True) if pair[1] >= max(rates) * (1 - CLOSE))
-
-
-def predicted(record: LoadRecord) -> float:
-    """Return the capacity of a deployment if every call took its median time: the loop runs without real time."""
-    service, deployment = record.service, record.deployment
-
-    def measure(rate: float) -> LoadRun:
-        instances = SimulatedInstances(deployment.instances, lambda samples, size: service[samples[0] // POOL][size])
-        return measure_run(instances, replace(record, rates=()), rate, count=SIMULATED_REQUESTS)
-
-    seconds = sum(
-        weight * min(times[size] / size for size in deployment.sizes)
-        for weight, times in zip(record.mix.weights, service, strict=True)
-    )
-    most = deployment.instances / seconds
-    return find_capacity(measure, record.limit, most / 1.2, SIMULATED_REACH)[0] or most / 4
