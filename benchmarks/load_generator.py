@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import struct
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,8 +22,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.execution.load.dispatcher import LoadLog, Traffic, dispatch, unit_times
-from inferlens.execution.load.tasks import ANSWER, ServedInstances
+from inferlens.execution.load.dispatcher import Dispatcher, LoadLog, Traffic, unit_times
+from inferlens.execution.load.tasks import ANSWER, HELLO, ServedInstances
 from inferlens.measure.monitor import other_programs
 from inferlens.record.load import Arrivals, Deployment
 
@@ -35,7 +34,7 @@ CALL = 0.002  # seconds
 def serve(address: str) -> None:
     """Answer batches after a sleep."""
     with Client(address, "AF_UNIX") as connection:
-        connection.send_bytes(struct.pack("i", 0))
+        connection.send_bytes(HELLO.pack(0, 16))
         while connection.recv_bytes():
             begin = time.perf_counter()
             time.sleep(CALL)
@@ -51,7 +50,7 @@ def measured(rate: float, seconds: float) -> LoadLog:
             server.start()
             instances = ServedInstances(listener, 1, Path(folder, "stop"), 60.0)
         times = unit_times(Arrivals(), int(rate * seconds), 0) / rate
-        log = dispatch(Traffic(times, [0]), instances, Deployment(max_batch=16))
+        log = Dispatcher(Traffic(times, [0]), instances, Deployment(max_batch=16)).run()
         instances.close()
         server.join()
     return log

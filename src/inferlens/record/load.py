@@ -171,8 +171,8 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
     """
 
     schema: str = SCHEMA
-    id: str
-    created: str
+    id: str = ""  # of a template it is empty
+    created: str = ""
     case: Case
     requested: Deployment
     deployment: Deployment  # as requested, or with smaller batches, which were chosen

@@ -19,6 +19,7 @@ from inferlens.analysis.load import LEVEL, THRESHOLD, best_rounds, capacity_race
 from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun
 from inferlens.spec.case import short_name
+from inferlens.stats.samples import geometric_mean
 from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
 from inferlens.views.picture import (
     DASHES,
@@ -36,7 +37,7 @@ from inferlens.views.picture import (
     vega_document,
 )
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.table import Block, Column, Document, Line, Screen, Table, cut_middle, plain
+from inferlens.views.table import Block, Column, Document, Line, Table, cut_middle, plain
 
 LATE = 0.001  # seconds of lag of the generator that a note reports
 LAG_SHARE = 0.05  # of the limit
@@ -67,8 +68,7 @@ class LoadRow:
     @property
     def capacity(self) -> float | None:
         """The mean capacity of the rounds in requests per second."""
-        values = [record.capacity for record in self.records if record.capacity]
-        return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+        return geometric_mean([record.capacity for record in self.records if record.capacity])
 
     @property
     def interval(self) -> tuple[float, float | None] | None:
@@ -81,17 +81,20 @@ class LoadRow:
         """The lowest rate that a round did not keep; infinite if there is none."""
         return min(record.above or math.inf for record in self.records)
 
-    @property
-    def served(self) -> str:
-        """The capacity in words."""
-        return "at least " * math.isinf(self.highest) + f"{units.rate(self.capacity)} requests/s"
-
     @cached_property
     def run(self) -> LoadRun:
         """The run at the capacity of the last round, or the fastest that keeps the limit, or the first if any."""
         last = self.records[-1]
         kept = [run for run in last.runs if run.keeps(last.limit)] or [*last.runs[:1], LoadRun()][:1]
         return last.run if last.capacity and last.run else max(kept, key=lambda run: run.throughput)
+
+    @property
+    def waste(self) -> float:
+        """The share of the computed elements that is padding, of the sizes of requests and of batches."""
+        mix = self.first.mix
+        volumes = [weight * math.prod(group.values()) for group, weight in zip(mix.groups, mix.weights, strict=True)]
+        filled = sum(volume * share for volume, share in zip(volumes, mix.filled, strict=True)) / sum(volumes)
+        return 1 - filled * (1 - self.run.padding)
 
     @property
     def outcome(self) -> str:
@@ -154,10 +157,6 @@ def load_document(
             blocks += [main_table(rows, test, top, price), *group_tables(rows[:groups], heading)]
         return blocks
 
-    def tries(_: Screen) -> Iterator[list[Table | str]]:
-        for groups, notes in ((None, older), (1, older), (0, older), (0, [])):
-            yield [*tables(1, groups), *notes, *uses]
-
     def data() -> dict[str, object]:
         return {
             "schema": "inferlens.load/1",
@@ -166,8 +165,11 @@ def load_document(
             "records": list(records),
         }
 
-    heading = load_title(tests[0][1][0])
-    return Document(lambda: [*tables(), *uses], data, lambda: run_rows(records), title=heading, tries=tries)
+    shorter = ((None, older), (1, older), (0, older), (0, list[str]()))
+    return Document(
+        lambda: [*tables(), *uses], data, lambda: run_rows(records), title=load_title(tests[0][1][0]),
+        tries=lambda _: ([*tables(1, groups), *notes, *uses] for groups, notes in shorter),
+    )  # fmt: skip
 
 
 def row_data(row: LoadRow) -> dict[str, object]:
@@ -177,8 +179,9 @@ def row_data(row: LoadRow) -> dict[str, object]:
     return {
         "way": row.first.case.label, "capacity": row.capacity, "low": low, "high": high, "limited_by": row.bound,
         "deployment": row.first.deployment, "at_limit": run.at_limit, "quantiles": run.quantiles, "busy": run.busy,
-        "host": run.host, "gpu": run.gpu, "energy": energy(run), "waste": waste(row), "outcome": row.outcome,
-        "rounds": len(row.records), "compiled": run.compiled, "loadgen": row.records[-1].loadgen,
+        "host": run.host, "gpu": run.gpu, "energy": run.energy and run.energy.joules, "waste": row.waste,
+        "outcome": row.outcome, "rounds": len(row.records), "compiled": run.compiled,
+        "loadgen": row.records[-1].loadgen,
     }  # fmt: skip
 
 
@@ -190,14 +193,9 @@ def run_rows(records: Sequence[LoadRecord]) -> list[dict[str, object]]:
         {"model": record.case.model, "way": record.case.label,
          **{name: getattr(record.deployment, name) for name in deployment}, "round": record.round,
          **{name: getattr(run, name) for name in (*measures, "padding", "busy", "host", "gpu")},
-         "energy": energy(run), **dict(zip(quantiles, run.quantiles, strict=True))}
+         "energy": run.energy and run.energy.joules, **dict(zip(quantiles, run.quantiles, strict=True))}
         for record in records for run in record.runs
     ]  # fmt: skip
-
-
-def energy(run: LoadRun) -> float | None:
-    """Return the joules of an answered request; ``None`` if there is no counter."""
-    return run.energy.joules if run.energy else None
 
 
 def load_title(record: LoadRecord) -> str:
@@ -211,10 +209,6 @@ def deployment_cell(deployment: Deployment) -> str:
     """Return a deployment as instances and the largest batch: ``2 x 16``."""
     wait = f" in {units.duration(deployment.wait)}" if deployment.wait else ""
     return f"{deployment.instances} x {deployment.max_batch}{wait}"
-
-
-def _padding(row: LoadRow) -> str:
-    return units.percent(waste(row)) if waste(row) else units.ABSENT
 
 
 def _between(pair: tuple[float, float | None] | None) -> str:
@@ -234,8 +228,10 @@ def main_table(
         Column("first.deployment", "instances x max batch", "", deployment_cell, 1),
         Column("run.quantiles", "p50", "ms", lambda quantiles: units.milliseconds(quantiles[0]), 6, wide=True),
         Column("run.at_limit", rows[0].quantile, "ms", units.milliseconds, 2),
-        Column("run", "energy", "mJ each", lambda run: units.millijoules(energy(run)), 6, wide=True),
-        Column("", "waste", "padding", _padding, 6, wide=True),
+        Column("run.energy.joules", "energy", "mJ each", units.millijoules, 6, wide=True),
+        Column(
+            "waste", "waste", "padding", lambda share: units.percent(share) if share else units.ABSENT, 6, wide=True
+        ),
         Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
         Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
     )
@@ -262,10 +258,12 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     bounded = others and math.isfinite(others[0].highest)
     lead = f", {units.ratio(most / (others[0].capacity or 1.0))} the next" if bounded else ""
     parts, run = [str(best.first.deployment)], best.run
+    energy = run.energy.joules if run.energy else None
     parts += [f"{best.quantile} {units.latency(run.at_limit)}", f"limited by {best.bound}"]
-    parts += [f"{units.joules(energy(run))} each"] * (energy(run) is not None)
+    parts += [f"{units.joules(energy)} each"] * (energy is not None)
     parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
-    return [f"{head}  {best.name}: {best.served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, others, unsure)]
+    served = "at least " * math.isinf(best.highest) + f"{units.rate(most)} requests/s"
+    return [f"{head}  {best.name}: {served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, others, unsure)]
 
 
 def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[LoadRow]) -> list[str]:
@@ -353,14 +351,6 @@ def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
     return [f"BEST  {row.name}: {load_text(run)} within the limit, {within}"]
 
 
-def waste(row: LoadRow) -> float:
-    """Return the share of the computed elements that is padding, of the sizes of requests and of batches."""
-    mix = row.first.mix
-    volumes = [weight * math.prod(group.values()) for group, weight in zip(mix.groups, mix.weights, strict=True)]
-    filled = sum(volume * share for volume, share in zip(volumes, mix.filled, strict=True)) / sum(volumes)
-    return 1 - filled * (1 - row.run.padding)
-
-
 def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> list[Table]:
     """Return a table of the sizes of a mix at the capacity; none for requests of one size."""
     columns = (
@@ -377,7 +367,7 @@ def group_tables(rows: Sequence[LoadRow], title: str = "Requests by size") -> li
             size = plain(", ".join(f"{name}={size}" for name, size in sizes.items()))
             lines.append(Line.from_row(row.name, columns, (size, group)))
         recompiled = sum(sum(run.compiled.values()) for record in row.records for run in record.runs)
-        padding = f"{units.percent(waste(row))} of all that is computed is padding of requests and batches"
+        padding = f"{units.percent(row.waste)} of all that is computed is padding of requests and batches"
         notes.append(f"{row.name}: {padding}, {units.plural(recompiled, 'recompilation')}.")
     return [Table(title, "way", columns, lines, notes=notes)] if lines else []
 
@@ -439,10 +429,10 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
 def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
     legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
     colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
-    at_rate = "at the best rate of each way" if len(rows) > 1 else f"at {units.rate(rows[0].run.throughput)}/s"
-    load = (_curve_panel(rows, theme, colour), _use_panel(rows, colour))
-    waits = (_tail_panel(rows, theme, colour, at_rate), _queue_panel(rows, colour, at_rate))
-    pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in (load, waits)]
+    pairs = [
+        stack_charts(panels(rows, theme, colour), across=True, spacing=BETWEEN)
+        for panels in (_load_panels, _request_panels)
+    ]
     first, records = rows[0].first, [record for row in rows for record in row.records]
     answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, records, 0.0))[0]
     answer = f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}"
@@ -478,86 +468,68 @@ def _curve(row: LoadRow, key: str, scale: float) -> Iterator[Part]:
         points = points[len(same) :]
 
 
-def _rates(rows: Sequence[LoadRow], values: Sequence[Part]) -> Part:
-    ends = [end for row in rows if row.interval and (end := row.interval[1])]
-    most = max([value["rate"] for value in values] + ends)
-    return _axis("load (requests/s)", "rate", (0.0, 1.05 * most))
-
-
-def _curve_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> Part:
-    """Draw the latency at the limit's quantile against the offered load, with the limit and the capacities."""
-    limit = 1e3 * rows[0].first.limit.seconds
-    values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
-    low = min([value["low"] for value in values] + [limit])
-    name = f"{rows[0].quantile} (ms, log scale)"
-    x, y = _rates(rows, values), _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)
-    ends = [
-        {"way": row.name, "low": row.interval[0], "high": row.interval[1] or row.interval[0]}
-        for row in rows if row.interval
-    ]  # fmt: skip
-    at: Part = {"y": {"datum": limit}}
-    text = [{"text": f"limit {units.significant(limit)} ms"}]
-    base = {"x": x, "y": y, "color": colour}
-    layers = [
-        marks("rule", at, [{}], strokeDash=[4, 3], color=theme.faint),
-        marks("text", {**at, "text": field("text:N")}, text, x=4, dy=-8, align="left", color=theme.faint),
-        marks("line", base, values, strokeWidth=2),
-        marks("rule", {**base, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
-        marks("point", {**base, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),
-        marks("rule", {**at, "x": field("low:Q"), "x2": {"field": "high"}, "color": colour}, ends, strokeWidth=6),
-    ]
-    return _panel("Latency against load, with the limit and the capacity", layers)
-
-
 def _tip(name: str) -> list[Part]:
     return [field("way:N"), field("rate:Q", format=",.4~r"), field("value:Q", title=name, format=",.3~r")]
 
 
-def _use_panel(rows: Sequence[LoadRow], colour: Part) -> Part:
-    """Draw the busy share of the instances, the CPUs and the GPU against the offered load."""
+def _load_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list[Part]:
+    """Draw, against the offered load, the latency with its limit and the capacities, and the busy shares."""
+    limit, name = 1e3 * rows[0].first.limit.seconds, f"{rows[0].quantile} (ms, log scale)"
+    values = [value for row in rows for value in _curve(row, "at_limit", 1e3)]
     pairs = [(row, kind) for row in rows for kind in KINDS]
-    values = [{**value, "kind": kind} for row, kind in pairs for value in _curve(row, KINDS[kind], 100.0)]
-    kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in values)]
+    use = [{**value, "kind": kind} for row, kind in pairs for value in _curve(row, KINDS[kind], 100.0)]
+    kinds = [kind for kind in KINDS if any(value["kind"] == kind for value in use)]
+    ends = [
+        {"way": row.name, "low": row.interval[0], "high": row.interval[1] or row.interval[0]}
+        for row in rows if row.interval
+    ]  # fmt: skip
+    most = max([value["rate"] for value in use] + [end["high"] for end in ends])
+    low = min([value["low"] for value in values] + [limit])
+    at: Part = {"y": {"datum": limit}}
+    base = {"x": _axis("load (requests/s)", "rate", (0.0, 1.05 * most)), "color": colour}
+    latency = {**base, "y": _axis(name, "value", (low / 1.3, 2.5 * limit), log=True)}
+    busy, tip = {**base, "y": _axis("busy (%)", "value", (0.0, 104.0))}, [*_tip("busy (%)"), field("kind:N")]
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
     dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
-    base = {"x": _rates(rows, values), "y": _axis("busy (%)", "value", (0.0, 104.0)), "color": colour}
-    tip = [*_tip("busy (%)"), field("kind:N")]
+    text = [{"text": f"limit {units.significant(limit)} ms"}]
     layers = [
-        marks("line", {**base, "strokeDash": dash}, values, strokeWidth=2),
-        marks("point", {**base, "tooltip": tip}, values, filled=True, size=30, opacity=1),
+        marks("rule", at, [{}], strokeDash=[4, 3], color=theme.faint),
+        marks("text", {**at, "text": field("text:N")}, text, x=4, dy=-8, align="left", color=theme.faint),
+        marks("line", latency, values, strokeWidth=2),
+        marks("rule", {**latency, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
+        marks("point", {**latency, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),
+        marks("rule", {**base, **at, "x": field("low:Q"), "x2": {"field": "high"}}, ends, strokeWidth=6),
     ]
-    return _panel(f"Use of {' and '.join(kinds)}", layers)
+    shares = [
+        marks("line", {**busy, "strokeDash": dash}, use, strokeWidth=2),
+        marks("point", {**busy, "tooltip": tip}, use, filled=True, size=30, opacity=1),
+    ]
+    heading = "Latency against load, with the limit and the capacity"
+    return [_panel(heading, layers), _panel(f"Use of {' and '.join(kinds)}", shares)]
 
 
-def _tail_panel(rows: Sequence[LoadRow], theme: Theme, colour: Part, at_rate: str) -> Part:
-    """Draw the share of requests that took longer than a latency, at the chosen rate."""
-    limit = rows[0].first.limit
-    values: list[Part] = []
+def _request_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list[Part]:
+    """Draw, at the chosen rate, the requests that took longer than a latency, and those that wait over time."""
+    at_rate = "at the best rate of each way" if len(rows) > 1 else f"at {units.rate(rows[0].run.throughput)}/s"
+    limit, tails, waits = rows[0].first.limit, list[Part](), list[Part]()
     for row in rows:
-        latencies = np.sort(row.run.latencies) * 1e3
+        latencies, queue = 1e3 * np.array(row.run.latencies), row.run.queue or (0,)
         for share in np.geomspace(1 / len(latencies), 1.0, SHARES):
-            values.append({"way": row.name, "latency": float(np.quantile(latencies, 1 - share)), "share": 100 * share})
-    low, high = (end(value["latency"] for value in values) for end in (min, max))
+            tails.append({"way": row.name, "latency": float(np.quantile(latencies, 1 - share)), "share": 100 * share})
+        for time, waiting in zip(np.linspace(0.0, row.run.seconds, len(queue)), queue, strict=True):
+            waits.append({"way": row.name, "time": float(time), "value": waiting})
+    low, high = (end(value["latency"] for value in tails) for end in (min, max))
     x = _axis("latency (ms, log scale)", "latency", (low / 1.1, max(high, 1e3 * limit.seconds) * 1.1), log=True)
     y = _axis("took longer (% of requests, log scale)", "share", (0.05, 100.0), log=True, values=[0.1, 1, 10, 100])
     faint: Part = {"strokeDash": [4, 3], "color": theme.faint}
     layers = [
         marks("rule", {"x": x}, [{"latency": 1e3 * limit.seconds}], **faint),
         marks("rule", {"y": y}, [{"share": 100 * (1 - limit.quantile)}], **faint),
-        marks("line", {"x": x, "y": y, "color": colour, "order": field("share:Q")}, values, strokeWidth=2, clip=True),
+        marks("line", {"x": x, "y": y, "color": colour, "order": field("share:Q")}, tails, strokeWidth=2, clip=True),
     ]
-    return _panel(f"Latencies {at_rate}", layers)
-
-
-def _queue_panel(rows: Sequence[LoadRow], colour: Part, at_rate: str) -> Part:
-    """Draw the number of requests that wait over time, at the chosen rate."""
-    values: list[Part] = [
-        {"way": row.name, "time": row.run.seconds * place / max(len(row.run.queue) - 1, 1), "value": waiting}
-        for row in rows for place, waiting in enumerate(row.run.queue)
-    ] or [{"way": rows[0].name, "time": 0.0, "value": 0}]  # fmt: skip
-    x, y = (
-        _axis(name, key, (0.0, max(least, *(value[key] for value in values))))
+    across, up = (
+        _axis(name, key, (0.0, max(least, *(value[key] for value in waits))))
         for name, key, least in (("time (s)", "time", 0.1), ("requests", "value", 5.0))
     )
-    layers = [marks("line", {"x": x, "y": y, "color": colour}, values, strokeWidth=1.5, interpolate="step-after")]
-    return _panel(f"Requests that wait {at_rate}", layers)
+    line = marks("line", {"x": across, "y": up, "color": colour}, waits, strokeWidth=1.5, interpolate="step-after")
+    return [_panel(f"Latencies {at_rate}", layers), _panel(f"Requests that wait {at_rate}", [line])]

@@ -478,10 +478,7 @@ def find_capacity(
     low, high, step, rate = 0.0, math.inf, 1.1, guess
     for search in range(MOST_SEARCHES):
         while high > low * (1 + PRECISION) and rate > guess / reach and not (low and time.monotonic() > end):
-            if run_at(rate).keeps(limit):
-                low = max(low, rate)
-            else:
-                high = min(high, rate)
+            low, high = (rate, high) if run_at(rate).keeps(limit) else (low, rate)
             if low and math.isfinite(high):
                 rate = math.sqrt(low * high)
             else:

@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from datetime import datetime, timezone
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -33,7 +34,7 @@ from inferlens.analysis.load import FOLDER, best_record, capacity_race, load_loa
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, check_choice, library
 from inferlens.execution.cases import ModelHandle, cases_of, live_files, model_handle
-from inferlens.execution.child import Outcome, kill_groups
+from inferlens.execution.child import kill_groups
 from inferlens.execution.deploy import new_folder, write_script
 from inferlens.execution.load import serve, tasks
 from inferlens.execution.load.dispatcher import Finished, Instances, measure, read_mix
@@ -180,8 +181,6 @@ def load_template(own: Mapping[str, Any]) -> LoadRecord:
     max_batch, wait = parse_batching(own["batching"]) if own["batching"] else (DEFAULT_BATCH, 0.0)
     most = Deployment(own["instances"], max_batch, wait, own["queue"], own["give_up"])
     return LoadRecord(
-        id="",
-        created="",
         case=Case(model="", backend=""),
         requested=most,
         deployment=most,
@@ -206,11 +205,7 @@ def new_record(template: LoadRecord, case: Case, deployment: Deployment, **field
 
 
 def run(
-    plans: Sequence[Plan],
-    template: LoadRecord,
-    observer: Observer,
-    records: list[LoadRecord],
-    model: ModelHandle | None,
+    plans: Sequence[Plan], template: LoadRecord, observer: Observer, records: list[LoadRecord], model: ModelHandle
 ) -> None:
     """Measure every way of the plans under load, and let the best deployments meet in rounds.
 
@@ -263,10 +258,8 @@ def run_http(plan: Plan, template: LoadRecord, url: str) -> list[LoadRecord]:
     facts = ModelFacts(name=settings.get("name", settings["model"]), inputs=instances.specs)
     case, here = Case(model=settings["model"], backend=url), environment.collect()
     record = new_record(template, case, Deployment(instances.count), search=False, environment=here, model=facts)
-    try:
+    with closing(instances):
         record = measure(record, instances, lambda _: None, time.monotonic() + template.budget)
-    finally:
-        instances.close()
     deployment = Deployment(settings["instances"], settings["max_batch"], settings["wait"], settings["queue"])
     record = structs.replace(record, requested=deployment, deployment=deployment)
     write_whole(new_file(record, Path(plan.output) / safe_name(facts.name) / FOLDER), msgspec.json.encode(record))
@@ -302,8 +295,7 @@ def measure_capacity(
     scheduler: Scheduler, planned: PlannedCase, limit: str, number: int, end: float, first: LoadRecord | None
 ) -> LoadRecord:
     """Return the record of a case's capacity in a round: with the deployment of the first round, or the best one."""
-    plan = structs.replace(scheduler.plan, rerun=True)
-    folder = Path(plan.output) / safe_name(planned.model.name) / FOLDER
+    folder = Path(scheduler.plan.output) / safe_name(planned.model.name) / FOLDER
     measurer = Measurer(load_template(own_options("load", {"within": limit})[0]), scheduler, folder, [])
     way = Way(structs.replace(planned.case, batch=None), [planned])
     if first:
@@ -369,8 +361,8 @@ class Measurer:
         case = with_threads(way.case, deployment)
         scratch = scheduler.scratch / record.id[:12]
         folders = [scratch / str(instance) for instance in range(deployment.instances)]
-        for folder in (scratch, *folders):
-            folder.mkdir()
+        for folder in folders:
+            folder.mkdir(parents=True)
         address = str(scratch / "socket")
         drive = tasks.DriveJob(
             address=address, stop=str(scratch / "stop"), record=record, file=str(file.resolve()),
@@ -395,19 +387,21 @@ class Measurer:
 
 def run_processes(
     scheduler: Scheduler, drive: tasks.DriveJob, serves: Sequence[tasks.ServeJob], pids: dict[int, int]
-) -> tuple[Outcome[LoadRecord], list[Outcome[tasks.ServeResult]]]:
-    """Run the traffic and the instances until all have ended; return their outcomes.
+) -> tuple[TaskResult[LoadRecord], list[TaskResult[tasks.ServeResult]]]:
+    """Run the traffic and the instances until all have ended; return their results.
 
     ``pids`` gets the processes of the instances, and that of the traffic at -1. An instance that does not end after
     the traffic hangs and is killed. An interrupt kills all.
     """
 
-    def run_one(task: str, job: Any, kind: Any, number: int, **words: Any) -> Outcome[Any]:
-        outcome = scheduler.launch(task, job, kind, timeout=math.inf, started=partial(pids.setdefault, number), **words)
-        if outcome.result.status != "ok" or number < 0:
+    def run_one(task: str, job: Any, kind: Any, number: int, **words: Any) -> TaskResult[Any]:
+        started = partial(pids.setdefault, number)
+        result = scheduler.launch(task, job, kind, timeout=math.inf, started=started, **words).result
+        if result.status != "ok" or number < 0:
             Path(drive.stop).touch()
-        return outcome
+        return result
 
+    hung = TaskResult[Any](status="timed out", reason=f"An instance did not answer for {duration(PATIENCE)}.")
     with ThreadPoolExecutor(len(serves)) as pool:
         try:
             serving = [  # the variable is for conversions that a library leaves to PyTorch
@@ -420,16 +414,11 @@ def run_processes(
             driven = run_one("drive", drive, LoadRecord, -1)
             hanging = wait(serving, PATIENCE).not_done
             kill_groups(pids[serving.index(one)] for one in hanging)
-            served = [one.result() for one in serving]
+            results = [one.result() for one in serving]
         except BaseException:
             kill_groups(pids.values())
             raise
-    reason = f"An instance did not answer for {duration(PATIENCE)}."
-    hung = TaskResult[tasks.ServeResult](status="timed out", reason=reason)
-    for number, one in enumerate(serving):
-        if one in hanging:
-            served[number] = dataclasses.replace(served[number], result=hung)
-    return driven, served
+    return driven, [hung if one in hanging else result for one, result in zip(serving, results, strict=True)]
 
 
 BUSY = 0.85  # share of the time from which on something limits the rate
@@ -474,25 +463,24 @@ def limited_by(record: LoadRecord) -> LimitedBy:
 
 
 def _with_results(
-    record: LoadRecord, driven: Outcome[LoadRecord], served: Sequence[Outcome[tasks.ServeResult]]
+    record: LoadRecord, driven: TaskResult[LoadRecord], served: Sequence[TaskResult[tasks.ServeResult]]
 ) -> LoadRecord:
     """Return the record with the runs, and with the verdict on the answers."""
-    outcomes: list[TaskResult[Any]] = [driven.result, *(one.result for one in served)]
-    bad = next((one for one in outcomes if one.status != "ok" and tasks.NEVER_SERVED not in one.reason), None)
-    results = [one.result.value for one in served if one.result.value]
+    ends: list[TaskResult[Any]] = [driven, *served]
+    failed = (one for one in ends if one.status != "ok" and tasks.NEVER_SERVED not in one.reason)
+    end = next(failed, TaskResult[Any]())
+    results = [one.value for one in served if one.value]
     agreements = [one.agreement for one in results if one.agreement]
-    agreement = min(agreements, key=lambda one: one.agrees is not False, default=None)
-    memories = [one.result.memory for one in served]
-    facts = next((one.result.model for one in served if one.result.model), record.model)
+    facts = next((one.model for one in served if one.model), record.model)
     return structs.replace(
-        driven.result.value or record,
-        status=bad.status if bad else "ok",
-        reason=bad.reason if bad else "",
-        hint=bad.hint if bad else "",
+        driven.value or record,
+        status=end.status,
+        reason=end.reason,
+        hint=end.hint,
         model=structs.replace(facts, name=record.model.name),
-        agreement=agreement,
+        agreement=min(agreements, key=lambda one: one.agrees is not False, default=None),
         checked=sum(one.checked for one in results),
         mixed_up=sum(one.mixed_up for one in results),
-        memory=Memory(host_peak=sum(one.host_peak or 0 for one in memories)),
-        warnings=tuple({(one.code, one.message): one for result in served for one in result.result.warnings}.values()),
+        memory=Memory(host_peak=sum(one.memory.host_peak or 0 for one in served)),
+        warnings=tuple({(one.code, one.message): one for result in served for one in result.warnings}.values()),
     )

@@ -122,10 +122,9 @@ class Handler(BaseHTTPRequestHandler):
             outputs = self.batcher.infer(inputs)
         except queue.Full:
             return self._answer(503, b"too many requests wait", "text/plain")
-        except (ValueError, KeyError, OSError) as error:
-            return self._answer(400, str(error).encode(), "text/plain")
         except Exception as error:
-            return self._answer(500, str(error).encode(), "text/plain")
+            code = 400 if isinstance(error, (ValueError, KeyError, OSError)) else 500
+            return self._answer(code, str(error).encode(), "text/plain")
         body = io.BytesIO()
         np.savez(body, **{f"output{place}": output for place, output in enumerate(outputs)})
         return self._answer(200, body.getvalue(), "application/octet-stream")

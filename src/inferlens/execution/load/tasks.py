@@ -16,7 +16,7 @@ import threading
 import time
 from array import array
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace as replaced
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -361,7 +361,7 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
         context.value = record
         write_whole(Path(job.file), msgspec.json.encode(replace(record, status="failed", reason=INTERRUPTED)))
 
-    try:
+    with closing(instances):
         most = replace(deployment, max_batch=min(deployment.max_batch, instances.largest))
         record = measure(replace(record, deployment=most), instances, keep, job.end)
         rate = record.capacity or next(iter(record.rates), 0.0)
@@ -372,5 +372,3 @@ def drive(job: DriveJob, context: TaskContext) -> LoadRecord:
                 verdict = replace(verdict, ours=ours.at_limit)
             record = replace(record, loadgen=verdict)
         return record
-    finally:
-        instances.close()
