@@ -79,10 +79,9 @@ def test_what_is_there_and_does_something_is_advised(label, option, facts, expec
 
 def test_options_that_were_given_and_those_of_another_version():
     for options, expected in (
-        ({"cuda_graph": "true"}, Hint(asked=True)),
-        ({"cuda_graph": False}, Hint("pytorch.cuda_graph=true")),
+        ({"cuda_graph": "true"}, Hint(asked=True)), ({"cuda_graph": False}, Hint("pytorch.cuda_graph=true")),
         ({"an option of another version": 1}, Hint()),
-    ):
+    ):  # fmt: skip
         assert hint(case("pytorch", device="cuda", options=options), "cuda_graph") == expected
 
 
@@ -117,35 +116,32 @@ CONV = layer("conv", 8.0)
 ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option pytorch.channels_last=true"
 
 
-@pytest.mark.parametrize(
-    ("code", "of", "said", "unsaid"),
-    [
-        ("first-convolution", first(ON_GPU), "Pad the input channels to 8 (", "?"),
-        ("first-convolution", first(TF32), "Pad the input channels to 4 (", "?"),
-        ("first-convolution", first(TF32, channels=4), "Fold 2x2 pixels", "pad"),
-        ("first-convolution", first(on_gpu("tensorrt:trt", "int8")), "Pad the input channels to 16 (", "?"),
-        ("first-convolution", first(on_gpu("pytorch", "fp32")), "pytorch.channels_last=true", "pad"),
-        ("first-convolution", first(ON_GPU, "6.1"), ORDER, "pad"),
-        ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "order: inferlens bench ", "pad"),
-        ("reformats", reformatted(on_gpu("pytorch")), ORDER, "?"),
-        ("reformats", reformatted(on_gpu("pytorch", channels_last=True)), "other backends", "channels_last"),
-        ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "onnxruntime.prefer_nhwc=true", "channels_last"),
-        ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "other backends", "channels_last"),
-        ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
-        ("tensor-cores-unused", launched(kernel("convolve_sgemm", 100.0, tensor_cores=False)), ORDER, "?"),
-        ("tensor-cores-unused", layered(FC1, of=on_gpu("tensorrt:trt", "int8")), "multiples of 16 by padding", "?"),
-        ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "A trade of accuracy for time, so check", "?"),
-        ("tf32-off", layered(CONV, of=on_gpu("torch_tensorrt:loaded", "fp32")), "of an engine, when it is built", "?"),
-        ("far-above-floor", far(on_gpu("pytorch")), "true --option pytorch.cudnn_benchmark=true", "?"),
-        ("far-above-floor", far(on_gpu("tensorrt:trt")),
-         "-b tensorrt:trt --precision fp16 --batch 1 --option tensorrt", "?"),
-        ("far-above-floor", far(on_gpu("tensorrt:rtx")),
-         "algorithm: inferlens bench resnet18 --precision", "optimization_level"),
-        ("batch-norm-not-folded", layered(*PAIR), "--option pytorch.fuse=true", "?"),
-        ("batch-norm-not-folded", layered(*PAIR, of=case("torchscript:trace")),
-         "-b torchscript:trace --batch 1 --option torchscript.freeze=true", "?"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("code", "of", "said", "unsaid"), [
+    ("first-convolution", first(ON_GPU), "Pad the input channels to 8 (", "?"),
+    ("first-convolution", first(TF32), "Pad the input channels to 4 (", "?"),
+    ("first-convolution", first(TF32, channels=4), "Fold 2x2 pixels", "pad"),
+    ("first-convolution", first(on_gpu("tensorrt:trt", "int8")), "Pad the input channels to 16 (", "?"),
+    ("first-convolution", first(on_gpu("pytorch", "fp32")), "pytorch.channels_last=true", "pad"),
+    ("first-convolution", first(ON_GPU, "6.1"), ORDER, "pad"),
+    ("reformats", reformatted(on_gpu("pytorch")), ORDER, "?"),
+    ("first-convolution", first(on_gpu("pytorch", "bf16"), "7.5"), "order: inferlens bench ", "pad"),
+    ("reformats", reformatted(on_gpu("pytorch", channels_last=True)), "other backends", "channels_last"),
+    ("reformats", reformatted(on_gpu("onnxruntime:cuda")), "onnxruntime.prefer_nhwc=true", "channels_last"),
+    ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "other backends", "channels_last"),
+    ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
+    ("tensor-cores-unused", launched(kernel("convolve_sgemm", 100.0, tensor_cores=False)), ORDER, "?"),
+    ("tensor-cores-unused", layered(FC1, of=on_gpu("tensorrt:trt", "int8")), "multiples of 16 by padding", "?"),
+    ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "A trade of accuracy for time, so check", "?"),
+    ("tf32-off", layered(CONV, of=on_gpu("torch_tensorrt:loaded", "fp32")), "of an engine, when it is built", "?"),
+    ("far-above-floor", far(on_gpu("pytorch")), "true --option pytorch.cudnn_benchmark=true", "?"),
+    ("far-above-floor", far(on_gpu("tensorrt:trt")),
+     "-b tensorrt:trt --precision fp16 --batch 1 --option tensorrt", "?"),
+    ("far-above-floor", far(on_gpu("tensorrt:rtx")),
+     "algorithm: inferlens bench resnet18 --precision", "optimization_level"),
+    ("batch-norm-not-folded", layered(*PAIR), "--option pytorch.fuse=true", "?"),
+    ("batch-norm-not-folded", layered(*PAIR, of=case("torchscript:trace")),
+     "-b torchscript:trace --batch 1 --option torchscript.freeze=true", "?"),
+])  # fmt: skip
 def test_findings_hint_at_what_the_case_has_and_lacks(code, of, said, unsaid):
     advice = the(code, of).hint
     assert said in advice

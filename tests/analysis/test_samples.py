@@ -28,10 +28,14 @@ def with_metric(metric: Any, values: tuple[float, ...], **fields: Any) -> Record
     return record(median=None, measurements=tuple(measured), **fields)
 
 
-def test_a_steady_series_is_kept_whole():
-    series = latencies(made())
-    assert (*series.samples,) == FLAT
-    assert (series.not_finite, series.disturbed, series.unsteady) == (0, 0, 0)
+RISING = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
+WAVE = tuple(value * (1.1 + 0.01 * math.sin(index / 12)) for index, value in enumerate(FLAT))
+
+
+@pytest.mark.parametrize("series", [FLAT, RISING, (*FLAT, *WAVE)], ids=["steady", "never steady", "a slower end"])
+def test_what_is_kept_whole(series):
+    found = latencies(made(series))
+    assert ((*found.samples,), found.not_finite, found.disturbed, found.unsteady) == (series, 0, 0, 0)
 
 
 def slower(by: float, count: int = 20) -> tuple[float, ...]:
@@ -101,21 +105,8 @@ def test_the_warm_up_is_cut():
     found = latencies(made(series))
     assert 55 <= found.unsteady <= 65
     assert (*found.samples,) == series[found.unsteady :]
-
-
-def test_a_series_that_is_never_steady_is_kept_whole():
-    rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
-    series = latencies(made(rising))
-    assert ((*series.samples,), series.unsteady) == (rising, 0)
-
-
-def test_a_slower_end_that_does_not_settle_is_kept_with_its_beginning():
-    wave = [1.1 + 0.01 * math.sin(index / 12) for index in range(200)]
-    series = (*FLAT, *(value * by for value, by in zip(FLAT, wave, strict=True)))
-    found = latencies(made(series))
-    assert ((*found.samples,), found.unsteady) == (series, 0)
-    faster = (*(2 * value for value in FLAT), *series[200:])
-    assert latencies(made(faster)).unsteady == pytest.approx(200, abs=8), "that was the warm-up"
+    long = (*(2 * value for value in FLAT), *WAVE)
+    assert latencies(made(long)).unsteady == pytest.approx(200, abs=8)
 
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of():
