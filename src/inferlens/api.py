@@ -12,6 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import inferlens.views.results  # noqa: F401 - print shows results as it says
 from inferlens.errors import check_choice
 from inferlens.spec.commands import options_of, own_options
 

@@ -279,6 +279,12 @@ def test_what_cannot_be_compared_is_refused(given, words, said):
 # What it says
 
 
+def test_a_program_prints_it(tmp_path):
+    program = "import inferlens; print(inferlens.ab('fake:demo', 'fake', 'fake:fast', within='0s'))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "A fake:steady" in done.stdout
+
+
 def test_it_prints_itself(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast batch=2")
     answer, common, _, *sides = str(found).splitlines()[:5]
