@@ -1,7 +1,7 @@
 """Floors: what each layer has to do, what of it is shared, and what remains to be won."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.analysis.modules import module_table
 from inferlens.analysis.profile_table import profile_runs
@@ -60,7 +60,7 @@ def test_no_layer_is_below_its_floor():
 def test_what_fits_into_the_cache_may_come_from_there():
     """Weights do if those of the whole model fit, here 5.5 MB; activations if those of the layer do."""
     for cache, floors in ((10, (20e-3, 0.45e-3)), (4.5, (20e-3, 0.5e-3)), (3.9, (20e-3, 4.5e-3)), (0, (20e-3, 4.5e-3))):
-        near = msgspec.structs.replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
+        near = replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
         of = found(worked(EACH, ceilings=near))
         assert [row.floor for row in of.rows[:2]] == pytest.approx(list(floors)), cache
 
@@ -105,7 +105,7 @@ def test_of_a_module_called_twice_each_layer_has_its_call():
     assert [row.bytes for row in found(worked(layers, twice)).rows] == [4 * MEGA, 8 * MEGA]
     assert [row.flops for row in found(worked(layers, twice)).rows] == [10 * MEGA, 10 * MEGA]
     # A profile of an earlier version has no operators, and which call is whose cannot be told.
-    without = msgspec.structs.replace(twice, operators=())
+    without = replace(twice, operators=())
     assert [row.bytes for row in found(worked(layers, without)).rows] == [4 * MEGA, 8 * MEGA]
 
     head = work_of(
@@ -141,8 +141,8 @@ def test_several_products_of_a_module_go_to_as_many_layers_or_to_none():
     assert attended("Attention", "Transpose") == [16, None]
     # An ONNX file may have two products where a runtime has one layer.
     first, attention, last = ATTENTION.operators
-    half = msgspec.structs.replace(attention, operator="MatMul", flops=4e6)
-    parts = msgspec.structs.replace(ATTENTION, operators=(first, half, half, last))
+    half = replace(attention, operator="MatMul", flops=4e6)
+    parts = replace(ATTENTION, operators=(first, half, half, last))
     assert attended("MatMul", "Attention", "Gemm", work=parts) == [6, 8, 2]
     assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm", work=parts) == [6, 4, None, 4, 2]
 
@@ -239,10 +239,10 @@ def test_the_rate_is_that_of_the_precision_that_ran():
     assert row(of, "conv").floor == pytest.approx(5e-3)
     plain = worked(EACH, of=case("tensorrt", device="cuda"), ceilings=rates)
     assert precision_of(plain) == "fp32"
-    lowered = msgspec.structs.replace(record(plain.case), warnings=(Warning("lower-precision", "It is TF32."),))
+    lowered = replace(record(plain.case), warnings=(Warning("lower-precision", "It is TF32."),))
     assert precision_of(plain, lowered) == "tf32"
     assert precision_of(worked(EACH, of=case("pytorch", options={"tf32": True}))) == "fp32"  # no CPU has it
-    openvino = msgspec.structs.replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})
+    openvino = replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})
     assert precision_of(openvino) == "bf16"
     half = found(worked(EACH, of=case("pytorch", precision="fp16")))
     assert (half.precision, half.rate, row(half, "conv").bound) == ("fp16", None, "memory")
@@ -254,7 +254,7 @@ def test_why_there_are_no_floors():
     assert roofline(worked(EACH, None)) == "Its work was not counted."
     assert roofline(worked(EACH, work_of().__class__(note="an engine"))) == "Its work was not counted: an engine."
     assert roofline(worked(EACH, ceilings=None)) == "The ceilings of its device were not measured."
-    none = msgspec.structs.replace(ceilings(), bandwidth=0.0)
+    none = replace(ceilings(), bandwidth=0.0)
     assert roofline(worked(EACH, ceilings=none)) == "The ceilings of its device were not measured."
     with pytest.raises(InferlensError, match="no kind of row 'modul'"):
         roofline(worked(EACH), by="modul")
@@ -276,7 +276,7 @@ def test_products_of_one_module_are_told_apart_by_their_shapes():
     def of(name: str, inner: int, rows: int, columns: int, time: float) -> Layer:
         shapes = [Tensor(shape=(rows, inner)), Tensor(shape=(inner, columns))]
         layer = timed(name, time, "attention", kind="MatMul")
-        return msgspec.structs.replace(layer, inputs=tuple(shapes), outputs=(Tensor(shape=(rows, columns)),))
+        return replace(layer, inputs=tuple(shapes), outputs=(Tensor(shape=(rows, columns)),))
 
     keys = OperatorWork(module="attention", operator="aten.mm", flops=2.0 * 196 * 256 * 512)
     query = OperatorWork(module="attention", operator="aten.addmm", flops=2.0 * 256 * 256)

@@ -5,8 +5,8 @@ import gzip
 import re
 from xml.etree import ElementTree as Xml
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.errors import InferlensError
@@ -33,7 +33,7 @@ NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp;
 
 def everything() -> RecordComparison:
     """One case of every verdict, two models, libraries that differ."""
-    environment = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
+    environment = replace(CPU_MACHINE, libraries={"torch": "2.10.0"})
     bert = case(model="transformers:bert", batch=8)
     base = [*ran(), *ran(case("openvino")), *ran(case("onnxruntime:cpu")), *ran(bert), *ran(case("torchscript:trace"))]
     base += [broken(case("torchscript:script"), "unsupported")]
@@ -47,13 +47,13 @@ def everything() -> RecordComparison:
 
 def renewed(records: list[Record], environment: Environment) -> list[Record]:
     """The records as those of another run, elsewhere."""
-    return [msgspec.structs.replace(item, id=f"{item.id} new", run="new", environment=environment) for item in records]
+    return [replace(item, id=f"{item.id} new", run="new", environment=environment) for item in records]
 
 
 def hostile() -> RecordComparison:
     """Names, reasons, warnings and versions that mean something to terminals, Markdown, XML and GitHub."""
-    of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
-    dead = msgspec.structs.replace(of, backend=NASTY)
+    of = replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
+    dead = replace(of, backend=NASTY)
     where = Environment(cpu=NASTY, libraries={NASTY: NASTY})
     warned = (Warning("x", NASTY, NASTY),)
     base = [*ran(of, environment=where, warnings=warned), *ran(dead, environment=where), *ran(case())]
@@ -80,7 +80,7 @@ def test_what_is_said():
 
 def user_code(of: Case) -> RecordComparison:
     """A case that is slower after a change of the folder's revision."""
-    old, new = (msgspec.structs.replace(CPU_MACHINE, git_revision=name) for name in ("abc123", "def456+"))
+    old, new = (replace(CPU_MACHINE, git_revision=name) for name in ("abc123", "def456+"))
     return compare(ran(of, environment=old), ran(of, seconds=11e-3, run="new", environment=new))
 
 
@@ -90,12 +90,10 @@ ONCE = ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new")
 UNSURE = ran(OTHER_WAY, noise=20), ran(OTHER_WAY, noise=20, run="new")
 TWO_SLOWER = [*ran(seconds=11e-3, run="new"), *ran(OTHER_WAY, 12e-3, run="new")]
 OLD = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
-LIBRARIES = msgspec.structs.replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
+LIBRARIES = replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
 COMPARED = {
     "a user's code": lambda: user_code(MINE),
-    "a checkout, where the profile has to be taken": lambda: user_code(
-        msgspec.structs.replace(MINE, checkout="../new")
-    ),
+    "a checkout, where the profile has to be taken": lambda: user_code(replace(MINE, checkout="../new")),
     "a library's model, of which the revision says nothing": lambda: user_code(case()),
     "the same": lambda: compare(ran(), ran(run="new")),
     "two slower": lambda: compare([*ran(), *ran(OTHER_WAY)], TWO_SLOWER),
@@ -164,7 +162,7 @@ def test_junit_outcomes():
 
 # The page of a comparison: that it says what the table says, draws the changes, and has the records of both sides.
 
-OTHER = msgspec.structs.replace(CPU_MACHINE, libraries={"torch": "2.10.0"}, variables={"OMP_PROC_BIND": "close"})
+OTHER = replace(CPU_MACHINE, libraries={"torch": "2.10.0"}, variables={"OMP_PROC_BIND": "close"})
 
 
 def sides() -> tuple[list[Record], list[Record]]:
@@ -223,7 +221,7 @@ def test_of_many_cases_those_that_changed_most_are_drawn():
 
 
 def test_hostile_names_are_inert():
-    of = msgspec.structs.replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
+    of = replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
     made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
     assert re.findall(r"<(script|img|b )", html.render_report(made)) == ["script"]

@@ -1,9 +1,8 @@
 """Tables of two axes: what is compared with what, words where there is no time, and the sentences beneath."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from inferlens.errors import InferlensError
 from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.chart import points_chart
 from inferlens.views.crosstab import crosstab_document, crosstabs
@@ -11,7 +10,8 @@ from inferlens.views.picture import THEMES
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from tests.commands import inferlens
+from tests.commands import output_of
+from tests.refusals import refusal
 from tests.snapshots import screens_test
 from tests.views.samples import RIGHT, WRONG, case, failure, ran, record, saved
 
@@ -56,7 +56,7 @@ def rated():
         hits = (1.0,) * (95 if one.case.precision == "int8" else 100) + (0.0,) * (5 * (one.case.precision == "int8"))
         about = {"data": "a", "metric": "top-1", "count": 100, "reference": "pytorch fp32"}
         accuracy = Accuracy(**about, values=hits, reference_values=(1.0,) * 100)
-        yield msgspec.structs.replace(one, accuracy=accuracy if one.status == "ok" else None)
+        yield replace(one, accuracy=accuracy if one.status == "ok" else None)
 
 
 def test_what_a_precision_costs_is_its_drop_in_accuracy_where_that_was_measured():
@@ -74,7 +74,7 @@ def test_what_is_wrong_or_did_not_run_is_a_word_and_has_no_speedup():
 
 def noisy(**words):
     own = ran(case(precision="int8", calibration="random", **words), 30e-3)
-    return [msgspec.structs.replace(record, facts={"quantized_share": 1.0}) for record in own]
+    return [replace(record, facts={"quantized_share": 1.0}) for record in own]
 
 
 NOISY = [*ran(case(), 40e-3), *noisy()]  # of which the answer says that it is noise
@@ -141,19 +141,13 @@ def test_machines_are_never_compared_and_of_several_models_the_fastest_right_way
 
 def test_the_command_says_what_may_be_asked_for(tmp_path):
     saved(tmp_path / "results", quantized())
-    done = inferlens("show", "results", "--by", "precision", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stdout.startswith("resnet18 ")
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    shown = output_of("show", "results", "--by", "precision", cwd=tmp_path)
+    assert (shown.startswith("resnet18 "), max(map(len, shown.splitlines())) <= 100) == (True, True)
 
 
 def test_many_models_fit_on_a_screen():
-    records = []
-    for number in range(40):
-        for precision in ("fp32", "int8"):
-            records += ran(case(model=f"timm:model{number}", precision=precision), 1e-3, processes=1)
+    cases = [case(model=f"timm:m{number}", precision=of) for number in range(40) for of in ("fp32", "int8")]
+    records = [record for one in cases for record in ran(one, 1e-3, processes=1)]
     text = shown(records, "precision")
-    assert len(text.splitlines()) <= 24
-    assert "more rows" in text
-    with pytest.raises(InferlensError, match="nothing to show by threads"):
-        crosstabs(records, "threads")
+    assert (len(text.splitlines()) <= 24, "more rows" in text) == (True, True)
+    refusal("nothing to show by threads", crosstabs, records, "threads")

@@ -2,8 +2,8 @@
 
 from xml.etree import ElementTree as Xml
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Layer, ModuleWork, Profile, Work
@@ -45,7 +45,7 @@ every_table = pytest.mark.parametrize("table", TABLES)
 @every_table
 def test_only_failures(table):
     level = "kernel" if table == "kernels" else "layer"
-    broken = msgspec.structs.replace(failed(case()), level=level, hint="--device cuda")
+    broken = replace(failed(case()), level=level, hint="--device cuda")
     assert "It broke. --device cuda" in drawn(table, broken)
     assert "It broke." in drawn(table, broken, format="json")
     assert len(lines(table, broken)) == 0
@@ -84,9 +84,9 @@ BLOCKS = [layer(f"{n}", n * 1e-4, f"block{n // 10}.{n % 10}") for n in range(60)
 MANY = profile(case(), [layer(f"{n}", 1e-3, f"block.{n}.conv.inner") for n in range(30)])
 CONV, NORM = (layer(name, 1e-3, name) for name in ("conv1", "bn1"))
 WORK = Work(modules=(ModuleWork(module="conv1", flops=1e9),))
-SEPARATE = msgspec.structs.replace(profile(case(), [CONV, NORM]), work=WORK)
+SEPARATE = replace(profile(case(), [CONV, NORM]), work=WORK)
 TOGETHER = profile(case("openvino"), [layer("conv1+bn1", 1.5e-3, "conv1", "bn1")])
-LATE = msgspec.structs.replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
+LATE = replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
 SIDE_BY_SIDE = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
 TENSOR_CORES = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
 
@@ -94,7 +94,7 @@ TENSOR_CORES = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel
 def note_screen(table: str) -> str:
     """The screen of a profile with a warning and with modules that are not known."""
     of = profile(case(), [layer("a", 1e-3)], warnings=WARNED)
-    of = msgspec.structs.replace(of, layers=msgspec.structs.replace(of.layers, absent={"modules": "not known"}))
+    of = replace(of, layers=replace(of.layers, absent={"modules": "not known"}))
     kernels = made(kernel("a", 1e-3), absent={"modules": "not known"})
     return drawn(table, of if table == "layers" else of_kernels("pytorch", kernels, warnings=WARNED))
 

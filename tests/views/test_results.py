@@ -11,11 +11,12 @@ import polars
 import pytest
 
 import inferlens
-from inferlens import InferlensError, Records, load_profiles, load_records
+from inferlens import Records, load_profiles, load_records
 from inferlens.analysis.tuning import load_tuning
 from inferlens.record.store import LoadedProfiles
 from inferlens.views.rows import Row
 from tests.analysis.profiles import eager, fused
+from tests.refusals import refusal
 from tests.views.profiled import loaded
 from tests.views.samples import case, cpu_records, gpu_records, ran, record, sample_records, saved, shown, stored
 from tests.views.test_quantization import made
@@ -42,11 +43,8 @@ def test_it_prints_the_table_that_the_command_prints():
 
 
 def test_a_notebook_gets_a_table_without_a_page_and_what_names_hold_is_text():
-    nasty = msgspec.structs.replace(case(), model="<script>x</script>")
-    html = Records(ran(nasty))._repr_html_()
-    assert "<table>" in html
-    assert "<script" not in html
-    assert not any(word in html for word in ("<html", "<body"))
+    html = Records(ran(case(model="<script>x</script>")))._repr_html_()
+    assert re.findall("<(?:table>|script|html|body)", html) == ["<table>"]
 
 
 def test_the_fastest_of_one_comparison_and_of_each():
@@ -57,15 +55,13 @@ def test_the_fastest_of_one_comparison_and_of_each():
     assert [record.case.backend for record in equal.equally_fast] == ["openvino", "pytorch"]
     assert equal.fastest == equal.equally_fast[0]
     several = Records(sample_records())
-    with pytest.raises(InferlensError, match="comparisons"):
-        _ = several.fastest
+    refusal("comparisons", getattr, several, "fastest")
     parts = several.comparisons
     assert sum(map(len, parts)) == len(several)
     repeated = Records([*ran(), *ran(case(batch=8)), *ran(case("openvino"))])
     assert [len(comparison) for comparison in repeated.comparisons] == [10, 5]
     assert len({part.fastest.id for part in parts}) == len(parts) == 3
-    with pytest.raises(InferlensError, match="right outputs"):
-        _ = Records(cpu_records()[-2:]).fastest
+    refusal("right outputs", getattr, Records(cpu_records()[-2:]), "fastest")
 
 
 def test_runs_are_told_apart():
@@ -95,9 +91,7 @@ def test_frames_have_every_column_with_its_type():
 @pytest.mark.parametrize("name", ["polars", "pandas"])
 def test_a_missing_library_is_an_answer(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InferlensError, match=f"{name} is not installed") as refused:
-        getattr(CPU, f"to_{name}")()
-    assert "frames" in refused.value.hint
+    assert "frames" in refusal(f"{name} is not installed", getattr(CPU, f"to_{name}")).hint
 
 
 def test_one_path_or_many(tmp_path):
@@ -107,10 +101,8 @@ def test_one_path_or_many(tmp_path):
     assert both == load_records([one, str(path)]) == load_records([one], path) == load_records(tmp_path)
     assert set(both.folders) == {record.id for record in both}
     assert both.fastest.case == case("openvino") or both.fastest.case == case()
-    with pytest.raises(InferlensError, match="does not exist"):
-        load_records(one, tmp_path / "nowhere")
-    with pytest.raises(InferlensError, match="no profile"):
-        load_profiles(str(one), path)
+    refusal("does not exist", load_records, one, tmp_path / "nowhere")
+    refusal("no profile", load_profiles, str(one), path)
 
 
 # What results print, and show in a notebook.
@@ -140,11 +132,9 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_a_result_is_a_line_of_text_and_a_view_in_a_notebook(results):
     for name, result in results.items():
-        assert len(repr(result)) <= LONGEST, name
-        assert "\n" not in repr(result), name
+        assert (len(repr(result)) <= LONGEST, "\n" in repr(result)) == (True, False), name
         shown = result._repr_html_()
-        assert "<script" not in shown
-        assert "<b>b</b>" not in shown
+        assert ("<script" in shown, "<b>b</b>" in shown) == (False, False), name
         assert name == "no profiles" or "<table>" in shown, name
     assert str(results["comparison"]).splitlines()[0]
     assert "traced steps" in str(results["trace"])

@@ -3,8 +3,8 @@
 from typing import Any
 from xml.etree import ElementTree as Xml
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Kernels, Profile
@@ -56,7 +56,7 @@ def widely(profile: Profile) -> str:
 
 
 # The last is a profile of an earlier version.
-UNCOUNTED = msgspec.structs.replace(eager(), case=case("torch_compile:default"), id="uncounted")
+UNCOUNTED = replace(eager(), case=case("torch_compile:default"), id="uncounted")
 ALL = (slow(), fast(), failed(case("torchscript:trace"), "It <broke>."), UNCOUNTED)
 
 
@@ -65,7 +65,7 @@ def of_kernels(whole: float, *kernels: tuple[str, float, str], **fields: Any) ->
     found = tuple(Kernel(name=name, modules=(*paths.split(),), times=(time,) * 8) for name, time, paths in kernels)
     busy = sum(time for _, time, _ in kernels)
     told = Kernels(kernels=found, whole=(whole,) * 8, busy=(busy,) * 8, launches=len(found))
-    return msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels", **fields)
+    return replace(slow(), layers=None, kernels=told, level="kernel", id="kernels", **fields)
 
 
 WAITING = of_kernels(90e-3, ("conv", 25e-3, "conv"), ("head", 9e-3, "head"), case=case("pytorch", device="cuda"))
@@ -78,7 +78,7 @@ BLOCKS = worked(
 )
 LOST = worked(
     [timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")],
-    msgspec.structs.replace(CHAIN, uncovered={"aten._fft_r2c": 2}),
+    replace(CHAIN, uncovered={"aten._fft_r2c": 2}),
     ceilings=ceilings().__class__(device="x", bandwidth=1e9, rates={}, disturbed="Others were busy."),
 )
 SCREENS = {

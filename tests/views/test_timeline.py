@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Kernels, Layer, Profile
@@ -76,8 +76,8 @@ def placed_profile(*layers: Layer, begun: tuple[float, ...] = (0.0, 0.05), label
     """Two runs of 10 ms, 40 ms apart."""
     made = profile(case(label), list(layers))
     assert made.layers
-    told = msgspec.structs.replace(made.layers, whole=(0.01, 0.01), begun=begun, started="2026-05-04T10:00:00+00:00")
-    return msgspec.structs.replace(made, runs=2, layers=told)
+    told = replace(made.layers, whole=(0.01, 0.01), begun=begun, started="2026-05-04T10:00:00+00:00")
+    return replace(made, runs=2, layers=told)
 
 
 def network() -> Profile:
