@@ -5,14 +5,15 @@ from xml.etree import ElementTree as Xml
 import pytest
 from msgspec.structs import replace
 
+from inferlens.backends.profiling.runs import GPU_CLOCK
 from inferlens.errors import InferlensError
-from inferlens.record.profile import Layer, ModuleWork, Profile, Work
+from inferlens.record.profile import Kernel, Layer, ModuleWork, Profile, Work
 from inferlens.record.record import Warning
 from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
 from inferlens.views.profiles.layers_kernels import part_tables
-from inferlens.views.profiles.modules import modules_document
+from inferlens.views.profiles.modules import module_columns, modules_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import (
     NASTY_PROFILES,
@@ -28,7 +29,7 @@ from tests.analysis.profiles import (
     traced,
 )
 from tests.backends.profiling.samples import ENGINE, GRAPH
-from tests.snapshots import screens_test
+from tests.snapshots import compare_with_stored, screens_test
 from tests.views.profiled import TABLES, data, drawn, lines, loaded, row
 from tests.views.samples import GPU_MACHINE, WRONG, case
 
@@ -212,6 +213,110 @@ def test_columns_that_cannot_be_compared_have_no_marks():
 
 def test_depth():
     assert data("modules", MANY)["models"][0]["depth"] == 4
+
+
+# Modules from kernels, and which profile of each case is its column: figures known in advance.
+
+RUNS = 20
+EVENTS = "CUDA events"
+
+
+def tree_of(*profiles: Profile, **options) -> str:
+    return drawn("modules", *profiles, **{"median": 8e-3, **options})
+
+
+def steady_kernel(ms: float, *paths: str, stream: int = 7) -> Kernel:
+    return Kernel(name="k", modules=paths, times=(ms / 1000,) * RUNS, stream=stream)
+
+
+def of_layers(label: str, *layers: tuple[float, str | None], clock: str = EVENTS) -> Profile:
+    """A profile of layers of so many ms each, of a module or of none that is known."""
+    parts = [
+        Layer(name=path or "?", modules=() if path is None else (path,), times=(ms / 1000,) * RUNS)
+        for ms, path in layers
+    ]
+    of = profile(case(label, device="cuda", precision="fp16"), parts, outside=2e-3, timed="GPU")
+    return replace(of, layers=replace(of.layers, clock=clock))
+
+
+def eager_kernels(label: str = "pytorch", scale: float = 1.0, unknown: float = 0.0) -> Profile:
+    """3.5 ms of kernels, times ``scale``, and ``unknown`` ms that are of no known module."""
+    paths = {"conv1": 1, "layer1.0": 2, "layer1.1": 0.5}
+    each = [steady_kernel(ms * scale, path) for path, ms in paths.items()]
+    each += [steady_kernel(unknown)] if unknown else []
+    return of_kernels(label, made(*each, idle=6e-3))
+
+
+PYTORCH = of_layers("pytorch", (10, "conv1"), (20, "layer1.0"))
+TENSORRT = of_layers("tensorrt", (1, "conv1"), (2, "layer1.0"))
+COMPILED = of_layers("torch_compile", (0.5, "conv1"), (1, "layer1.0"), clock=GPU_CLOCK)
+UNTRACED = of_kernels("torch_compile", made(steady_kernel(1), steady_kernel(0.5)))
+TRACED = eager_kernels("torch_compile", 0.5)
+
+
+def test_kernels_side_by_side_have_shares_of_their_sum():
+    both = of_kernels("pytorch", made(steady_kernel(1, "a", stream=1), steady_kernel(3, "b", stream=2), busy=3e-3))
+    (tree,) = data("modules", both)["models"]
+    assert tree["columns"][0]["busy"]["typical"] == pytest.approx(3e-3)
+    compare_with_stored("modules/side by side", tree_of(both))
+    broken = replace(both, kernels=replace(both.kernels, busy=(1.0,)))
+    assert "GPU at work" not in tree_of(broken), "how long it was busy is not known"
+
+
+CRASHED = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
+SEVERAL = [eager_kernels(f"b{number}") for number in range(4)]
+LAYERS = of_layers("tensorrt", (1, "conv1"), (1, None))
+test_module_screen = screens_test("modules", {
+    "of kernels": lambda: tree_of(eager_kernels(unknown=0.5), depth=1),
+    "of kernels without a record": lambda: tree_of(eager_kernels(), median=None),
+    "several": lambda: tree_of(*SEVERAL),
+    "both levels": lambda: tree_of(traced(), LAYERS, depth=1),
+    "by a reference": lambda: tree_of(
+        eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3
+    ),
+    "without the level": lambda: tree_of(PYTORCH, eager_kernels(), TENSORRT, level="kernel"),
+    "broken": lambda: tree_of(eager_kernels(), CRASHED),
+})  # fmt: skip
+
+
+def test_kernels_are_compared_however_long_the_host_took():
+    (tree,) = data("modules", eager_kernels(), TRACED, median=20e-3)["models"]
+    assert any(cell["fastest"] for item in tree["rows"] for cell in item["cells"] if cell)
+
+
+def levels(*profiles: Profile, level=None) -> list[str]:
+    """The level of the profile of each column, and what its shares are of."""
+    (group,) = group_profiles(loaded(*profiles))
+    return [f"{one.case.profile.level} of {one.runs.share_of}" for one in module_columns(group, level, None).columns]
+
+
+@pytest.mark.parametrize(("level", "profiles", "shown"), [
+    (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
+    (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
+    (None, [eager_kernels(), TENSORRT], ["kernel of kernels", "layer of run"]),
+    (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
+    (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
+    (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
+    # Kernels that are not traced: the layers, where these are kernels too.
+    (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
+    (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
+    (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
+    (None, [COMPILED], ["layer of kernels"]), (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
+    ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
+    ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
+    ("layer", [eager_kernels(), UNTRACED], []), ("kernel", [UNTRACED], ["kernel of kernels"]),
+])  # fmt: skip
+def test_the_level_that_is_shown(level, profiles, shown):
+    assert levels(*profiles, level=level) == shown
+
+
+def test_a_case_without_the_level_says_so():
+    assert levels(eager_kernels(), CRASHED) == ["kernel of kernels"], "it did not run"
+    (tree,) = data("modules", PYTORCH, UNTRACED, level="layer")["models"]
+    assert [(item["level"], item["reason"].partition(";")[0]) for item in tree["failed"]] == [
+        ("layer", "It was not profiled at that level")
+    ]
+    assert lines("modules", PYTORCH, level="kernel") == []
 
 
 # Boxes

@@ -12,14 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens.errors import InferlensError
 from inferlens.record.record import Memory, Record, Warning
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
 from inferlens.views.records import notes_document
 from inferlens.views.renderers import render
 from inferlens.views.table import FORMATS
-from tests.commands import inferlens
+from tests.commands import inferlens, output_of, refusal_of
+from tests.refusals import refusal
 from tests.snapshots import screens_test
 from tests.views.samples import (
     UNCHECKED,
@@ -43,14 +43,8 @@ MEMBERS = [*TEXTS, *PICTURES]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>|\n| a | \x1b[31m ]]> =cmd()'\"@everyone"
 NUMBERS = (math.nan, math.inf, 0.01, 0.011, 0.0, 1e-12, 1e12) * 4
 SETS = {
-    "ok": [record(median=0.01, rate=99.0)],
-    "many": cpu_records(),
-    "mixed batches": gpu_records((1, 8)),
-    "machines and models": [
-        *cpu_records(),
-        *gpu_records((1,)),
-        record(case(model="inferlens:resnet34"), median=0.02, rate=50.0),
-    ],
+    "ok": [record(median=0.01, rate=99.0)], "many": cpu_records(), "mixed batches": gpu_records((1, 8)),
+    "machines and models": [*cpu_records(), *gpu_records((1,)), record(case(model="inferlens:resnet34"), rate=50.0)],
     "failed beside ok": [record(), failure(case("openvino"), "timed out", "Took longer than 90 s.", "--timeout 10m")],
     "wrong beside ok": [record(), record(case("openvino"), median=0.001, agreement=WRONG)],
     "unchecked": [record(agreement=None), record(case("openvino"), agreement=UNCHECKED)],
@@ -61,11 +55,10 @@ SETS = {
     "all zero": [record(samples=(0.0,) * 30, rate=0.0), record(case("openvino"), samples=(0.0,) * 30)],
     "no batch": [record(case(batch=None), model=msgspec.structs.replace(record().model, inputs=()))],
     "hostile": [
-        record(case(model=HOSTILE), rate=90.0),
+        record(case(model=HOSTILE), rate=90.0), failure(case("openvino", model=HOSTILE), "failed", HOSTILE, HOSTILE),
         record(case(HOSTILE, model=HOSTILE, options={"a": HOSTILE}), median=0.005, rate=200.0),
-        failure(case("openvino", model=HOSTILE), "failed", HOSTILE, HOSTILE),
     ],
-}
+}  # fmt: skip
 NOTHING_TO_DRAW = {
     "empty": [], "failed": [failure(case(), "out of memory", "The GPU ran out of memory.", "--batch 1")],
     "wrong": [record(agreement=WRONG)],
@@ -85,10 +78,7 @@ def name(request):
 
 def test_every_view_is_under_test():
     assert {name.partition(",")[0] for name in PICTURES} == set(VIEWS.names())
-    for name in VIEWS.names():
-        found = VIEWS.get(name)
-        assert found.name == name
-        assert found.summary
+    assert all(VIEWS.get(name).name == name and VIEWS.get(name).summary for name in VIEWS.names())
 
 
 @pytest.mark.parametrize("records", SETS.values(), ids=SETS)
@@ -98,11 +88,7 @@ def test_renders(name, records):
 
 @pytest.mark.parametrize("records", NOTHING_TO_DRAW.values(), ids=NOTHING_TO_DRAW)
 def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
-    if name in TEXTS:
-        assert drawn(name, records)
-    else:
-        with pytest.raises(InferlensError, match="nothing to draw"):
-            drawn(name, records)
+    assert drawn(name, records) if name in TEXTS else refusal("nothing to draw", drawn, name, records)
 
 
 def test_is_deterministic_and_reads_nothing_from_its_surroundings(name, monkeypatch):
@@ -114,8 +100,7 @@ def test_is_deterministic_and_reads_nothing_from_its_surroundings(name, monkeypa
 
 def test_takes_a_reference(name):
     assert drawn(name, cpu_records(), "onnxruntime:cpu graph_level=basic")
-    with pytest.raises(InferlensError, match="No case fits the reference 'tensorrt'"):
-        drawn(name, cpu_records(), "tensorrt")
+    refusal("No case fits the reference 'tensorrt'", drawn, name, cpu_records(), "tensorrt")
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -134,12 +119,9 @@ def test_tables_keep_to_their_width(width, records):
 
 
 def test_formats_and_options_that_there_are_not_are_refused():
-    with pytest.raises(InferlensError, match="There is no format 'tabel'") as caught:
-        shown(cpu_records(), "tabel")
-    assert "table" in caught.value.hint
-    for option in ({"format": "tiff"}, {"theme": "pink"}):
-        with pytest.raises(InferlensError):
-            Chart(**option)
+    assert "table" in refusal("There is no format 'tabel'", shown, cpu_records(), "tabel").hint
+    for option, value in (("format", "tiff"), ("theme", "pink")):
+        refusal(value, Chart, **{option: value})
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -187,8 +169,7 @@ def test_no_framework_is_imported():
 
 def test_a_missing_plot_library_is_an_answer(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(InferlensError, match=r"pip install .*\[plots\]"):
-        Chart().render(cpu_records())
+    refusal(r"pip install .*\[plots\]", Chart().render, cpu_records())
 
 
 # ``inferlens show --view notes``: a screen of them, all case by case, as data; and the lines under a table.
@@ -203,11 +184,9 @@ test_screen = screens_test("notes", {
 
 def three() -> list[Record]:
     exported = Warning("export-fallback", "The exporter failed.", "Nothing.")
-    return [
-        record(case(), samples=(0.01, 0.0101, 0.0099) * 4, warnings=(exported,)),
-        record(case("torchscript"), samples=(0.01, 0.0101, 0.0099, 0.0098, 0.0102, 0.01, 0.01)),
-        record(case("onnxruntime:cpu"), agreement=WRONG),
-    ]
+    few = record(case("torchscript"), samples=(0.01, 0.0101, 0.0099, 0.0098, 0.0102, 0.01, 0.01))
+    warned = record(samples=(0.01, 0.0101, 0.0099) * 4, warnings=(exported,))
+    return [warned, few, record(case("onnxruntime:cpu"), agreement=WRONG)]
 
 
 def many() -> list[Record]:
@@ -219,8 +198,7 @@ def many() -> list[Record]:
 @pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
 def test_it_fits_on_a_screen_and_says_how_many_more(records):
     lines = render(notes_document(records, paths="there"), width=100).splitlines()
-    assert len(lines) <= 24
-    assert max(map(len, lines)) <= 100
+    assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)
     shown = sum("→" in line for line in lines)
     more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens show there --view notes --all")]
     assert bool(more) == (shown < len(records) == 12)
@@ -233,16 +211,19 @@ def test_notes_go_into_a_file(tmp_path):
 
 
 def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path, monkeypatch):
+    def results(*words: str) -> str:
+        return output_of("show", "results", *words, cwd=tmp_path)
+
     monkeypatch.delenv("OMP_NUM_THREADS")
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", "--quick", cwd=tmp_path)
-    assert inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
+    assert results("--view", "notes") == "fake:demo, 6 cases. Notes: none.\n"
     inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
-    said = " ".join(inferlens("show", "results", "--view", "notes", cwd=tmp_path).stdout.split())
-    assert "→ inferlens show --log 'fake:fast fp32 batch 1 cpu trouble=raise' results" in said
+    hint = "→ inferlens show --log 'fake:fast fp32 batch 1 cpu trouble=raise' results"
+    assert hint in " ".join(results("--view", "notes").split())
     done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
     assert (done.returncode, "failed" in done.stderr) == (0, True)
-    assert "inferlens show results --log 'fake:fast" in inferlens("show", "results", cwd=tmp_path).stdout
-    inferlens("show", "results", "--log", "fake:fast trouble=raise", "-o", "log.txt", cwd=tmp_path)
+    assert "inferlens show results --log 'fake:fast" in results()
+    results("--log", "fake:fast trouble=raise", "-o", "log.txt")
     assert (tmp_path / "log.txt").read_text(encoding="utf-8") == done.stdout
-    assert inferlens("show", "results", "--log", "fake:steady", cwd=tmp_path).returncode == 2
+    refusal_of("show", "results", "--log", "fake:steady", cwd=tmp_path)
