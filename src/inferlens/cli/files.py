@@ -35,6 +35,7 @@ def export(
     compute capabilities that are named, also without a GPU.
 
     --best and --output write the model's file, a short script that runs it without Inferlens, and a list of packages.
+    From a load test, such as results/resnet50/load, they write the best deployment with a server.
     """
     from inferlens.backends.base import Builder
     from inferlens.execution.deploy import able, build, save, saver, single
