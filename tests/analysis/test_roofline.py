@@ -7,10 +7,10 @@ from inferlens.analysis.modules import module_table
 from inferlens.analysis.profile_table import profile_runs
 from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.analysis.work import assign_work as units_of
-from inferlens.errors import InferlensError
 from inferlens.record.profile import Layer, OperatorWork, Profile, Tensor, Work
 from inferlens.record.record import Warning
 from tests.analysis.profiles import ceilings, failed, kernel, made, module, of_kernels, operator, timed, work_of, worked
+from tests.refusals import refusal
 from tests.views.samples import case, record
 
 MEGA = 1_000_000
@@ -55,6 +55,8 @@ def test_no_layer_is_below_its_floor():
     assert (head.floor, head.won) == (pytest.approx(7e-3), pytest.approx(7e-3))
     light = [timed("conv", 0.1e-3, "conv"), timed("norm", 20e-3, "norm"), timed("head", 14e-3, "head")]
     assert found(worked(light)).rate == 1e9
+    of = found(worked([timed("conv", 30e-3, "conv"), timed("head", 0.5e-3, "head", kind="MatMul")]))
+    assert (of.rate, [row.flops for row in of.rows]) == (1e9, [20e6, None]), "of other work than the model's"
 
 
 def test_what_fits_into_the_cache_may_come_from_there():
@@ -102,19 +104,17 @@ def test_of_a_module_called_twice_each_layer_has_its_call():
         ),
     )
     layers = [timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")]
-    assert [row.bytes for row in found(worked(layers, twice)).rows] == [4 * MEGA, 8 * MEGA]
-    assert [row.flops for row in found(worked(layers, twice)).rows] == [10 * MEGA, 10 * MEGA]
     # A profile of an earlier version has no operators, and which call is whose cannot be told.
-    without = replace(twice, operators=())
-    assert [row.bytes for row in found(worked(layers, without)).rows] == [4 * MEGA, 8 * MEGA]
+    for work in (twice, replace(twice, operators=())):
+        moved = [(row.flops, row.bytes) for row in found(worked(layers, work)).rows]
+        assert moved == [(10 * MEGA, 4 * MEGA), (10 * MEGA, 8 * MEGA)]
 
     head = work_of(
         module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5),
         operators=tuple(operator("head", "Conv", size * 2, 1, size, given=size, returned=size) for size in (4, 1)),
     )
     of = found(worked([timed(str(n), 9e-3, "head", kind="Conv") for n in range(2)], head))
-    assert [row.flops for row in of.rows] == [8 * MEGA, 2 * MEGA]
-    assert [row.bytes for row in of.rows] == [9 * MEGA, 3 * MEGA]
+    assert [(row.flops, row.bytes) for row in of.rows] == [(8 * MEGA, 9 * MEGA), (2 * MEGA, 3 * MEGA)]
 
 
 ATTENTION = work_of(
@@ -127,24 +127,22 @@ ATTENTION = work_of(
 )
 
 
-def attended(*kinds: str, work: Work = ATTENTION) -> list[float | None]:
-    of = found(worked([timed(f"{n}", 30e-3, "attention", kind=kind) for n, kind in enumerate(kinds)], work))
-    return [row.flops and row.flops / MEGA for row in of.rows]
+# An ONNX file may have two products where a runtime has one layer.
+FIRST, MIDDLE, LAST = ATTENTION.operators
+IN_PARTS = replace(ATTENTION, operators=(FIRST, *[replace(MIDDLE, operator="MatMul", flops=4e6)] * 2, LAST))
 
 
-def test_several_products_of_a_module_go_to_as_many_layers_or_to_none():
-    assert attended("MatMul", "Attention", "MatMul") == [6, 8, 2]
-    assert attended("MatMul", "Transpose", "Attention", "Cast", "Gemm") == [6, None, 8, None, 2]
+@pytest.mark.parametrize(("kinds", "work", "flops"), [
+    ("MatMul Attention MatMul", ATTENTION, [6, 8, 2]),
+    ("MatMul Transpose Attention Cast Gemm", ATTENTION, [6, None, 8, None, 2]),
     # Of the two that are the attention nobody knows which does how much.
-    assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm") == [6, None, None, None, 2]
-    assert attended("MatMul", "MatMul") == [None, None]
-    assert attended("Attention", "Transpose") == [16, None]
-    # An ONNX file may have two products where a runtime has one layer.
-    first, attention, last = ATTENTION.operators
-    half = replace(attention, operator="MatMul", flops=4e6)
-    parts = replace(ATTENTION, operators=(first, half, half, last))
-    assert attended("MatMul", "Attention", "Gemm", work=parts) == [6, 8, 2]
-    assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm", work=parts) == [6, 4, None, 4, 2]
+    ("MatMul MatMul Softmax MatMul Gemm", ATTENTION, [6, None, None, None, 2]),
+    ("MatMul MatMul", ATTENTION, [None, None]), ("Attention Transpose", ATTENTION, [16, None]),
+    ("MatMul Attention Gemm", IN_PARTS, [6, 8, 2]), ("MatMul MatMul Softmax MatMul Gemm", IN_PARTS, [6, 4, None, 4, 2]),
+])  # fmt: skip
+def test_several_products_of_a_module_go_to_as_many_layers_or_to_none(kinds, work, flops):
+    layers = [timed(f"{n}", 30e-3, "attention", kind=kind) for n, kind in enumerate(kinds.split())]
+    assert [row.flops and row.flops / MEGA for row in found(worked(layers, work)).rows] == flops
 
 
 def test_a_layer_that_only_moves_data_computes_nothing():
@@ -198,35 +196,29 @@ def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it():
     )
     eager = [timed("", 1e-3, "", kind="Module"), timed("layer", 10e-3, "layer", kind="Module")]
     of = found(worked(eager, inner))
-    assert row(of, "layer").flops == 8 * MEGA
-    assert row(of, "layer").bytes == (2 + 1 + 1) * MEGA
-    assert row(of, "").floor == 0
-    assert (row(of, "").distance, row(of, "").won) == (None, pytest.approx(1e-3))
-    assert of.unplaced == ()
+    outer, inner = row(of, ""), row(of, "layer")
+    assert (inner.flops, inner.bytes) == (8 * MEGA, (2 + 1 + 1) * MEGA)
+    assert (outer.floor, outer.distance, outer.won, of.unplaced) == (0, None, pytest.approx(1e-3), ())
 
 
 def test_work_of_which_no_layer_is_known_is_said():
     of = found(worked([timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("Reorder", 1e-3)]))
     reorder = row(of, "Reorder")
     assert (reorder.flops, reorder.floor, reorder.won, reorder.distance) == (None, None, None, None)
-    assert of.ranked[-1] is reorder
-    assert of.unplaced == ("head",)
-    assert of.floored_time == pytest.approx(30e-3)
+    assert (of.ranked[-1], of.unplaced, of.floored_time) == (reorder, ("head",), pytest.approx(30e-3))
 
 
 def test_by_module_fused_layers_are_divided_by_flops():
     layers = [timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head"), timed("Reorder", 1e-3)]
     of, by = found(worked(layers)), found(worked(layers), by="module")
-    assert [row.name for row in by.rows] == ["conv", "head", ""]
-    assert [row.modules for row in by.rows] == [("conv",), ("head",), ()]
+    assert [(row.name, row.modules) for row in by.rows] == [("conv", ("conv",)), ("head", ("head",)), ("", ())]
     assert (by.rows[0].kind, by.rows[2].kind) == ("Module", "")
     assert (by.time, by.floor, by.won) == (of.time, of.floor, of.won)
     two = work_of(
         module("a.one", flops=3, outputs=1, given=1), module("a.two", flops=1, outputs=1, a_one=1, returned=1)
     )
     by = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module")
-    assert [row.time for row in by.rows] == pytest.approx([6e-3, 2e-3])
-    assert [row.distance for row in by.rows] == pytest.approx([2.0, 2.0])
+    assert [value for row in by.rows for value in (row.time, row.distance)] == pytest.approx([6e-3, 2.0, 2e-3, 2.0])
     (top,) = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module", depth=1).rows
     assert (top.name, top.flops, top.time) == ("a", pytest.approx(4 * MEGA), pytest.approx(8e-3))
 
@@ -250,14 +242,14 @@ def test_the_rate_is_that_of_the_precision_that_ran():
 
 
 def test_why_there_are_no_floors():
-    assert roofline(failed(case(), "It broke.")) == "It broke."
-    assert roofline(worked(EACH, None)) == "Its work was not counted."
-    assert roofline(worked(EACH, work_of().__class__(note="an engine"))) == "Its work was not counted: an engine."
-    assert roofline(worked(EACH, ceilings=None)) == "The ceilings of its device were not measured."
-    none = replace(ceilings(), bandwidth=0.0)
-    assert roofline(worked(EACH, ceilings=none)) == "The ceilings of its device were not measured."
-    with pytest.raises(InferlensError, match="no kind of row 'modul'"):
-        roofline(worked(EACH), by="modul")
+    unmeasured = "The ceilings of its device were not measured."
+    for of, why in (
+        (failed(case(), "It broke."), "It broke."), (worked(EACH, None), "Its work was not counted."),
+        (worked(EACH, Work(note="an engine")), "Its work was not counted: an engine."),
+        (worked(EACH, ceilings=None), unmeasured), (worked(EACH, ceilings=ceilings(0.0)), unmeasured),
+    ):  # fmt: skip
+        assert roofline(of) == why
+    refusal("no kind of row 'modul'", roofline, worked(EACH), by="modul")
 
 
 def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them():
@@ -288,9 +280,3 @@ def test_products_of_one_module_are_told_apart_by_their_shapes():
     other = [of("keys", 256, 196, 512, 60e-3), of("other", 256, 7, 256, 1e-3)]
     unit, unknown = units_of(other, work)[0]
     assert (unit.work and unit.work.flops, unknown.work) == (keys.flops, None)
-
-
-def test_a_layer_faster_than_the_device_has_other_work():
-    of = found(worked([timed("conv", 30e-3, "conv"), timed("head", 0.5e-3, "head", kind="MatMul")]))
-    assert of.rate == 1e9
-    assert [row.flops for row in of.rows] == [20e6, None]
