@@ -20,7 +20,7 @@ from inferlens.record.machine import CpuSamples, MachineLog, Marks
 from inferlens.record.record import Environment, Measurement, Record, machine_name
 from inferlens.record.store import RECORD, LoadedRecords, read_one
 from inferlens.spec.case import Budget
-from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE, Noise
+from inferlens.stats.comparison import CPU_NOISE, GPU_NOISE
 from inferlens.stats.race_rule import Entry, RaceData, RaceState
 
 THRESHOLD, LEVEL = 0.02, 0.95  # of the race
@@ -44,12 +44,10 @@ def capacity_race(records: Sequence[LoadRecord]) -> RaceState | None:
     In the first round a case counts with its best deployment.
     """
     rounds: dict[str, dict[Hashable, float]] = defaultdict(dict)
-    usual: dict[str, Noise] = {}
-    for record in filter(may_win, records):
-        assert record.capacity
-        usual[record.case.digest] = CPU_NOISE if record.case.device == "cpu" else GPU_NOISE
-        own = rounds[record.case.digest]
-        own[record.round] = min(own.get(record.round, math.inf), -math.log(record.capacity))
+    rising = sorted(filter(may_win, records), key=lambda record: record.capacity or 0.0)
+    for record in rising:  # of a round the last one counts
+        rounds[record.case.digest][record.round] = -math.log(record.capacity or 1.0)
+    usual = {record.case.digest: CPU_NOISE if record.case.device == "cpu" else GPU_NOISE for record in rising}
     entries = {digest: Entry(rounds=logs, usual=usual[digest]) for digest, logs in rounds.items()}
     return RaceData(entries).state(entries, threshold=THRESHOLD, level=LEVEL)
 
@@ -126,14 +124,10 @@ def capacity_records(base: Path, candidate: Path) -> tuple[LoadedRecords, Loaded
     """
     sides, problems = [], list[str]()
     for path in (base, candidate):
-        tests: dict[tuple[str, ...], list[LoadRecord]] = {}
-        for test in load_tests(read_loads([path], problems)):
-            if not (test[0].rates or test[0].clients):
-                tests.setdefault(traffic_key(test[0]), test)
-        sides.append(tests)
-    shared: dict[str, tuple[str, ...]] = {}
-    for key in filter(sides[0].__contains__, sides[1]):
-        shared.setdefault(key[0], key)
+        tests = reversed(load_tests(read_loads([path], problems)))  # the oldest first, so that the newest is kept
+        pairs = [(traffic_key(test[0]), test) for test in tests if not (test[0].rates or test[0].clients)]
+        sides.append(dict(pairs))
+    shared = {key[0]: key for key, _ in pairs if key in sides[0]}
     if not shared:
         expected = "the same model, --within, --arrivals and --mix, without --rate"
         raise InferlensError("No traffic was searched for its capacity on both sides.", expected=expected)

@@ -218,8 +218,10 @@ class LoadRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def run(self) -> LoadRun | None:
-        """The last run at the capacity, or else the last run."""
-        return next((run for run in reversed(self.runs) if run.rate == self.capacity), next(reversed(self.runs), None))
+        """The last run at the capacity, or else the fastest that keeps the limit, or else the first."""
+        kept = [run for run in self.runs if run.keeps(self.limit)] or self.runs[:1]
+        fastest = max(kept, key=lambda run: run.throughput, default=None)
+        return next((run for run in reversed(self.runs) if run.rate == self.capacity), fastest)
 
 
 def read_load(file: Path) -> LoadRecord:

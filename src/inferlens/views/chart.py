@@ -158,6 +158,12 @@ def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     return [names[row.id] + f" ({', '.join(item)})" * bool(item) for row, item in zip(rows, roles, strict=True)]
 
 
+def answer_title(model: str, answer: str, about: str, width: float) -> Part:
+    """Return a title with the whole answer about a model, and a subtitle that is cut to a width in pixels."""
+    text = plain(f"{model}: {answer.replace('  ', ' · ')}")
+    return title(wrap(text, int(width / TITLE_LETTER)), cut_middle(plain(about), int(width / LETTER)))
+
+
 def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
     """Return the title: the model and its answer, or the fastest way of each comparison."""
     model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)

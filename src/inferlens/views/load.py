@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from statistics import median
 from typing import Any
 
@@ -20,7 +19,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.load import Deployment, LimitedBy, LoadRecord, LoadRun
 from inferlens.spec.case import short_name
 from inferlens.stats.samples import geometric_mean
-from inferlens.views.chart import CHART_WIDTH, LETTER, TITLE_LETTER
+from inferlens.views.chart import CHART_WIDTH, answer_title
 from inferlens.views.picture import (
     DASHES,
     Part,
@@ -33,11 +32,9 @@ from inferlens.views.picture import (
     overlay,
     picture,
     stack_charts,
-    title,
     vega_document,
 )
-from inferlens.views.renderers.terminal import wrap
-from inferlens.views.table import Block, Column, Document, Line, Table, cut_middle, plain
+from inferlens.views.table import Block, Column, Document, Line, Table, plain
 
 LATE = 0.001  # seconds of lag of the generator that a note reports
 LAG_SHARE = 0.05  # of the limit
@@ -81,12 +78,10 @@ class LoadRow:
         """The lowest rate that a round did not keep; infinite if there is none."""
         return min(record.above or math.inf for record in self.records)
 
-    @cached_property
+    @property
     def run(self) -> LoadRun:
-        """The run at the capacity of the last round, or the fastest that keeps the limit, or the first if any."""
-        last = self.records[-1]
-        kept = [run for run in last.runs if run.keeps(last.limit)] or [*last.runs[:1], LoadRun()][:1]
-        return last.run if last.capacity and last.run else max(kept, key=lambda run: run.throughput)
+        """The run of the last round that counts; an empty one if there is none."""
+        return self.records[-1].run or LoadRun()
 
     @property
     def waste(self) -> float:
@@ -147,8 +142,7 @@ def load_document(
     first = tests[0][0][0]
     servable = first.capacity and not first.outcome and len(first.first.mix.groups) == 1
     uses = [f"Serve it: inferlens export --best {folder} -o deploy"] if folder and servable else []
-    more = len(tests) - 1
-    older = [f"{units.plural(more, 'older load test')}: --format markdown shows all."] if more else []
+    older = [f"{units.plural(len(tests) - 1, 'older load test')}: --format markdown shows all."] * (len(tests) > 1)
 
     def tables(count: int | None = None, groups: int | None = None) -> list[Table | str]:
         blocks: list[Table | str] = []
@@ -339,13 +333,11 @@ def load_text(run: LoadRun) -> str:
 
 def rates_answer(rows: Sequence[LoadRow]) -> list[str]:
     """Return the highest requested load that some way keeps within the limit, and the way with the least latency."""
-    kept = [
-        (run.rate or run.throughput, -(run.at_limit or 0.0), row, run)
-        for row in rows for run in row.first.runs if not row.outcome and run.keeps(row.first.limit)
-    ]  # fmt: skip
+    right = [row for row in rows if not row.outcome]
+    kept = [(row, run) for row in right for run in row.first.runs if run.keeps(row.first.limit)]
     if not kept:
         return ["NONE  No way keeps the limit at these rates."]
-    _, _, row, run = max(kept, key=lambda item: item[:2])
+    row, run = max(kept, key=lambda pair: (pair[1].rate or pair[1].throughput, -(pair[1].at_limit or 0.0)))
     served = "" if run.rate else f", {units.rate(run.throughput)} requests/s"
     within = f"{row.quantile} {units.latency(run.at_limit)}{served}"
     return [f"BEST  {row.name}: {load_text(run)} within the limit, {within}"]
@@ -429,17 +421,14 @@ def load_section(tests: Sequence[Sequence[LoadRecord]], colours: Mapping[str, st
 def _load_spec(rows: Sequence[LoadRow], theme: Theme, colours: Mapping[str, str]) -> Part:
     legend = {"title": None, "orient": "top", "columns": max(1, 110 // (max(map(len, colours)) + 8))}
     colour = field("way:N", scale={"domain": [*colours], "range": [*colours.values()]}, legend=legend)
-    pairs = [
-        stack_charts(panels(rows, theme, colour), across=True, spacing=BETWEEN)
-        for panels in (_load_panels, _request_panels)
-    ]
+    panels = (_load_panels(rows, theme, colour), _request_panels(rows, theme, colour))
+    pairs = [stack_charts(pair, across=True, spacing=BETWEEN) for pair in panels]
     first, records = rows[0].first, [record for row in rows for record in row.records]
     answer = (rates_answer(rows) if first.rates or first.clients else answer_lines(rows, records, 0.0))[0]
-    answer = f"{plain(short_name(first.case.model))}: {answer.replace('  ', ' · ')}"
-    text = wrap(answer, int(CHART_WIDTH / TITLE_LETTER))
     words = [load_title(first).partition(", ")[2], *([first.environment.cpu] if first.environment else [])]
-    about = cut_middle(plain(" · ".join([*words, "each way with its best deployment"])), int(CHART_WIDTH / LETTER))
-    return vega_document(stack_charts(pairs, spacing=34, title=title(text, about)), theme)
+    about = " · ".join([*words, "each way with its best deployment"])
+    heading = answer_title(short_name(first.case.model), answer, about, CHART_WIDTH)
+    return vega_document(stack_charts(pairs, spacing=34, title=heading), theme)
 
 
 def _panel(name: str, layers: Sequence[Part]) -> Part:
@@ -491,10 +480,10 @@ def _load_panels(rows: Sequence[LoadRow], theme: Theme, colour: Part) -> list[Pa
     busy, tip = {**base, "y": _axis("busy (%)", "value", (0.0, 104.0))}, [*_tip("busy (%)"), field("kind:N")]
     legend = {"title": None, "orient": "top"} if len(kinds) > 1 else None
     dash = field("kind:N", scale={"domain": kinds, "range": DASHES[: len(kinds)]}, legend=legend)
-    text = [{"text": f"limit {units.significant(limit)} ms"}]
+    text = {**at, "text": {"value": f"limit {units.significant(limit)} ms"}}
     layers = [
         marks("rule", at, [{}], strokeDash=[4, 3], color=theme.faint),
-        marks("text", {**at, "text": field("text:N")}, text, x=4, dy=-8, align="left", color=theme.faint),
+        marks("text", text, [{}], x=4, dy=-8, align="left", color=theme.faint),
         marks("line", latency, values, strokeWidth=2),
         marks("rule", {**latency, "y": field("low:Q"), "y2": {"field": "high"}}, values, strokeWidth=1.5),
         marks("point", {**latency, "tooltip": _tip(name)}, values, filled=True, size=45, opacity=1),

@@ -52,11 +52,10 @@ from inferlens.views.answer import answers, latency_text
 from inferlens.views.chart import (
     CHART_WIDTH,
     ERROR,
-    LETTER,
     MEMORY,
-    TITLE_LETTER,
     PanelAxis,
     accuracy_axis,
+    answer_title,
     least_error,
     point_measures,
     scatter_panel,
@@ -85,7 +84,6 @@ from inferlens.views.records import (
     row_fields,
     row_values,
 )
-from inferlens.views.renderers.terminal import wrap
 from inferlens.views.rows import Row, group_rows, rows
 from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
@@ -546,11 +544,9 @@ def _tuning_spec(
         *[("accuracy_said", "accuracy")] * rated, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [scatter_panel(values, across, axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for axis in up]
-    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
-    about = cut_middle(_chart_subtitle(tuned, facts), int(room / LETTER))
-    answer = tuning_answer(tuned, finals_rows(tuned))[0].replace("  ", " · ")
-    sentences = wrap(plain(f"{_model_name(tuned)}: {answer}"), int((CHART_WIDTH + BETWEEN) / TITLE_LETTER))
-    return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=title(sentences, about)), theme)
+    answer = tuning_answer(tuned, finals_rows(tuned))[0]
+    heading = answer_title(_model_name(tuned), answer, _chart_subtitle(tuned, facts), CHART_WIDTH + BETWEEN)
+    return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=heading), theme)
 
 
 def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:

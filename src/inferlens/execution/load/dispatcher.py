@@ -203,7 +203,9 @@ class Dispatcher:
     def __init__(
         self, traffic: Traffic, instances: Instances, deployment: Deployment, limit: Limit | None = None
     ) -> None:
-        self._traffic, self._instances, self._deployment, self._limit = traffic, instances, deployment, limit
+        self._traffic, self._instances, self._deployment = traffic, instances, deployment
+        self._limit = limit.seconds if limit else math.inf
+        self._most_late = (1 - limit.quantile) * traffic.count if limit else math.inf
         self._start = instances.now() if traffic.start is None else traffic.start
         columns = LoadLog.__struct_fields__
         self._requests: dict[str, list[Any]] = {name: [] for name in columns[:7]}
@@ -229,9 +231,7 @@ class Dispatcher:
         while self._idle and (queue := self._ready(now)):
             self._send(queue, now)
         over = self._traffic.over and not self._waiting and not self._running
-        limit = self._limit
-        kept = limit is None or self._late <= (1 - limit.quantile) * self._traffic.count
-        if not over and self._alive and kept:
+        if not over and self._alive and self._late <= self._most_late:
             return True
         while self._running:
             for done in self._instances.wait(math.inf):
@@ -309,8 +309,7 @@ class Dispatcher:
 
     def _finish(self, request: int, now: float, status: int) -> None:
         self._requests["status"][request] = status
-        if self._limit:
-            self._late += status != ANSWERED or now - self._requests["due"][request] > self._limit.seconds
+        self._late += status != ANSWERED or now - self._requests["due"][request] > self._limit
         self._traffic.ended(request, now)
 
 
@@ -392,9 +391,8 @@ def service_time(instances: Instances, deployment: Deployment, group: int, size:
     samples = range(group * POOL, (group + 1) * POOL)
     traffic = Traffic([0.0] * (deployment.instances * size), samples, SERVICE_SECONDS)
     log = Dispatcher(traffic, instances, Deployment(deployment.instances, max_batch=size)).run()
-    spans = [np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)]
-    gaps = np.concatenate(spans)
-    return float(np.median(gaps)) if len(gaps) else float(np.median(log.end - log.begin))
+    gaps = np.concatenate([np.diff(log.begin[log.instance == one]) for one in range(deployment.instances)])
+    return float(np.median(gaps if len(gaps) else log.end - log.begin))
 
 
 def measure_run(

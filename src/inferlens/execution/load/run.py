@@ -214,8 +214,7 @@ def run(
     deadline = time.monotonic() + template.budget
     observer.doing("looking at models and backends")
     if mixed := template.mix != Mix():
-        groups = template.mix.groups
-        dim = tuple(tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in groups)
+        dim = tuple(tuple(TensorSpec(name, (size,)) for name, size in group.items()) for group in template.mix.groups)
         plans = [structs.replace(plan, dim=dim) for plan in plans]
     cases = [planned for plan in plans for planned in cases_of(plan, model)]
     ways: dict[str, Way] = {}
