@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ def url(tmp_path: Path) -> Iterator[str]:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout
         yield server.stdout.readline().split()[-1]
-        server.terminate()
+        server.send_signal(signal.SIGINT)
 
 
 def test_a_request_is_answered_by_the_script_or_refused_with_the_reason(url: str) -> None:

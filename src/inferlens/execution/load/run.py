@@ -54,9 +54,7 @@ from inferlens.spec.objective import Constraint
 from inferlens.spec.plan import Plan, read_plan
 from inferlens.units import duration, parse_price, parse_rate
 
-CONNECTIONS = 64
-REQUEST_SECONDS = 60.0
-PATIENCE = 60.0  # seconds without an answer after which an instance hangs
+PATIENCE = 60.0  # seconds without an answer after which an instance hangs, or a request to a server has failed
 
 
 def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, **words: Any) -> LoadRecord:
@@ -89,11 +87,11 @@ def export_deployment(records: Sequence[LoadRecord], output: Path, cache: Path, 
 class HttpInstances(Instances):
     """Connections to a server, each of which sends one request at a time. Raises InferlensError if none is there."""
 
-    count = CONNECTIONS
+    count = 64
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url).netloc
-        self._connections = [HTTPConnection(address, timeout=REQUEST_SECONDS) for _ in range(self.count)]
+        self._connections = [HTTPConnection(address, timeout=PATIENCE) for _ in range(self.count)]
         self._threads = ThreadPoolExecutor(self.count)
         self._done: queue.SimpleQueue[Finished] = queue.SimpleQueue()
         try:
