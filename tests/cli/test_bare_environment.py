@@ -56,47 +56,37 @@ def python(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[
     return subprocess.run(words, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
 
 
-def run(bare: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return python(str(bare), "-m", "inferlens", *arguments, cwd=cwd)
+def run(bare: Path, *arguments: str, cwd: Path | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = python(str(bare), "-m", "inferlens", *arguments, cwd=cwd)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def test_there_is_no_framework_in_it(bare):
     names = ("torch", "onnx", "onnxruntime", "openvino", "vl_convert", "transformers")
     code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
     assert python(str(bare), "-c", code).stdout == "[]\n"
-    done = run(bare, "--help")
-    assert all(command in done.stdout for command in ("bench", "show", "backends"))
+    assert all(command in run(bare, "--help").stdout for command in ("bench", "show", "backends"))
 
 
 def test_backends_says_what_is_missing_and_the_cure(bare):
-    done = run(bare, "backends", "--json")
-    assert done.returncode == 0, done.stderr
-    backends = json.loads(done.stdout)["backends"]
+    backends = json.loads(run(bare, "backends", "--json").stdout)["backends"]
     assert backends["fake"]["supports"]
     for name in ("pytorch", "torchscript", "torch_compile", "onnxruntime", "openvino"):
         (absence,) = backends[name]["absent"]
         assert "not installed" in absence["reason"]
         assert absence["cure"].startswith("pip install -e '"), "what can be had: from this checkout"
-    done = run(bare, "backends")
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
-    assert "tensorrt]" not in done.stdout, "not without a GPU"
+    shown = run(bare, "backends").stdout
+    assert shown.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
+    assert "tensorrt]" not in shown, "not without a GPU"
 
 
 def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare, tmp_path):
-    done = run(bare, "bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "fake:fast" in done.stdout
+    words = ("bench", "fake:demo", "--mode", "latency", "--quick", "--backend", "all")
+    assert "fake:fast" in run(bare, *words, cwd=tmp_path).stdout
     stored(tmp_path / "theirs", sample_records())  # of another machine
-    shown = run(bare, "show", "results/demo", "theirs", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "fake:fast" in shown.stdout
-    assert "pytorch" in shown.stdout
-    for arguments, words in (
-        (("bench", "resnet18"), "pip install -e '"),
-        (("show", "results/demo", "--plot", "x.png"), "[plots]'"),
-    ):
-        done = run(bare, *arguments, cwd=tmp_path)
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert words in " ".join(done.stderr.split())
-        assert "Traceback" not in done.stderr
+    shown = run(bare, "show", "results/demo", "theirs", cwd=tmp_path).stdout
+    assert ("fake:fast" in shown, "pytorch" in shown) == (True, True)
+    for line, cure in (("bench resnet18", "pip install -e '"), ("show results/demo --plot x.png", "[plots]'")):
+        said = run(bare, *line.split(), cwd=tmp_path, code=2).stderr
+        assert (cure in " ".join(said.split()), "Traceback" in said) == (True, False)

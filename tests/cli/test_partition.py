@@ -12,13 +12,11 @@ from inferlens.spec.case import Case
 from inferlens.views.partition import PartitionResult, distinguish_cases, partition_document
 from inferlens.views.renderers import render
 from tests.snapshots import compare_with_stored, screens_test
+from tests.views import samples
 
 
 def case(variant: str = "dynamo", precision: str = "fp32", batch: int = 1, **options: Any) -> Case:
-    model = "torchvision:resnet18"
-    return Case(
-        model=model, backend="torch_tensorrt", variant=variant, precision=precision, batch=batch, options=options
-    )
+    return samples.case(f"torch_tensorrt:{variant}", precision=precision, batch=batch, options=options)
 
 
 def segment(side: Side, *names: str, why: Any = "", module: str = "head") -> Segment:
@@ -29,13 +27,9 @@ ENGINE = segment("TensorRT", "aten.relu.default", "aten.relu.default", "aten.add
 TORCH = segment("PyTorch", "aten.linalg_inv_ex.default", why="unsupported", module="inverse")
 WHOLE = partition_of([ENGINE], front_end="dynamo", min_block_size=1, flavour="TensorRT")
 MIXED = partition_of(
-    [ENGINE, TORCH, segment("TensorRT", "aten.relu.default")],
-    front_end="dynamo",
-    min_block_size=1,
-    choices=[Choice(1, 1, (3, 1), 3), Choice(2, 3, (3,), 2)],
-    flavour="TensorRT for RTX",
-    assumed_gpu="8.9",
-)
+    [ENGINE, TORCH, segment("TensorRT", "aten.relu.default")], front_end="dynamo", min_block_size=1,
+    choices=[Choice(1, 1, (3, 1), 3), Choice(2, 3, (3,), 2)], flavour="TensorRT for RTX", assumed_gpu="8.9",
+)  # fmt: skip
 
 
 def shown(*results: tuple[Case, Partition | InferlensError], width: int = 110, wide: bool = True) -> str:
@@ -57,12 +51,10 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs():
     names, *rows = render(made, "csv").splitlines()
     assert (len(rows), names.split(",")[-1], rows[2].endswith("torch.export cannot take it.")) == (3, "failure", True)
     data = json.loads(render(made, "json"))
-    assert data["schema"] == "inferlens.partitions/1"
-    assert data["partitions"][0]["warnings"][0]["code"] == "no-effect"
-    assert msgspec.convert(data["partitions"][1]["partition"], Partition) == WHOLE
-    assert (data["partitions"][2]["partition"], data["partitions"][2]["failure"]) == (
-        None, "torch.export cannot take it.",
-    )  # fmt: skip
+    mixed, whole, none = data["partitions"]
+    assert (data["schema"], mixed["warnings"][0]["code"]) == ("inferlens.partitions/1", "no-effect")
+    assert msgspec.convert(whole["partition"], Partition) == WHOLE
+    assert (none["partition"], none["failure"]) == (None, "torch.export cannot take it.")
     alike = [case(precision=precision, batch=batch) for batch in (1, 2) for precision in ("fp32", "fp16")]
     assert distinguish_cases(alike)[1] == ["fp32 batch 1", "fp16 batch 1", "fp32 batch 2", "fp16 batch 2"]
     assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
@@ -90,11 +82,9 @@ test_screen = screens_test("partition", {
 
 def test_many_places_and_choices_fit_on_a_screen():
     names = [f"stage{number}.block.conv" for number in range(40)]
-    segments = [
-        Segment(side, tuple(Operator(f"aten.op{n}", name, "forced" if side == "PyTorch" else "") for n in range(20)))
-        for name in names
-        for side in ("TensorRT", "PyTorch")
-    ]
+    sides = {"TensorRT": "", "PyTorch": "forced"}
+    segments = [Segment(side, tuple(Operator(f"aten.op{n}", name, why) for n in range(20)))
+                for name in names for side, why in sides.items()]  # fmt: skip
     choices = [Choice(n, n, (20,) * (40 - n), 81 - 2 * n) for n in range(1, 17)]
     part = partition_of(
         segments, front_end="dynamo", min_block_size=5, choices=choices, ways=30, flavour="TensorRT for RTX",
@@ -103,9 +93,7 @@ def test_many_places_and_choices_fit_on_a_screen():
     warnings = [Warning("no-effect", f"Option {n} does nothing.", "Leave it out.") for n in range(5)]
     for cases in ([case(precision="fp16")], [case(min_block_size=n, precision="fp16") for n in range(30)]):
         text = render(partition_document([PartitionResult(each, part, warnings) for each in cases]))
-        assert len(text.splitlines()) <= 24, text
-        assert max(map(len, text.splitlines())) <= 100, text
-        assert "800 of 1,600 operators run in TensorRT, in 40 engines" in text
-        assert ": --wide)" in text
+        assert (len(text.splitlines()) <= 24, max(map(len, text.splitlines())) <= 100) == (True, True), text
+        assert ("800 of 1,600 operators run in TensorRT, in 40 engines" in text, ": --wide)" in text) == (True, True)
     text = render(partition_document([PartitionResult(case(precision="fp16"), part, warnings)]))
     compare_with_stored("partition/many choices", text)

@@ -7,6 +7,8 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,18 @@ def at_10_ms(*ways: Case) -> list[Record]:
     return [record(way, samples=(0.01,) * 9) for way in ways]
 
 
+@contextmanager
+def bar_of(cases: list[Case], **console: Any) -> Iterator[tuple[Bar, io.StringIO]]:
+    """A bar of planned cases, and what it writes."""
+    out = io.StringIO()
+    with Bar(Console(file=out, **console)) as bar:
+        bar.planned([PlannedCase(each, RESNET, None) for each in cases])
+        yield bar, out
+
+
 def rounds() -> list[str]:
     """The lines of two ways that are measured twice, meet, are measured again, and meet in finals."""
-    out = io.StringIO()
-    with Bar(Console(file=out)) as bar:
-        bar.planned([PlannedCase(each, RESNET, None) for each in THREE[:2]])
+    with bar_of(THREE[:2]) as (bar, out):
         for each in THREE[:2] * 2:
             bar.done(record(each), Path())
         bar.round(1, THREE[:2], "openvino 1.07x pytorch (1.01 to 1.13)")
@@ -73,9 +82,7 @@ def rounds() -> list[str]:
 
 def one_of_two_races() -> list[str]:
     """The lines of a round of one of several races."""
-    out = io.StringIO()
-    with Bar(Console(file=out)) as bar:
-        bar.planned([PlannedCase(each, RESNET, None) for each in BATCHES[:2]])
+    with bar_of(BATCHES[:2]) as (bar, out):
         bar.round(2, BATCHES[1:2], "openvino 1.07x pytorch")
     return out.getvalue().splitlines()
 
@@ -97,17 +104,14 @@ test_lines = screens_test("progress", {
 
 
 def test_the_clock_runs_on_once_each_case_was_measured():
-    out, ways, seconds = io.StringIO(), [case("pytorch"), case("openvino")], [0.0]
-    console = Console(file=out, force_terminal=True, width=100, get_time=lambda: seconds[0])
-    with Bar(console) as bar:
-        bar.planned([PlannedCase(each, RESNET, None) for each in ways])
+    seconds = [0.0]
+    with bar_of(THREE[:2], force_terminal=True, width=100, get_time=lambda: seconds[0]) as (bar, out):
         for seconds[0] in (30.0, 95.0):
-            for each in ways:
+            for each in THREE[:2]:
                 bar.began(each)
                 bar.done(record(each), Path())
         bar.progress(0.5)
-        assert "0:00:30" in out.getvalue()
-        assert "0:01:35" in out.getvalue()
+        assert ("0:00:30" in out.getvalue(), "0:01:35" in out.getvalue()) == (True, True)
 
 
 def test_a_reason_is_never_cut():
@@ -116,12 +120,11 @@ def test_a_reason_is_never_cut():
 
 
 def test_what_is_under_way_is_not_cut_off_unmarked():
-    out, text = io.StringIO(), "openvino:cpu fp32 batch 1 cpu: what the device reaches at best"
-    with Bar(Console(file=out, force_terminal=True, width=100)) as bar:
+    text = "openvino:cpu fp32 batch 1 cpu: what the device reaches at best"
+    with bar_of([], force_terminal=True, width=100) as (bar, out):
         bar.doing(text)
         bar.doing(text[:50])
-    assert f"{text[:49]}… " in out.getvalue()
-    assert f"{text[:50]} " in out.getvalue()
+    assert (f"{text[:49]}… " in out.getvalue(), f"{text[:50]} " in out.getvalue()) == (True, True)
 
 
 def in_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
@@ -132,14 +135,9 @@ def in_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
     process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment)
     os.close(theirs)
     sent = b""
-    while True:
-        try:
-            got = os.read(ours, 1 << 16)
-        except OSError:  # the other end is closed
-            break
-        if not got:
-            break
-        sent += got
+    with suppress(OSError):  # once the other end is closed
+        while got := os.read(ours, 1 << 16):
+            sent += got
     os.close(ours)
     return process.wait(), sent.decode()
 
@@ -171,12 +169,11 @@ def screen_of(sent: str, columns: int = 100) -> list[str]:
 def test_a_terminal_is_left_clean(tmp_path):
     words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30", "--quick")
     code, sent = in_a_terminal(tmp_path, *words)
-    assert code == 0
+    assert (code, "fake:steady: measuring" in sent) == (0, True)
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") > 0  # the cursor is shown again
     shown = screen_of(sent)
     assert any(line.startswith("[2/2] fake:fast 2.00 ms  (best so far)") for line in shown)
     assert not [line for line in shown if "━" in line]  # nothing of the bar is left
-    assert "fake:steady: measuring" in sent
 
 
 def test_a_name_is_no_emoji(capsys):

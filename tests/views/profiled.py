@@ -5,7 +5,7 @@ import io
 import json
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from inferlens.record.profile import Level, Profile
 from inferlens.record.store import LoadedProfiles
@@ -22,9 +22,7 @@ TABLES = ("layers", "modules", "kernels", "roofline")
 
 def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> LoadedProfiles:
     """Profiles beside records whose latency has that median, if there are any."""
-    records = {
-        profile.id: msgspec.structs.replace(unprofiled(profile, median), **fields) for profile in profiles if median
-    }
+    records = {profile.id: replace(unprofiled(profile, median), **fields) for profile in profiles if median}
     return LoadedProfiles(profiles=list(profiles), records=records)
 
 

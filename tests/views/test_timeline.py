@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.timeline import LONGEST_NAME, render_timeline
 from tests.analysis.profiles import eager, failed, layer, nasty, of_kernels, profile, saved
 from tests.commands import inferlens
+from tests.refusals import refusal
 from tests.views.samples import case
 
 MS = 1_000_000  # nanoseconds
@@ -75,7 +75,6 @@ def placed(name: str, begin: float, time: float, *modules: str, runs: int = 2, *
 def placed_profile(*layers: Layer, begun: tuple[float, ...] = (0.0, 0.05), label: str = "onnxruntime:cpu") -> Profile:
     """Two runs of 10 ms, 40 ms apart."""
     made = profile(case(label), list(layers))
-    assert made.layers
     told = replace(made.layers, whole=(0.01, 0.01), begun=begun, started="2026-05-04T10:00:00+00:00")
     return replace(made, runs=2, layers=told)
 
@@ -83,12 +82,9 @@ def placed_profile(*layers: Layer, begun: tuple[float, ...] = (0.0, 0.05), label
 def network() -> Profile:
     """A module of two layers, a layer of no module, and one more of the module; then a fused one."""
     return placed_profile(
-        placed("a", 0, 1, "block.a"),
-        placed("b", 1, 2, "block.b"),
-        placed("copy", 3, 0.5),
-        placed("c", 3.5, 1, "block.c"),
-        placed("d+e", 5, 3, "head.d", "head.e"),
-    )
+        placed("a", 0, 1, "block.a"), placed("b", 1, 2, "block.b"), placed("copy", 3, 0.5),
+        placed("c", 3.5, 1, "block.c"), placed("d+e", 5, 3, "head.d", "head.e"),
+    )  # fmt: skip
 
 
 def kernels() -> Profile:
@@ -112,11 +108,8 @@ def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
 def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, float, float]]:
     """Name, begin and length in milliseconds of what a row has in a run."""
     (events,) = [events for name, events in trace["rows"].items() if name.startswith(row)]
-    return [
-        (event["name"], span(event)[0] / MS, (span(event)[1] - span(event)[0]) / MS)
-        for event in events
-        if event["args"]["run"] == run
-    ]
+    return [(event["name"], span(event)[0] / MS, (span(event)[1] - span(event)[0]) / MS)
+            for event in events if event["args"]["run"] == run]  # fmt: skip
 
 
 UNDATED = [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))]
@@ -159,15 +152,13 @@ def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path):
     short = placed_profile(layer("a", None, times=(1e-3, 1e-3), begins=(0.0,)))
     undated = placed_profile(placed("a", 0, 1), begun=(), label="openvino")
     endless = placed_profile(placed("a", 0, 1e9), label="pytorch")
-    with pytest.raises(InferlensError) as refused:
-        render_timeline(load_profiles([saved(tmp_path, short, undated, endless)]))
-    for reason in ("not as many as there were runs", "openvino", "more than a day"):
-        assert reason in str(refused.value)
+    profiles = load_profiles([saved(tmp_path, short, undated, endless)])
+    refused = str(refusal("not as many as there were runs", render_timeline, profiles))
+    assert ("openvino" in refused, "more than a day" in refused) == (True, True)
 
 
 def test_the_command_writes_it(tmp_path):
     folder = saved(tmp_path, eager(), failed(case("openvino"), "It <broke>."))
     done = inferlens("layers", str(folder), "--trace", "trace.json.gz", cwd=tmp_path)
-    assert done.returncode == 0
-    assert "Not drawn: openvino fp32. It <broke>." in done.stderr
+    assert (done.returncode, "Not drawn: openvino fp32. It <broke>." in done.stderr) == (0, True)
     assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
