@@ -58,10 +58,3 @@ def test_an_onnx_file(tmp_path, monkeypatch):
     assert "?x3x8x8" in (tmp_path / "graph.svg").read_text()
     monkeypatch.setitem(sys.modules, "onnx", None)
     assert "[onnx]'" in refusal_of("graph", "model.onnx", cwd=tmp_path)
-
-
-def test_engine_information(tmp_path):
-    (tmp_path / "trt_engine_info.json").write_text('{\n    "Layers": ["conv", "relu"],\n    "Bindings": ["x"]\n}')
-    output_of("graph", "trt_engine_info.json", "-o", "graph.json", cwd=tmp_path)
-    (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
-    assert [node["name"] for node in graph["nodes"]] == ["conv", "relu"]

@@ -76,6 +76,12 @@ def user_code(of: Case) -> RecordComparison:
     return compare(ran(of, environment=old), ran(of, seconds=11e-3, run="new", environment=new))
 
 
+def many(count: int) -> RecordComparison:
+    cases = [case(options={"n": n}) for n in range(count)]
+    base = [record for of in cases for record in ran(of)]
+    return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
+
+
 MINE = case(model="factory:mine:net")
 OTHER_WAY = case("openvino")
 ONCE = ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new")
@@ -98,25 +104,10 @@ COMPARED = {
 test_screen = screens_test("comparison", {
     "everything": lambda: "\n".join([render_comparison(EVERYTHING), *sentences(EVERYTHING)]),
     **{name: lambda made=made: render_comparison(made(), width=100) for name, made in COMPARED.items()},
+    "the worst of twenty": lambda: render_comparison(many(20), width=100),
+    "all of twenty": lambda: render_comparison(many(20), width=100, top=20),
+    "the worst of five in a sentence": lambda: sentences(many(5))[1] + "\n",
 })  # fmt: skip
-
-
-def many(count: int) -> RecordComparison:
-    cases = [case(options={"n": n}) for n in range(count)]
-    base = [record for of in cases for record in ran(of)]
-    return compare(base, [record for n, of in enumerate(cases) for record in ran(of, 0.011 + 0.001 * n, run="new")])
-
-
-def test_the_worst_come_first_and_the_rest_by_asking():
-    said = sentences(many(5))[1]
-    assert re.findall(r"n=(\d)", said) == ["4", "3", "2"]
-    assert said.endswith("; and 2 more.")
-    twenty = many(20)
-    drawn = render_comparison(twenty)
-    assert re.findall(r" n=(\d+)", drawn)[:10] == [str(n) for n in range(19, 9, -1)]
-    assert "10 more rows: --top 20, or --format csv" in drawn
-    assert len(drawn.splitlines()) <= 24
-    assert len(re.findall(r"^pytorch n=", render_comparison(twenty, top=20), re.M)) == 20
 
 
 def test_names_tell_cases_apart():
