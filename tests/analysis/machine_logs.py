@@ -11,15 +11,11 @@ def gpu_log(*, processes: dict[str, Any] | None = None, absent: dict[str, str] |
     """A log with these columns of the GPU; one value stands for all of a column."""
     fast, slow = times(0.1), times(0.5)
     columns = {"reasons": 0, "sm_clock": 1_980_000_000, "utilisation": 0.9, "energy": None, **gpu}
+    others = {"foreign": 0, **(processes or {})}
     return MachineLog(
-        interval=0.1,
-        cpus=4,
+        interval=0.1, cpus=4, cpu=cpu_samples(), absent=absent or {},
         gpu=GpuSamples(times=fast, **{name: column(value, fast) for name, value in columns.items()}),
-        processes=GpuProcesses(
-            times=slow, **{name: column(value, slow) for name, value in {"foreign": 0, **(processes or {})}.items()}
-        ),
-        cpu=cpu_samples(),
-        absent=absent or {},
+        processes=GpuProcesses(times=slow, **{name: column(value, slow) for name, value in others.items()}),
     )  # fmt: skip
 
 

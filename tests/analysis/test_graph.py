@@ -16,8 +16,7 @@ from inferlens.analysis.graph import (
 )
 from inferlens.record.profile import Layer
 from inferlens.trace.kernels import precision_in
-from tests.analysis.graphs import long, reads, residual, source
-from tests.analysis.profiles import NASTY, eager, failed
+from tests.analysis.profiles import NASTY, eager, failed, long_chain, reads, residual, source
 from tests.views.samples import case
 
 
@@ -99,7 +98,7 @@ def test_regions_are_modules_with_more_than_one_node():
 def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
     times = [1e-5] * (MOST + 500)
     times[250] = 1.0
-    graph_source = source(*long(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
+    graph_source = source(*long_chain(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
     graph = build_graph(graph_source)
     assert len([node for node in graph.nodes if node.places]) <= READABLE
     assert sum(len(node.places) for node in graph.nodes) == len(times)

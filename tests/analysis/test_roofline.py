@@ -78,12 +78,10 @@ def test_what_stays_within_a_fused_layer_is_not_moved_also_if_it_was_folded_away
 def test_a_shortcut_is_read_once_more():
     """A block whose addition reads what the block before it made, as ``layer1.0`` of a ResNet does."""
     block = work_of(
-        module("stem", flops=1, outputs=2, given=2),
-        module("block", outputs=2, block_norm=2, stem=2),
-        module("block.conv", flops=10, weights=1, outputs=2, stem=2),
-        module("block.norm", outputs=2, block_conv=2),
+        module("stem", flops=1, outputs=2, given=2), module("block", outputs=2, block_norm=2, stem=2),
+        module("block.conv", flops=10, weights=1, outputs=2, stem=2), module("block.norm", outputs=2, block_conv=2),
         module("block.relu", outputs=2, block=2, returned=2),
-    )
+    )  # fmt: skip
     one = timed("all", 30e-3, "block.conv", "block.norm", "block", "block.relu")
     of = found(worked([timed("stem", 5e-3, "stem"), one], block))
     # The two of them read the same tensor, which is so small a share of the roofline that it is read once.
@@ -93,8 +91,7 @@ def test_a_shortcut_is_read_once_more():
 def test_of_a_module_called_twice_each_layer_has_its_call():
     """``relu``, as in torchvision's blocks, on 2 and on 6 MB; a head on a large and a small image."""
     twice = work_of(
-        module("one", flops=10, outputs=2, given=2),
-        module("two", flops=10, outputs=6, relu=2),
+        module("one", flops=10, outputs=2, given=2), module("two", flops=10, outputs=6, relu=2),
         module("relu", outputs=8, one=2, two=6, calls=2, returned=6),
         operators=(
             operator("one", "aten.convolution", flops=10, outputs=2, given=2),
@@ -102,7 +99,7 @@ def test_of_a_module_called_twice_each_layer_has_its_call():
             operator("two", "aten.convolution", flops=10, outputs=6, made={1: 2}),
             operator("relu", "aten.relu_", outputs=6, made={2: 6}, returned=6),
         ),
-    )
+    )  # fmt: skip
     layers = [timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")]
     # A profile of an earlier version has no operators, and which call is whose cannot be told.
     for work in (twice, replace(twice, operators=())):
@@ -166,9 +163,8 @@ def test_what_only_prepares_data_for_a_convolution_computes_nothing():
     assert [row.flops for row in of.rows] == [None, 12 * MEGA]
     assert of.rows[1].bytes == 10 * MEGA
     names = ("triton_poi_fused_convolution_0", "sm90_xmma_fprop", "triton_red_fused_convolution_1")
-    of = found(
-        of_kernels("eager", made(*(kernel(name, 20e-3, "conv") for name in names)), work=conv, ceilings=ceilings())
-    )
+    kernels = made(*(kernel(name, 20e-3, "conv") for name in names))
+    of = found(of_kernels("eager", kernels, work=conv, ceilings=ceilings()))
     assert [row.flops for row in of.rows] == [None, 12 * MEGA, None]
 
 
@@ -177,10 +173,8 @@ def test_kernels_that_one_operator_launched_are_one_row():
     names = ("void cudnn::nchwToNhwcKernel<__half>(int)", "{}", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
     for computing in ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "a_kernel_that_says_nothing"):
         times = (2e-3, 30e-3, 4e-3)
-        kernels = [
-            kernel(name.format(computing), time, "conv", operator="aten::cudnn_convolution")
-            for name, time in zip(names, times, strict=True)
-        ]
+        kernels = [kernel(name.format(computing), time, "conv", operator="aten::cudnn_convolution")
+                   for name, time in zip(names, times, strict=True)]  # fmt: skip
         bias = kernel("elementwise_kernel", 1e-3, "conv", operator="aten::add_")
         of = found(of_kernels("eager", made(*kernels, bias), work=conv, ceilings=ceilings()))
         first, second = of.rows
@@ -190,10 +184,9 @@ def test_kernels_that_one_operator_launched_are_one_row():
 
 def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it():
     inner = work_of(
-        module("", outputs=0),
-        module("layer", outputs=1, layer_linear=1, given=1, returned=1),
+        module("", outputs=0), module("layer", outputs=1, layer_linear=1, given=1, returned=1),
         module("layer.linear", flops=8, weights=2, outputs=1, given=1),
-    )
+    )  # fmt: skip
     eager = [timed("", 1e-3, "", kind="Module"), timed("layer", 10e-3, "layer", kind="Module")]
     of = found(worked(eager, inner))
     outer, inner = row(of, ""), row(of, "layer")
@@ -214,12 +207,11 @@ def test_by_module_fused_layers_are_divided_by_flops():
     assert [(row.name, row.modules) for row in by.rows] == [("conv", ("conv",)), ("head", ("head",)), ("", ())]
     assert (by.rows[0].kind, by.rows[2].kind) == ("Module", "")
     assert (by.time, by.floor, by.won) == (of.time, of.floor, of.won)
-    two = work_of(
-        module("a.one", flops=3, outputs=1, given=1), module("a.two", flops=1, outputs=1, a_one=1, returned=1)
-    )
-    by = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module")
+    one, other = module("a.one", flops=3, outputs=1, given=1), module("a.two", flops=1, outputs=1, a_one=1, returned=1)
+    both = worked([timed("both", 8e-3, "a.one", "a.two")], work_of(one, other))
+    by = found(both, by="module")
     assert [value for row in by.rows for value in (row.time, row.distance)] == pytest.approx([6e-3, 2.0, 2e-3, 2.0])
-    (top,) = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module", depth=1).rows
+    (top,) = found(both, by="module", depth=1).rows
     assert (top.name, top.flops, top.time) == ("a", pytest.approx(4 * MEGA), pytest.approx(8e-3))
 
 

@@ -13,8 +13,7 @@ from inferlens.analysis.graph import Graph, build_graph
 from inferlens.errors import MissingLibrary
 from inferlens.views import graph as view
 from inferlens.views.graph import BANDS, HEAT, heat, ink, render_graphs
-from tests.analysis.graphs import reads, residual, source, tensors
-from tests.analysis.profiles import NASTY
+from tests.analysis.profiles import NASTY, reads, residual, source, tensors
 from tests.refusals import refusal
 
 SVG = "{http://www.w3.org/2000/svg}"

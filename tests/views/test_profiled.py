@@ -144,18 +144,6 @@ SCREENS = {
 test_screen = screens_test("profiles", SCREENS)
 
 
-# Layers
-
-
-def test_layers_by_time_or_in_order():
-    def names(**options) -> list[str]:
-        return [item["name"] for item in data("layers", eager(), **options)["cases"][0]["rows"]]
-
-    assert names(sort="order") == [item.name for item in eager().layers.layers]
-    assert names()[:2] == ["conv1", "bn1"]
-    assert names(sort="order", top=1) == ["conv1"]
-
-
 # Kernels
 
 
@@ -209,10 +197,6 @@ def test_columns_that_cannot_be_compared_have_no_marks():
 
     assert marks(median=2e-3) == {False}
     assert marks(median=None) == {True, False}
-
-
-def test_depth():
-    assert data("modules", MANY)["models"][0]["depth"] == 4
 
 
 # Modules from kernels, and which profile of each case is its column: figures known in advance.
