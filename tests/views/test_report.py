@@ -301,8 +301,8 @@ def test_columns_are_chosen_and_long_tables_begin_short(browser, tmp_path):
     tab.get_by_role("button", name="show all 350 rows").click()
     assert rows.count() == 350
     tab.locator("summary", has_text="columns").click()
-    tab.get_by_role("checkbox", name="b").click()
-    tab.get_by_role("checkbox", name="e").click()
+    for name in "be":
+        tab.get_by_role("checkbox", name=name).click()
     assert tab.locator("thead th:visible").all_inner_texts() == ["way", "a", "c", "d", "e"]
     assert troubles == []
     plain = without_scripts(browser, tmp_path, (tmp_path / "page.html").read_text())
