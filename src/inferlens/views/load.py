@@ -226,7 +226,7 @@ def main_table(
         Column(
             "waste", "waste", "padding", lambda share: units.percent(share) if share else units.ABSENT, 6, wide=True
         ),
-        Column("", "per million", "", lambda row: cost(row.capacity, price), 5),
+        Column("", "cost", "a million", lambda row: cost(row.capacity, price), 5),
         Column("", "limited by", "", lambda row: row.outcome or row.bound, 3, numeric=False, fold=True, max_width=40),
     )
     lines = [Line.from_row(row.name, columns, row, style="dim" if row.outcome else "") for row in rows[:top]]
@@ -255,7 +255,7 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
     energy = run.energy.joules if run.energy else None
     parts += [f"{best.quantile} {units.latency(run.at_limit)}", f"limited by {best.bound}"]
     parts += [f"{units.joules(energy)} each"] * (energy is not None)
-    parts += [f"{cost(best.capacity, price)} for a million"] * bool(price)
+    parts += [f"{cost(best.capacity, price)} for a million requests"] * bool(price)
     served = "at least " * math.isinf(best.highest) + f"{units.rate(most)} requests/s"
     return [f"{head}  {best.name}: {served}{lead}", f"{'; '.join(parts)}.", *open_questions(best, others, unsure)]
 
@@ -263,16 +263,15 @@ def answer_lines(rows: Sequence[LoadRow], records: Sequence[LoadRecord], price: 
 def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence[LoadRow]) -> list[str]:
     """Return the two most important things that could change the answer, each with its remedy, in one line if any."""
     record, run = best.first, best.run
-    others = max(row.run.others or 0.0 for row in [best, *rivals])
-    short = [row.name for row in (*([best] if all(one.cut_short for one in best.records) else []), *open_rows[:1])]
+    busy = max([best, *rivals], key=lambda row: row.run.others or 0.0)
     reasons = []
-    if short:
-        reasons.append(f"{units.listing(short)} may serve more (set --budget {2 * record.budget or 1200:.0f}s)")
-    if others >= OTHERS_BUSY:
-        total = f" of {record.environment.cpu_threads}" if record.environment else ""
-        reasons.append(f"other programs used {units.significant(others, 2)}{total} CPUs (measure on a quieter machine)")
+    if (others := busy.run.others or 0.0) >= OTHERS_BUSY:
+        cpus = f"{units.significant(others, 2)} of {record.environment.cpu_threads if record.environment else '?'} CPUs"
+        reasons.append(f"other programs used {cpus} beside {busy.name} (measure on a quieter machine)")
+    for row in [*open_rows, *[best] * all(one.cut_short for one in best.records)][:1]:
+        reasons.append(f"{row.name} may serve more (set --budget {2 * record.budget or 1200:.0f}s)")
     if is_late(run, record):
-        reasons.append(f"the generator was up to {units.latency(run.lag)} late (measure on a quieter machine)")
+        reasons.append(f"the generator was {units.latency(run.lag)} late at p99 (measure on a quieter machine)")
     if record.agreement is None or record.agreement.agrees is None:
         reasons.append("the answers were not compared with a reference")
     if run.answered * (1 - record.limit.quantile) < LEAST_BEYOND:
@@ -301,7 +300,7 @@ def load_notes(rows: Sequence[LoadRow]) -> list[str]:
     """Return what weakens the numbers."""
     notes = []
     if lag := max((row.run.lag for row in rows[1:] if is_late(row.run, row.first)), default=0.0):
-        notes.append(f"The generator was up to {units.latency(lag)} late (p99); latencies include it.")
+        notes.append(f"The generator was {units.latency(lag)} late at p99; latencies include it.")
     if lost := sum(row.run.refused + row.run.expired for row in rows):
         verbs = "was refused or given up; it counts" if lost == 1 else "were refused or given up; they count"
         notes.append(f"{units.plural(lost, 'request')} {verbs} as endless.")

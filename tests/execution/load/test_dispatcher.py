@@ -126,3 +126,4 @@ def test_a_file_is_replayed_at_a_mean_rate_of_one(tmp_path) -> None:
     file = tmp_path / "times.txt"
     file.write_text("10\n10.5\n14\n")
     assert unit_times(Arrivals("replay", file=str(file)), 3, 0).tolist() == pytest.approx([0, 0.25, 2])
+    assert unit_times(Arrivals("replay", file=str(file)), 7, 0).tolist() == pytest.approx([0, 0.25, 2, 3, 3.25, 5, 6])

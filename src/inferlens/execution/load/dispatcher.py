@@ -83,7 +83,9 @@ def unit_times(arrivals: Arrivals, count: int, seed: int) -> Times:
         return np.arange(count, dtype=np.float64)
     if arrivals.kind == "bursts":
         return np.repeat(np.arange(0.0, count, arrivals.size), arrivals.size)[:count]
-    return np.resize(replayed(Path(arrivals.file)), count)
+    times, places = replayed(Path(arrivals.file)), np.arange(count)
+    repeated: Times = times[places % len(times)] + places // len(times) * len(times)
+    return repeated
 
 
 def replayed(path: Path) -> Times:

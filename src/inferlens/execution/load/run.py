@@ -221,7 +221,7 @@ def run(
         ways.setdefault(case.digest, Way(case, [])).groups.append(planned)
     folder = Path(plans[0].output) / safe_name(cases[0].model.name) / FOLDER
     with lock_folder(folder.parent), open_scheduler(plans[0], observer, cases, live_files(model)) as scheduler:
-        measurer = Measurer(template, scheduler, folder, records)
+        measurer = Measurer(template, scheduler, folder, records, [] if plans[0].rerun else load_loads([folder], []))
         first = {}
         for left, (digest, way) in zip(range(len(ways), 0, -1), ways.items(), strict=True):
             now = time.monotonic()
@@ -309,12 +309,15 @@ def with_threads(case: Case, deployment: Deployment) -> Case:
     return structs.replace(case, threads=case.threads or share)
 
 
+@dataclasses.dataclass(frozen=True)
 class Measurer:
     """Measures deployments and keeps their records; those of an earlier run with the same request are used again."""
 
-    def __init__(self, template: LoadRecord, scheduler: Scheduler, folder: Path, records: list[LoadRecord]) -> None:
-        self.template, self.scheduler, self.folder, self.records = template, scheduler, folder, records
-        self.earlier = [] if scheduler.plan.rerun else load_loads([folder], [])
+    template: LoadRecord
+    scheduler: Scheduler
+    folder: Path
+    records: list[LoadRecord]
+    earlier: Sequence[LoadRecord] = ()
 
     def measure(
         self, way: Way, deployment: Deployment, number: int, end: float, before: LoadRecord | None = None
@@ -343,7 +346,7 @@ class Measurer:
                 record = self._served(record, way, end, file)
             write_whole(file, msgspec.json.encode(record))
         except KeyboardInterrupt:
-            self.records += load_loads([file] * file.exists(), [])  # the runs so far
+            self.records.extend(load_loads([file] * file.exists(), []))  # the runs so far
             raise
         self.records.append(record)
         return record
