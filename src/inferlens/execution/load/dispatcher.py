@@ -84,8 +84,7 @@ def unit_times(arrivals: Arrivals, count: int, seed: int) -> Times:
     if arrivals.kind == "bursts":
         return np.repeat(np.arange(0.0, count, arrivals.size), arrivals.size)[:count]
     times, places = replayed(Path(arrivals.file)), np.arange(count)
-    repeated: Times = times[places % len(times)] + places // len(times) * len(times)
-    return repeated
+    return np.asarray(times[places % len(times)] + places // len(times) * len(times))
 
 
 def replayed(path: Path) -> Times:

@@ -368,13 +368,12 @@ class Measurer:
             address=address, stop=str(scratch / "stop"), record=record, file=str(file.resolve()),
             patience=PATIENCE, end=end,
         )  # fmt: skip
-        limited = record.search and not (record.capacity or record.rates or record.clients)
-        longest = record.limit.seconds if limited else 0.0
+        limited = record.search and case.device == "cpu" and not (record.capacity or record.rates or record.clients)
         groups = tuple((one.case.inputs, file.path) for one, file in zip(way.groups, references, strict=True))
         serves = [
             tasks.ServeJob(
                 **scheduler.job_fields(case, folder), address=address, instance=instance, sizes=deployment.sizes,
-                groups=groups, reference=references[0].name, longest=longest,
+                groups=groups, reference=references[0].name, longest=limited * record.limit.seconds,
             )
             for instance, folder in enumerate(folders)
         ]  # fmt: skip

@@ -57,7 +57,7 @@ class ServeJob(CaseJob, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
     groups: tuple[tuple[tuple[TensorSpec, ...], str], ...]  # the inputs, and the file of the reference's samples
     reference: str = ""  # its name
-    longest: float = 0.0  # seconds of a call beyond which larger sizes are not prepared; 0: all sizes are
+    longest: float = 0.0  # seconds of a call beyond which larger sizes are not prepared; 0: all are
 
 
 class ServeResult(Struct, frozen=True, kw_only=True):
@@ -75,26 +75,35 @@ def serve(job: ServeJob, context: TaskContext) -> ServeResult:
         pools: dict[int, Inputs] = {}
         expected: dict[int, Outputs] = {}
         module = None
+
+        def call(number: int, size: int) -> float:
+            """Return the seconds of a call of an entered runner."""
+            inputs, begin = _stacked(pools[number], range(size), size), time.perf_counter()
+            runners[number, size].answer(inputs)
+            return time.perf_counter() - begin
+
+        def enter(number: int, size: int) -> float:
+            """Enter a runner; return the seconds of a call once it is warm."""
+            context.runner = stack.enter_context(runners[number, size])
+            return min(call(number, size) for _ in range(1 + WARMUP_CALLS))
+
         for size in job.sizes:
-            seconds = 0.0
             for number, (_, samples) in enumerate(job.groups):
                 own = group_context(job, number, size, context)
                 model = own.load()
                 module = module or model.module
-                runner = own.prepare(replaced(model, module=module))  # one copy of the weights
+                runners[number, size] = runner = own.prepare(replaced(model, module=module))  # one copy of the weights
                 if number not in pools:
                     inputs, expected[number] = read_arrays(samples, "input", "output")
                     pools[number] = {spec.name: array for spec, array in zip(model.inputs, inputs, strict=True)}
-                context.runner = runners[number, size] = stack.enter_context(runner)
-                _timed_call(runner, pools[number], size)
-                seconds = max(seconds, min(_timed_call(runner, pools[number], size) for _ in range(WARMUP_CALLS)))
-            if 0 < job.longest < seconds:
+            if job.longest and max(enter(number, size) for number in pools) > job.longest:
                 break
+        for key in () if job.longest else runners:  # a GPU's graphs read weights that preparing may move
+            enter(*key)
         for _ in range(MOST_PASSES):  # to enter a runner may have discarded what others had compiled
             compilations = runner.compilations()
-            for (number, size), one in runners.items():
-                for _ in range(WARMUP_CALLS):
-                    _timed_call(one, pools[number], size)
+            for key in [*runners] * WARMUP_CALLS:
+                call(*key)
             if runner.compilations() == compilations:
                 break
         context.model = own.model
@@ -131,13 +140,6 @@ def _stacked(pool: Inputs, samples: Sequence[int], size: int) -> Inputs:
     rows = [sample % POOL for sample in samples]
     rows += [rows[-1]] * (size - len(rows))
     return {name: array[rows] if array.shape[:1] == (POOL,) else array for name, array in pool.items()}
-
-
-def _timed_call(runner: Runner, pool: Inputs, size: int) -> float:
-    """Return the seconds of a call with the first samples of a pool."""
-    inputs, begin = _stacked(pool, range(size), size), time.perf_counter()
-    runner.answer(inputs)
-    return time.perf_counter() - begin
 
 
 def _answer(
