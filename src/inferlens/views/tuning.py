@@ -545,7 +545,8 @@ def _tuning_spec(
     )  # fmt: skip
     panels = [scatter_panel(values, across, axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for axis in up]
     answer = tuning_answer(tuned, finals_rows(tuned))[0]
-    heading = answer_title(_model_name(tuned), answer, _chart_subtitle(tuned, facts), CHART_WIDTH + BETWEEN)
+    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
+    heading = answer_title(_model_name(tuned), answer, _chart_subtitle(tuned, facts), room)
     return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=heading), theme)
 
 
