@@ -106,7 +106,7 @@ def test_sizes_whose_call_takes_longer_than_the_limit_are_not_prepared(tmp_path:
 def test_loadgen_drives_the_same_instances(tmp_path: Path, scenario: str) -> None:
     pytest.importorskip("mlperf_loadgen")
     (record,) = measured(
-        tmp_path, rate=("150",), instances=1, batching="max=1", seconds="1s", within="p95=500ms", scenario=scenario
+        tmp_path, rate=("150",), instances=1, batching="max=1", seconds="0.5s", within="p95=500ms", scenario=scenario
     )
     verdict, run = record.loadgen, record.runs[0]
     assert verdict.valid, verdict.reason

@@ -71,8 +71,8 @@ def saved(folder: Path) -> list[LoadRecord]:
 
 
 def command(folder: Path) -> subprocess.Popen[str]:
-    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "50,60"]
-    words += ["--instances", "1", "--batching", "max=1", "--seconds", "2"]
+    words = ["load", "fake:demo", "-b", "fake:steady,fake:fast", "--option", "fake.sleep=true", "--rate", "100,110"]
+    words += ["--instances", "1", "--batching", "max=1", "--seconds", "0.25"]
     start = partial(subprocess.Popen, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return start([sys.executable, "-m", "inferlens", *words])
 
@@ -88,7 +88,7 @@ def test_an_interrupt_keeps_what_was_measured_and_the_same_command_goes_on(tmp_p
     out, err = first.communicate(timeout=60)
     assert first.returncode == 130
     assert "the same command goes on" in err
-    assert "50.0 requests/s" in out
+    assert "100 requests/s" in out
     assert "fast sleep=true: the measurement was interrupted" in out
     psutil.wait_procs(children, timeout=5)
     assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
