@@ -66,7 +66,8 @@ class RaceState(Struct, frozen=True, kw_only=True):
     def is_fastest(self, level: float, rounds: int) -> bool:
         """Return whether the leader is called FASTEST once the race has ended after ``rounds``.
 
-        A race that is not decided needs a high chance. A running race does not end for that: it looks too often.
+        An undecided race needs more than one round, and a chance above the two-sided level, such as 97.5 % for 95 %.
+        A running race does not stop by this chance: tested after every round, it would name winners by luck.
         """
         return self.decided or (self.chance >= (1 + level) / 2 and rounds != 1)
 
