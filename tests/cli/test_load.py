@@ -32,6 +32,12 @@ def test_show_takes_the_folder_or_the_one_above_if_there_are_no_other_records(tm
         assert "FASTEST  openvino: 201 requests/s, 1.99x the next" in done.stdout, done.stderr
 
 
+def test_a_load_test_has_no_notes_of_cases(tmp_path: Path) -> None:
+    saved_loads(tmp_path / "results", load_race())
+    done = inferlens("show", "results/load", "--view", "notes", cwd=tmp_path)
+    assert (done.returncode, "Try: inferlens show results/load" in done.stderr) == (2, True), done.stderr
+
+
 def test_show_of_records_mentions_the_load_test(tmp_path: Path) -> None:
     saved(tmp_path / "results", ran())
     saved_loads(tmp_path / "results", load_race())

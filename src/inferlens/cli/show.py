@@ -76,6 +76,8 @@ def show(
     be shown together; they are never compared with each other. Notes and findings come from fixed rules; nothing is
     measured.
     """
+    from inferlens.analysis.load import find_loads
+
     check_choice("view", view, VIEWS)
     check_choice("value of --runs", runs, ("newest", "all"))
     shown = {**how, "output": output}
@@ -92,6 +94,9 @@ def show(
         return _join(paths, output, light=light)
     if light:
         raise InferlensError("--light is for a folder to join records in.", hint="--output DIR")
+    if (view != "records" or axis or log) and find_loads(paths):
+        hint = f"inferlens show {shlex.join(map(str, paths))}"
+        raise InferlensError("--view, --by and --log are for records. A load test is one table.", hint=hint)
     if view != "records":
         document = _notes(paths, all) if view == "notes" else _findings(paths, format, top, all)
         return screen.document(document, format, **shown)
