@@ -376,6 +376,11 @@ def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -
     return _counter_energy(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, basis)
 
 
+def energy_reader(device: str) -> Callable[[MachineLog, float, float, int], Energy]:
+    """Return the function that reads the energy of an item that a device computed."""
+    return energy_per_item if device == "cuda" else cpu_energy_per_item
+
+
 def _overlaps(spans: Sequence[Span], begin: float, end: float) -> bool:
     return any(span.end > begin and span.begin < end for span in spans)
 

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference import cpu_energy_per_item, energy_per_item, mark_samples
+from inferlens.analysis.interference import energy_reader, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, environment_by, live_files
@@ -611,8 +611,8 @@ def _energy(
         return Energy(reason="nothing was measured")
     inputs = result.model.inputs if result.model else ()
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
-    energy = energy_per_item if case.device == "cuda" else cpu_energy_per_item
-    return energy(log, measurement.begins[0], _end(measurement), batch * measurement.calls * len(measurement.samples))
+    items = batch * measurement.calls * len(measurement.samples)
+    return energy_reader(case.device)(log, measurement.begins[0], _end(measurement), items)
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,8 @@ def open_questions(best: LoadRow, rivals: Sequence[LoadRow], open_rows: Sequence
     if (others := busy.run.others or 0.0) >= OTHERS_BUSY:
         cpus = f"{units.significant(others, 2)} of {record.environment.cpu_threads if record.environment else '?'} CPUs"
         reasons.append(f"other programs used {cpus} beside {busy.name} (measure on a quieter machine)")
-    for row in [*open_rows, *[best] * all(one.cut_short for one in best.records)][:1]:
+    if open_rows or all(one.cut_short for one in best.records):
+        row = open_rows[0] if open_rows else best
         reasons.append(f"{row.name} may serve more (set --budget {2 * record.budget or 1200:.0f}s)")
     if is_late(run, record):
         reasons.append(f"the generator was {units.latency(run.lag)} late at p99 (measure on a quieter machine)")
