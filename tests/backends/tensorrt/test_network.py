@@ -10,7 +10,16 @@ from onnx import TensorProto, helper
 
 from inferlens.backends.tensorrt import engine as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.library import Flavour, TensorRTOptions, check_profile, parse_profiles, spread_inputs
+from inferlens.backends.tensorrt.library import (
+    DECLARED,
+    KNOBS,
+    Acts,
+    Flavour,
+    TensorRTOptions,
+    check_profile,
+    parse_profiles,
+    spread_inputs,
+)
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
 from tests.backends.small import quantized_file, unsupported
@@ -141,6 +150,11 @@ def test_options_reach_the_builder(parsed, rtx):
     assert not usual.get_flag(trt.BuilderFlag.TF32)
     assert usual.profiling_verbosity == trt.ProfilingVerbosity.DETAILED
     assert usual.builder_optimization_level == TensorRTOptions().optimization_level
+
+
+def test_every_option_says_when_it_acts():
+    assert all(sum(isinstance(extra, Acts) for extra in hint.__metadata__) == 1 for hint in DECLARED.values())
+    assert [knob.name for knob in KNOBS] == [knob.name for knob in KNOBS if knob.name in DECLARED]
 
 
 def test_knobs_are_tried_only_in_the_flavour_where_they_act():

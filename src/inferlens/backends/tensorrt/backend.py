@@ -24,7 +24,6 @@ from inferlens.backends.base import (
     Builder,
     Capabilities,
     Deployer,
-    Knob,
     Preparation,
     Quantizer,
     Recommendation,
@@ -55,6 +54,8 @@ from inferlens.backends.tensorrt.engine import (
 )
 from inferlens.backends.tensorrt.library import (
     FLAVOURS,
+    KNOBS,
+    RUN_OPTIONS,
     TACTIC_OPTIONS,
     Flavour,
     TensorRTOptions,
@@ -64,7 +65,6 @@ from inferlens.backends.tensorrt.library import (
     parse_profiles,
     plugin_files,
     registered_plugins,
-    runtime_options,
     spread_inputs,
 )
 from inferlens.backends.tensorrt.runner import TYPES, EngineRunner
@@ -88,15 +88,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
     quantized_suffix = ".onnx"
     script_packages = ("torch", "tensorrt", "tensorrt-rtx")
-    knobs = (
-        Knob(name="cuda_graph", values=(True,), helps=("host",)),
-        Knob(name="streams", values=(2, 4), objectives=("throughput",)),
-        # TensorRT for RTX always uses TF32, and times no tactics.
-        Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),
-        Knob(name="optimization_level", values=(5, 4), variants=("trt",), build=4.0),
-        Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
-        Knob(name="max_num_tactics", values=(1000,), variants=("trt",), build=3.0),
-    )
+    knobs = KNOBS
     recommended = tuple(
         Recommendation(variant, options={"cuda_graph": True}, fixed_shapes=True) for variant in variants
     )
@@ -225,7 +217,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """Offer no build options for a built engine, and no tactic options for TensorRT for RTX."""
-        is_built = case.model.startswith("engine:") and option not in runtime_options(case.variant == "rtx")
+        is_built = case.model.startswith("engine:") and option not in RUN_OPTIONS
         if is_built or (case.variant == "rtx" and option in TACTIC_OPTIONS):
             return Hint()
         if case.variant == "rtx" and option == "tf32":

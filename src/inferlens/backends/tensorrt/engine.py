@@ -20,6 +20,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import CudaClock
 from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.tensorrt.library import (
+    BUILDER_OPTIONS,
     FLAVOURS,
     Flavour,
     Profile,
@@ -60,10 +61,6 @@ from inferlens.stats.samples import median
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
-# Options that do not change the engine, or that are parts of the key themselves.
-RUN_OPTIONS = (
-    "profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles", "ranges",
-)  # fmt: skip
 # From an engine to the inspector's layers, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
 TACTIC_KEYS = ("TacticName", "TacticValue", "LayerType")  # the first key that a layer has is its tactic
@@ -111,7 +108,7 @@ class EngineJob:
         options = msgspec.structs.asdict(self.options)
         parts = (
             self.onnx_sha256, self.flavour.key, self.flavour.version, gpu, self.targets, self.case.precision,
-            {name: value for name, value in options.items() if name not in RUN_OPTIONS}, self.profiles,
+            {name: options[name] for name in BUILDER_OPTIONS}, self.profiles,
             [sha256(library) for library in plugin_files(self.options.plugins)],
             sha256(self.timings) if self.timings and self.timings.is_file() else "",
         )  # fmt: skip
@@ -573,7 +570,7 @@ def check_engine_file(
     path = cast("Path", model.path)
     stored = read_provenance(path)
     check_engine(path, stored, flavour, None)
-    warn_build_options(case, stored, flavour, preparation)
+    warn_build_options(case, stored, preparation)
     if stored is None:
         preparation.warn(
             "unknown-origin",

@@ -11,14 +11,15 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from inferlens.backends.availability import import_library, unsupported_on_error, warn_ignored_options
-from inferlens.backends.base import Absence, Preparation, Ranges
+from inferlens.backends.base import Absence, Knob, Preparation, Ranges
 from inferlens.errors import InferlensError, Unsupported, one_line, reason, suggestion
 from inferlens.models.compiled import Provenance
 from inferlens.record.record import Gpu
@@ -213,60 +214,107 @@ def registered_plugins(flavour: Flavour) -> list[str]:
 
 
 # Options. Several values in one option are joined by ``+``, profiles by ``;``, since commas make axes of a plan.
+#
+# A field of TensorRTOptions is the declaration of an option: its help, when it acts, and a Knob with the values that
+# ``tune`` tries. ``builder_config`` applies options of a build, and ``EngineRunner`` those of a run.
 
-# TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).
-TACTIC_OPTIONS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
 LARGEST = 2**31 - 2
 Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
 
 
+class Acts(Enum):
+    """The time at which an option acts, which decides the warnings about it and its part in the key of the cache."""
+
+    # TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).
+    TACTICS = "in the builder's choice of tactics; TensorRT for RTX makes none"
+    BUILD = "in the builder"
+    SOURCE = "on what is built: the graph, its shapes or GPUs, which have parts of the key of their own"
+    RUN = "when an engine runs"
+    BOTH = "as a file that is read in a build and in a run; the content is a part of the key"
+
+
 class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of TensorRT and TensorRT for RTX."""
 
-    optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5 (trt)", ge=0, le=5)] = 3
-    max_num_tactics: Annotated[
-        int, Meta(description="most tactics that are tried for a layer; 0: TensorRT's choice (trt)", ge=0, le=LARGEST)
-    ] = 0
-    tactic_sources: Annotated[
-        str, Meta(description="where tactics come from, joined by +, or none; empty: TensorRT's choice (trt)")
-    ] = ""
-    workspace: Annotated[
-        int, Meta(description="most GPU memory for a tactic, in MiB; 0: all of it", ge=0, le=2**43 - 1)
-    ] = 0
+    cuda_graph: Annotated[
+        bool, Meta(description="capture the call in a CUDA graph once and replay it"),
+        Acts.RUN, Knob(name="cuda_graph", values=(True,), helps=("host",)),
+    ] = False  # fmt: skip
+    streams: Annotated[
+        int, Meta(description="calls side by side for throughput, each with its own context", ge=1),
+        Acts.RUN, Knob(name="streams", values=(2, 4), objectives=("throughput",)),
+    ] = 1  # fmt: skip
+    tf32: Annotated[
+        bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32"),
+        Acts.BUILD, Knob(name="tf32", values=(True,), variants=("trt",), precisions=("fp32",)),  # rtx always uses it
+    ] = False  # fmt: skip
+    optimization_level: Annotated[
+        int, Meta(description="how long the builder searches, 0 to 5 (trt)", ge=0, le=5),
+        Acts.TACTICS, Knob(name="optimization_level", values=(5, 4), variants=("trt",), build=4.0),
+    ] = 3  # fmt: skip
     avg_timing_iterations: Annotated[
-        int, Meta(description="how often a tactic is timed; the mean counts (trt)", ge=1, le=LARGEST)
-    ] = 1
-    timing_cache: Annotated[str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels)")] = ""
-    profiles: Annotated[
-        str, Meta(description="optimization profiles, as MIN/OPT/MAX shapes; empty: one, from the inputs")
+        int, Meta(description="how often a tactic is timed; the mean counts (trt)", ge=1, le=LARGEST),
+        Acts.TACTICS, Knob(name="avg_timing_iterations", values=(8,), variants=("trt",), build=3.0),
+    ] = 1  # fmt: skip
+    max_num_tactics: Annotated[
+        int, Meta(description="most tactics that are tried for a layer; 0: TensorRT's choice (trt)", ge=0, le=LARGEST),
+        Acts.TACTICS, Knob(name="max_num_tactics", values=(1000,), variants=("trt",), build=3.0),
+    ] = 0  # fmt: skip
+    tactic_sources: Annotated[
+        str, Meta(description="where tactics come from, joined by +, or none; empty: TensorRT's choice (trt)"),
+        Acts.TACTICS,
+    ] = ""  # fmt: skip
+    sparsity: Annotated[
+        bool, Meta(description="let tactics use weights of which two in four are zero (trt)"), Acts.TACTICS
+    ] = False
+    workspace: Annotated[
+        int, Meta(description="most GPU memory for a tactic, in MiB; 0: all of it", ge=0, le=2**43 - 1), Acts.BUILD
+    ] = 0
+    timing_cache: Annotated[
+        str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels)"), Acts.BOTH
     ] = ""
-    profile: Annotated[int, Meta(description="which of the profiles runs, from 0", ge=0)] = 0
-    version_compatible: Annotated[bool, Meta(description="an engine for later versions of TensorRT too (trt)")] = False
-    hardware_compatible: Annotated[Compatible, Meta(description="an engine for more models of GPU (trt)")] = "none"
+    profiles: Annotated[
+        str, Meta(description="optimization profiles, as MIN/OPT/MAX shapes; empty: one, from the inputs"), Acts.SOURCE
+    ] = ""
+    profile: Annotated[int, Meta(description="which of the profiles runs, from 0", ge=0), Acts.RUN] = 0
+    version_compatible: Annotated[
+        bool, Meta(description="an engine for later versions of TensorRT too (trt)"), Acts.BUILD
+    ] = False
+    hardware_compatible: Annotated[
+        Compatible, Meta(description="an engine for more models of GPU (trt)"), Acts.BUILD
+    ] = "none"
     compute_capability: Annotated[
         str,
         Meta(
             description="GPUs to build for, such as 8.0+8.9; also without a GPU (rtx); empty: the GPU here",
             pattern="^$|[0-9]",
         ),
+        Acts.SOURCE,
     ] = ""
-    sparsity: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero (trt)")] = False
-    plugins: Annotated[str, Meta(description="libraries of plugins to load, joined by +")] = ""
-    refittable: Annotated[bool, Meta(description="an engine whose weights can be replaced")] = False
-    profiling_verbosity: Annotated[Verbosity, Meta(description="what the engine keeps of its layers")] = "detailed"
+    plugins: Annotated[str, Meta(description="libraries of plugins to load, joined by +"), Acts.BOTH] = ""
+    refittable: Annotated[bool, Meta(description="an engine whose weights can be replaced"), Acts.BUILD] = False
+    profiling_verbosity: Annotated[Verbosity, Meta(description="what the engine keeps of its layers"), Acts.BUILD] = (
+        "detailed"
+    )
     weakly_typed: Annotated[
-        bool, Meta(description="let the builder lower the precision of an fp32 graph (TensorRT 10)")
+        bool, Meta(description="let the builder lower the precision of an fp32 graph (TensorRT 10)"), Acts.BUILD
     ] = False
-    tf32: Annotated[bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32")] = False
-    ranges: Ranges = "minmax"
-    cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
-    streams: Annotated[int, Meta(description="calls side by side for throughput, each with its own context", ge=1)] = 1
+    ranges: Annotated[Ranges, Acts.SOURCE] = "minmax"
 
 
-def runtime_options(jit: bool) -> tuple[str, ...]:
-    """Return the options that an engine from a file has; ``jit`` is as of :class:`Flavour`."""
-    return ("profile", "cuda_graph", "streams", "plugins", *(["timing_cache"] * jit))
+DECLARED = get_type_hints(TensorRTOptions, include_extras=True)
+
+
+def options_that_act(*times: Acts) -> tuple[str, ...]:
+    """Return the names of the options that act at one of these times."""
+    return tuple(name for name, hint in DECLARED.items() if any(time in hint.__metadata__ for time in times))
+
+
+KNOBS = tuple(extra for hint in DECLARED.values() for extra in hint.__metadata__ if isinstance(extra, Knob))
+TACTIC_OPTIONS = options_that_act(Acts.TACTICS)
+BUILDER_OPTIONS = options_that_act(Acts.TACTICS, Acts.BUILD)  # their values are a part of the key of the cache
+RUN_OPTIONS = options_that_act(Acts.RUN, Acts.BOTH)  # options of an engine from a file
 
 
 def warn_tactic_options(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
@@ -275,11 +323,11 @@ def warn_tactic_options(options: TensorRTOptions, flavour: Flavour, preparation:
         warn_ignored_options(options, TACTIC_OPTIONS, f"{flavour.name} times no tactics.", preparation)
 
 
-def warn_build_options(case: Case, provenance: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
+def warn_build_options(case: Case, provenance: Provenance | None, preparation: Preparation) -> None:
     """Warn of build options for an engine from a file that was not built with those values."""
     own = msgspec.structs.asdict(TensorRTOptions()) | (provenance.options if provenance is not None else {})
     for name, value in case.options.items():
-        if name not in runtime_options(flavour.jit) and own.get(name) != value:
+        if name not in RUN_OPTIONS and own.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")
 
 
