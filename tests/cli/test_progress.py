@@ -68,12 +68,11 @@ def bar_of(cases: list[Case], **console: Any) -> Iterator[tuple[Bar, io.StringIO
 
 
 def rounds() -> list[str]:
-    """The lines of two ways that are measured twice, meet, are measured again, and meet in finals."""
+    """The lines of two ways that are measured twice, meet, and meet in finals."""
     with bar_of(THREE[:2]) as (bar, out):
         for each in THREE[:2] * 2:
             bar.done(record(each), Path())
         bar.round(1, THREE[:2], "openvino 1.07x pytorch (1.01 to 1.13)")
-        bar.again(THREE[0])
         for number in (1, 4):
             bar.round(number, THREE[:2], "openvino 1.07x pytorch", finals=3)
     assert len(bar.records) == 4

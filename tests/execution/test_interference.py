@@ -1,4 +1,4 @@
-"""What the machine did to a case: marks of its samples, energy, memory, and whether it is to be measured again."""
+"""What the machine did to a case: marks of its samples, energy and memory."""
 
 import msgspec
 import pytest
@@ -38,7 +38,6 @@ def test_a_calm_machine_leaves_all_samples():
     found = interference_of(ON_CPU, answer(latencies(), windows()), cpu_log())
     assert (found.marks.count, found.marks.disturbed) == (COUNT, ())
     assert (found.window_marks.count, found.window_marks.disturbed) == (10, ())
-    assert not found.repeat
 
 
 def test_of_two_in_turns_no_energy_is_told_and_memory_of_the_gpu_where_processes_are_named():
@@ -56,22 +55,15 @@ def test_a_short_disturbance_leaves_samples_out():
     marks = interference_of(ON_CPU, answer(), log).marks
     first, last = (latencies().begins[place] for place in (marks.discarded[0], marks.discarded[-1]))
     assert (first, last) == (pytest.approx(2.495, abs=0.01), pytest.approx(3.495, abs=0.01))
-    assert (marks.touched, marks.clean, marks.short) == ({"cpu busy": len(marks.discarded)}, True, False)
+    assert (marks.touched, marks.clean) == ({"cpu busy": len(marks.discarded)}, True)
     found = interference_of(ON_CPU, answer(latencies(), windows()), log)
-    assert (found.window_marks.disturbed, found.window_marks.discarded, found.repeat) == ((1, 2, 3), (1, 2, 3), False)
-
-
-@pytest.mark.parametrize(("wave", "repeat"), [(0.0, False), (during(3.0, 5.0, 3.9, 0.0), True)], ids=["calm", "loud"])
-def test_windows_of_throughput_may_ask_for_it_too(wave, repeat):
-    """Five of them have to remain; of calls more than there are here."""
-    found = interference_of(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
-    assert (found.marks, found.repeat) == (None, repeat)
+    assert (found.window_marks.disturbed, found.window_marks.discarded) == ((1, 2, 3), (1, 2, 3))
 
 
 def test_what_is_not_known_has_no_marks():
     for told, log in ((answer(), None), (TaskResult(status="failed"), cpu_log())):
         found = interference_of(ON_CPU, told, log)
-        assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (*[None] * 4, False)
+        assert (found.machine, found.marks, found.energy, found.cpu_energy) == (None,) * 4
     old = msgspec.structs.replace(latencies(), begins=())
     assert interference_of(ON_CPU, answer(old), cpu_log()).marks is None
 

@@ -1,10 +1,7 @@
 """From Python: names, live modules, options; real backends on a tiny real model; the order of repeats."""
 
 from collections import Counter
-from contextlib import nullcontext
-from dataclasses import replace
 
-import msgspec
 import pytest
 import torch
 
@@ -18,14 +15,12 @@ from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.tasks import BenchmarkJob
 from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from tests.analysis.machine_logs import cpu_log, during
-from tests.commands import Heard, ended, launch
+from tests.commands import Heard, ended
 from tests.views.samples import case
 
 LAUNCH = processes.launch
@@ -146,15 +141,11 @@ def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(tmp_path, monk
     )
 
 
-# Repeats, and a case that is measured once more because the machine was disturbed.
+# Repeats.
 
 FOUND = ModelInfo(spec="fake:demo", name="demo", format="fake")
 ABLE = [PlannedCase(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
 UNABLE = PlannedCase(case("none"), FOUND, Unsupported("Not here."))
-
-CALM = cpu_log(cpus=4)
-LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
-HOT = cpu_log(cpus=4, throttle_events=lambda time: int(2 * min(time, 1.5)))  # for more than a third of a case
 
 
 @pytest.mark.parametrize("repeats", [1, 2, 5])
@@ -181,96 +172,6 @@ def test_repeats_are_records_of_one_run(tmp_path):
     assert len({record.run for record in records}) == 1
     assert [(record.repeat, record.repeats) for record in records] == [(n, 3) for n in (0, 0, 1, 1, 2, 2)]
     assert len(list(tmp_path.rglob("record.json"))) == 6
-
-
-class Machine:
-    """Launches as in one process; the machine's log of each attempt is one of those given."""
-
-    def __init__(self, *logs, ending="ok"):
-        self.logs, self.ending, self.attempts = list(logs), ending, 0
-
-    def launch(self, task, job, returns, **words):
-        outcome = launch(task, job, returns, **words)
-        if not isinstance(job, BenchmarkJob):
-            return outcome
-        self.attempts += 1
-        outcome.machine = self.logs.pop(0)
-        if not self.logs and self.ending == "interrupted":
-            raise KeyboardInterrupt
-        if not self.logs and self.ending != "ok":
-            return replace(ended("crashed", "It fell."), machine=outcome.machine)
-        facts = {**outcome.result.facts, "attempt": self.attempts}
-        outcome.result = msgspec.structs.replace(outcome.result, facts=facts)
-        return outcome
-
-
-class Ear(Observer):
-    """Hears what is called, repeated calls once, and the records."""
-
-    def __init__(self):
-        self.told, self.repeated, self.records = [], [], []
-
-    def __getattribute__(self, name):
-        if name in vars(Observer) and name != "heard" and self.told[-1:] != [name]:
-            self.told.append(name)
-        return super().__getattribute__(name)
-
-    def again(self, case):
-        self.repeated.append(case.label)
-
-    def done(self, record, folder):
-        self.records.append(record)
-        assert (folder / "record.json").exists()
-
-
-def measured(folder, patch, machine):
-    """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
-    patch.setattr(processes, "launch", machine.launch)
-    words = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
-    ear = Ear()
-    (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
-    assert (ear.records, len(list(folder.rglob("record.json")))) == ([record], 1)
-    return record, ear
-
-
-@pytest.mark.parametrize(("logs", "disturbed"), [
-    ((CALM,), 0), ((HOT, CALM), 0), ((HOT, LOUD), 400), ((LOUD,), 400),
-], ids=["calm", "disturbed for a while", "disturbed for a while and then busy", "busy"])  # fmt: skip
-def test_a_case_is_measured_again_after_a_short_disturbance_and_the_second_attempt_counts(
-    tmp_path, monkeypatch, logs, disturbed
-):
-    machine = Machine(*logs)
-    record, ear = measured(tmp_path, monkeypatch, machine)
-    assert machine.attempts == record.facts["attempt"] == len(logs)
-    assert ear.repeated == [record.case.label for _ in logs[1:]]
-    steps = ["began", "phase", "progress"]
-    assert ear.told == ["doing", "planned", "doing", *steps, *(["again", *steps] if ear.repeated else []), "done"]
-    assert (len(record.marks.disturbed), record.marks.discarded) == (disturbed, ())
-    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
-
-
-@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
-def test_a_second_time_that_fails_takes_nothing_away(tmp_path, monkeypatch, ending):
-    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
-        measured(tmp_path, monkeypatch, Machine(HOT, CALM, ending=ending))
-    (record,) = inferlens.load_records([tmp_path]).records
-    assert (record.status, record.facts["attempt"], len(record.samples("latency"))) == ("ok", 1, 400)
-    assert (record.marks.discarded, bool(record.marks.disturbed)) == ((), True)
-
-
-@pytest.mark.parametrize(("logs", "attempts", "disturbed"), [
-    ([LOUD] * 4, [1, 2, 3, 4], [True] * 4), ([HOT, CALM, HOT, HOT, HOT, HOT], [2, 4, 5, 6], [False, True, True, True]),
-], ids=["busy", "calm at first"])  # fmt: skip
-def test_no_case_is_measured_again_after_one_that_was_disturbed_in_both_attempts(
-    tmp_path, monkeypatch, logs, attempts, disturbed
-):
-    monkeypatch.setattr(processes, "launch", Machine(*logs).launch)
-    words = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    words |= {"option": "fake.latency=10,10.01,10.02,10.03", "quick": True}
-    records = inferlens.bench("fake:demo", backend="fake:noisy", **words)
-    assert [record.facts["attempt"] for record in records] == attempts
-    assert [bool(record.marks and record.marks.disturbed) for record in records] == disturbed
-    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
 
 
 def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):
@@ -307,14 +208,6 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_
     note = "In place of trouble=raise when=enter, which did not run right."
     assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
     assert note in " ".join(str(records).split())
-
-
-def test_a_plain_way_that_stands_in_begins_in_a_round(tmp_path, monkeypatch):
-    monkeypatch.setattr(Fake, "recommended", (BROKEN, FAST))
-    records = inferlens.bench("fake:demo", iterations=5, output=tmp_path)
-    plain = [record.repeat for record in records if record.case.way == "fake:steady"]
-    assert plain
-    assert 0 not in plain, "never measured by itself"
 
 
 def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):

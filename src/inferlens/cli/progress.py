@@ -104,9 +104,6 @@ class Bar(Observer):
     def progress(self, share: float) -> None:
         self._draw(f"{self._label}: measuring", share)
 
-    def again(self, case: Case) -> None:
-        self._say(f"{self._short(case)}: measuring again after a short disturbance")
-
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         self.records.append(record)
         alone = record.status == "ok" and IN_TURNS not in record.facts  # what takes turns ends all at once

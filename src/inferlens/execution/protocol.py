@@ -241,9 +241,6 @@ class Observer:
     def progress(self, share: float) -> None:
         """Show the share of the case's steady state that is over."""
 
-    def again(self, case: Case) -> None:
-        """Show that a case is measured once more after a short disturbance."""
-
     def done(self, record: Record, folder: Path) -> None:
         """Show that a case is over and its record is on disk."""
 

@@ -37,21 +37,16 @@ ROOM = 2.0  # times the memory of the reference: what a process of the first rou
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, if every process has a CPU
-CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
 AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
 BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
 
 
 @dataclass
 class Entrant:
-    """A case of a race with its records so far; the first record may be older than the race.
-
-    ``stands_for`` is the record of the case that failed, if this one is measured in its place.
-    """
+    """A case of a race with its records so far; the first record may be older than the race."""
 
     planned: PlannedCase
     records: list[Record] = field(default_factory=list)
-    stands_for: Record | None = None
 
     @property
     def id(self) -> str:
@@ -61,11 +56,6 @@ class Entrant:
     @property
     def runs(self) -> CaseRuns:
         return CaseRuns(tuple(self.records))
-
-    @property
-    def sizing(self) -> Record | None:
-        """The record that tells how much memory a process of it needs; ``None`` before there is one."""
-        return self.records[0] if self.records else self.stands_for
 
 
 class RacePolicy:
@@ -137,8 +127,6 @@ class FastestPolicy(RacePolicy):
       the references, because two rounds are needed to estimate the noise.
     - Every later round has the *open* rivals (see ``stats.race_rule``). Without one the race is over.
 
-    A case that has no record yet, such as a stand-in, takes part in the first round that is not of an earlier run.
-
     Args:
         rounds: the least number of rounds, whether the race is decided or not; 0 ends it once it is decided.
     """
@@ -151,10 +139,8 @@ class FastestPolicy(RacePolicy):
         state = engine.race.state
         if state is None:
             return []
-        begins = number == engine.held
-        unmeasured = [name for name, entrant in engine.able.items() if begins and not entrant.records]
-        names = [*self._rivals(engine, state, number), *unmeasured]
-        return names and [state.leader, *names]
+        rivals = self._rivals(engine, state, number)
+        return [state.leader, *rivals] if rivals else []
 
     def _rivals(self, engine: RaceEngine, state: RaceState, number: int) -> Sequence[str]:
         """Return those that meet the leader in the round after ``number`` rounds."""
@@ -272,11 +258,10 @@ class RaceEngine:
         """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
         if self.policy.earlier or len(meeting) == 1 or not self.policy.in_turns:
             return 1
-        sizing = [entrant.sizing for entrant in meeting if entrant.sizing]
-        if len(sizing) < len(meeting):
+        if not all(entrant.records for entrant in meeting):
             return 1
-        taking_turns = number == 1 or all(IN_TURNS in one.records[-1].facts for one in meeting if one.records)
-        return rounds_at_once(sizing) if taking_turns else 1
+        taking_turns = number == 1 or all(IN_TURNS in entrant.records[-1].facts for entrant in meeting)
+        return rounds_at_once([entrant.records[0] for entrant in meeting]) if taking_turns else 1
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
         """Measure a process of every case of some rounds, or take the records of a round from the log."""
@@ -321,9 +306,8 @@ def have_room(entrants: Sequence[Entrant]) -> bool:
     """
     if len(entrants) < 2 or any(entrant.planned.refusal for entrant in entrants):
         return False
-    sizing = [entrant.sizing for entrant in entrants if entrant.sizing]
-    if len(sizing) == len(entrants):
-        return fit_together(sizing)
+    if all(entrant.records for entrant in entrants):
+        return fit_together([entrant.records[0] for entrant in entrants])
     return all(entrant.planned.case.device == "cpu" for entrant in entrants)
 
 
@@ -379,13 +363,11 @@ def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[lis
 def hold_rounds(
     scheduler: Scheduler,
     screened: Iterable[tuple[PlannedCase, Record]],
-    stand_ins: Iterable[tuple[PlannedCase, Record]] = (),
     earlier: Sequence[Record] = (),
 ) -> None:
     """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
-    A stand-in begins in the next round: it has the record of the case in whose place it is measured. The race goes on
-    after the ``earlier`` rounds of another run, and the time of these counts.
+    The race goes on after the ``earlier`` rounds of another run, and the time of these counts.
     """
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
@@ -393,8 +375,6 @@ def hold_rounds(
             later = [record for record in earlier if record.case == planned.case and record.repeat > first.repeat]
             records = [first, *sorted(later, key=lambda record: record.repeat)]
             entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
-    for planned, failed in stand_ins:
-        entrants_of[planned.case.work].append(Entrant(planned, stands_for=failed))
     end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
     left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
     while left:
@@ -439,15 +419,8 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """Return how many rounds of cases are held at once, by their records.
-
-    As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
-    """
+    """Return how many rounds of cases are held at once, by their records: as many as have a CPU per process."""
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
-    if all(record.case.device == "cpu" for record in firsts):
-        prepared = [[phase.seconds for phase in one.phases if phase.name in ("load", "build")] for one in firsts]
-        slow = max(map(sum, prepared)) > ROUND_SERIES * len(firsts)
-        count = CPU_AT_ONCE if slow else count
     return count if count > 1 and fit_together([*firsts] * count) else 1
 
 

@@ -53,16 +53,13 @@ def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     for group in together:
         results.add(measure_rounds(scheduler, [(planned, 1) for planned in group], together=True))
     stand_ins = stand_ins_of(cases, results)
-    for planned, _ in stand_ins:
+    for planned in stand_ins:
         scheduler.observer.remark(f"{planned.case.label}: {planned.note}")
-    screened = [(planned, first) for planned in cases if (first := results.first(planned)) and first.ranked]
-    racing = set() if plan.repeats else {planned.case.work for planned, _ in screened}
-    unraced = [planned for planned, _ in stand_ins if planned.case.work not in racing]
-    results.measure(measuring_order(unraced, plan.repeats, plan.seed))
+    results.measure(measuring_order(stand_ins, plan.repeats, plan.seed))
     if not plan.repeats:
-        screened += [(planned, first) for planned in unraced if (first := results.first(planned))]
-        joining = [(planned, failed) for planned, failed in stand_ins if planned.case.work in racing]
-        hold_rounds(scheduler, screened, joining, scheduler.state.records)
+        firsts = [(planned, results.first(planned)) for planned in (*cases, *stand_ins)]
+        screened = [(planned, first) for planned, first in firsts if first]
+        hold_rounds(scheduler, screened, scheduler.state.records)
 
 
 class CaseResults:
@@ -94,18 +91,15 @@ class CaseResults:
         return self.first(planned) is not None
 
 
-def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[tuple[PlannedCase, Record]]:
-    """Return the plain cases to measure in place of recommended ones that failed where the plain ones may run.
-
-    Each has the record of the case that failed.
-    """
-    pairs = [(planned.fallback, results.first(planned)) for planned in cases]
-    stand_ins = {
-        plain.case.digest: (plain, record)
-        for plain, record in pairs
-        if plain and record and not record.ranked and record.status != "timed out"
-        if record.phases and record.phases[-1].name not in ("load", "export")
-    }
+def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[PlannedCase]:
+    """Return the plain cases to measure in place of recommended ones that failed once the model was loaded."""
+    stand_ins: dict[str, PlannedCase] = {}
+    for planned in cases:
+        plain, record = planned.fallback, results.first(planned)
+        if plain is None or record is None or record.ranked or not record.phases:
+            continue
+        if record.status != "timed out" and record.phases[-1].name not in ("load", "export"):
+            stand_ins[plain.case.digest] = plain
     return list(stand_ins.values())
 
 

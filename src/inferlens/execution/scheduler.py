@@ -48,7 +48,6 @@ from inferlens.record.record import (
     Memory,
     Metric,
     ModelFacts,
-    PhaseName,
     Record,
     Warning,
 )
@@ -59,7 +58,6 @@ from inferlens.spec.plan import Plan
 MOST_LOADING = 8  # processes that load side by side before they are measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
 SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
-PREPARING: tuple[PhaseName, ...] = ("load", "export", "quantize", "build", "first inference")
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
@@ -183,7 +181,6 @@ class Scheduler:
     _folders: dict[str, Path] = field(default_factory=dict)  # of records, by their ids
     _built: set[str] = field(default_factory=set)  # digests of cases of which a process has run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # first exports
-    _stays_busy: bool = False  # whether a second attempt was disturbed, too: then no other case gets one
 
     @cached_property
     def references(self) -> References:
@@ -223,14 +220,11 @@ class Scheduler:
         return child.launch(task, job, returns, **options)
 
     def measure(self, planned: PlannedCase, repeat: int = 0, options: MeasureOptions = USUAL) -> tuple[Record, Path]:
-        """Measure one case in a fresh process; return its record and the folder that it is kept in.
-
-        A case that was disturbed for a short time is measured once more, and the second attempt counts.
-        """
+        """Measure one case in a fresh process; return its record and the folder that it is kept in."""
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.model.name)
         with discard_if_interrupted(folder):
-            first = self._attempt(planned, repeat, folder, options)
-        return self._finish(first), folder
+            attempt = self._attempt(planned, repeat, folder, options)
+        return self._keep(attempt), folder
 
     def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
         """Measure cases, with their repeats, one after the other; some load and build side by side.
@@ -250,10 +244,7 @@ class Scheduler:
         return records
 
     def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
-        """Measure cases that can run, with their repeats, in fresh processes, all at once, in turns.
-
-        There are no second attempts: what disturbs one of them disturbs the others as well.
-        """
+        """Measure cases that can run, with their repeats, in fresh processes, all at once, in turns."""
         cases = [planned for planned, _ in processes]
         for planned in cases:
             self.references.of(planned)  # not while one of them is measured
@@ -274,7 +265,6 @@ class Scheduler:
             result, shared = one.outcome.result, bool(one.others)
             interference = interference_of(one.planned.case, result, log, interleaved=shared)
             records.append(self._keep(dataclasses.replace(one, interference=interference)))
-            self._done(records[-1], one.folder)
         return records
 
     def discard(self, records: Iterable[Record]) -> None:
@@ -285,28 +275,18 @@ class Scheduler:
             if str(folder) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _finish(self, first: Attempt) -> Record:
-        """Return the record that counts of a first attempt, and report it."""
-        record = self._keep(first)
-        try:
-            if first.interference.repeat and not self._stays_busy:
-                record = self._second_attempt(first) or record
-        finally:  # also where it is interrupted: what was learned first is kept
-            self._done(record, first.folder)
-        return record
-
     def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
         """Measure cases one after the other that have loaded and built side by side."""
         before = self._before([planned for planned, _ in processes])
         with self._claimed(processes, options) as attempts:
 
-            def finish(attempt: Callable[..., Attempt], slot: Slot) -> Attempt | Record:
-                first = attempt(slot=slot, before=before)
-                return first if slot.interleaver.stopped or first.interference.repeat else self._finish(first)
+            def finish(attempt: Callable[..., Attempt], slot: Slot) -> Record | None:
+                ended = attempt(slot=slot, before=before)
+                return None if slot.interleaver.stopped else self._keep(ended)
 
             functions = [partial(finish, attempt) for attempt in attempts]
-            ended = Interleaver(len(functions), one_turn=True).run(functions)
-            return [self._finish(one) if isinstance(one, Attempt) else one for one in ended]
+            records = Interleaver(len(functions), one_turn=True).run(functions)
+            return [record for record in records if record]
 
     @contextmanager
     def _claimed(self, processes: Sequence[Process], options: MeasureOptions) -> Iterator[list[Callable[..., Attempt]]]:
@@ -323,32 +303,6 @@ class Scheduler:
 
     def _monitor(self, cases: Sequence[PlannedCase], pids: Callable[[], Sequence[int]], before: Before) -> Monitor:
         return Monitor(pids, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
-
-    def _done(self, record: Record, folder: Path) -> None:
-        self._folders[record.id] = folder
-        if record.status == "ok":
-            self._built.add(record.case.digest)
-            if any(artefact.kind == "onnx" for artefact in record.artefacts):
-                model_facts = record.model if resolve.inputs_are_drawn(record.case) else None
-                self._exports.setdefault(_exported_as(record.case), (str(folder.resolve()), model_facts))
-        self.observer.done(record, folder)
-
-    def _second_attempt(self, first: Attempt) -> Record | None:
-        """Return the record of a second attempt; ``None`` if it did not run."""
-        planned = first.planned
-        self.observer.again(planned.case)
-        second = self._attempt(planned, first.repeat, first.folder, first.options)
-        result, marks = second.outcome.result, second.interference.marks
-        ran = result.status == "ok"
-        self._stays_busy = not ran or (marks is not None and not marks.clean)
-        # With the first one's preparation: the second may have used the cache.
-        prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
-        phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
-        value = replace(result.value or BenchmarkResult(), evaluation=None)
-        if first.outcome.result.value:  # the accuracy, which nothing disturbed
-            value = replace(value, evaluation=first.outcome.result.value.evaluation)
-        outcome = dataclasses.replace(second.outcome, result=replace(result, phases=phases, value=value))
-        return self._keep(dataclasses.replace(second, outcome=outcome)) if ran else None
 
     def _attempt(
         self,
@@ -421,7 +375,7 @@ class Scheduler:
         self.observer.heard(event)
 
     def _keep(self, attempt: Attempt) -> Record:
-        """Write the record of an attempt."""
+        """Write the record of an attempt, remember what later processes need of it, and report it."""
         planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
         value = result.value or BenchmarkResult()
         accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
@@ -458,6 +412,13 @@ class Scheduler:
             **msgspec.structs.asdict(interference),
         )
         Store.save(attempt.folder, record)
+        self._folders[record.id] = attempt.folder
+        if record.status == "ok":
+            self._built.add(record.case.digest)
+            if any(artefact.kind == "onnx" for artefact in record.artefacts):
+                model_facts = record.model if resolve.inputs_are_drawn(record.case) else None
+                self._exports.setdefault(_exported_as(record.case), (str(attempt.folder.resolve()), model_facts))
+        self.observer.done(record, attempt.folder)
         return record
 
     def _accuracy(
@@ -551,12 +512,6 @@ class Interference(Struct, frozen=True, kw_only=True):
     window_marks: Marks | None = None
     energy: Energy | None = None
     cpu_energy: Energy | None = None
-
-    @property
-    def repeat(self) -> bool:
-        """True if the case is to be measured again, because the disturbance was short."""
-        decisive = self.marks or self.window_marks
-        return decisive is not None and decisive.short
 
 
 def interference_of(
