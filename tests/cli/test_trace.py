@@ -213,7 +213,7 @@ def test_ranks_of_a_job(folder):
     assert [path.name for path in traces_in(folder / "job")] == ["job_2.json", "job_10.json"]
     (folder / "job" / "notes.json").write_text("{}")
     done = inferlens("trace", "job", "--format", "json", cwd=folder)
-    assert (done.returncode, "notes.json is JSON without entries" in done.stderr) == (0, True)
+    assert (done.returncode, "notes.json is a JSON file of another tool" in done.stderr) == (0, True)
     first, _ = json.loads(done.stdout)["traces"][0]["tables"]["ranks"]
     known = (first["name"], first["rank"], first["step_time"], first["overlapped"])
     assert known == ("job_2.json", 2, pytest.approx(500e-6), 0.5)

@@ -5,7 +5,6 @@ The kind comes from the first kilobytes and the structure. The name is not used,
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import hashlib
 import io
@@ -20,6 +19,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HEAD = 1 << 19  # bytes that are read
 LARGEST_PART = 1 << 26  # bytes of a pickle or a description in an archive
-MOST_OPCODES = 500_000  # of a pickle; its outline is complete long before
+MOST_OPCODES = 500_000  # of a pickle
 RUN = "inferlens bench {path}"
 LOAD = "inferlens bench MODEL --weights {path}"
 SHOW = "inferlens show {path}"
@@ -167,8 +167,7 @@ def _packing(file: IO[bytes]) -> tuple[str, IO[bytes]]:
     start = file.read(6)
     file.seek(0)
     openers: tuple[tuple[bytes, str, Callable[[Any], Any]], ...] = (
-        (b"\x1f\x8b", "gzip", gzip.open), (b"\xfd7zXZ\0", "xz", lzma.open), (b"BZh", "bzip2", bz2.open),
-        (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
+        (b"\x1f\x8b", "gzip", gzip.open), (b"\xfd7zXZ\0", "xz", lzma.open), (b"\x28\xb5\x2f\xfd", "zstd", _zstd),
     )  # fmt: skip
     for magic, name, opener in openers:
         if start.startswith(magic):
@@ -199,23 +198,14 @@ MAGIC: tuple[tuple[int, bytes, FileKind], ...] = (
     (0, b"vtrt", FileKind(FileType.ENGINE)),
     (0, b"ptrt", FileKind(FileType.ENGINE)),
     (0, b"version https://git-lfs", FileKind(FileType.LFS_POINTER)),
-    (0, b"oid sha256:", FileKind(FileType.LFS_POINTER)),
-    (0, b"/annex/objects/", FileKind(FileType.LFS_POINTER, "a pointer of git-annex in the place of the file")),
     (4, b"TFL3", FileKind(FileType.OTHER_MODEL, "a TensorFlow Lite model")),
     (4, b"ORTM", FileKind(FileType.OTHER_MODEL, "a model in ONNX Runtime's own format (ORT)")),
     (4, b"ET1", FileKind(FileType.OTHER_MODEL, "an ExecuTorch program")),
     (0, b"GGUF", FileKind(FileType.OTHER_MODEL, "a GGUF model of llama.cpp")),
     (0, b"\x89HDF\r\n\x1a\n", FileKind(FileType.OTHER_MODEL, "an HDF5 file, such as a Keras model")),
-    (0, b"7767517", FileKind(FileType.OTHER_MODEL, "an ncnn model")),
     (0, b"\x93NUMPY", FileKind(FileType.DATA, "a NumPy array (.npy)")),
     (0, b"SQLite format 3", FileKind(FileType.DATA, "an SQLite database, such as Nsight Systems exports")),
-    (0, b"\x7fELF", FileKind(FileType.DATA, "a native library or program (ELF)")),
-    (0, b"MZ", FileKind(FileType.DATA, "a Windows library or program")),
-    (0, b"\x89PNG", FileKind(FileType.DATA, "a picture")),
-    (0, b"\xff\xd8\xff", FileKind(FileType.DATA, "a picture")),
-    (0, b"%PDF", FileKind(FileType.DATA, "a PDF document")),
-    (0, b"7z\xbc\xaf\x27\x1c", FileKind(FileType.ARCHIVE, "a 7-Zip archive")),
-    (0, b"Rar!", FileKind(FileType.ARCHIVE, "a RAR archive")),
+    (0, b"BZh", FileKind(FileType.ARCHIVE, "a file packed with bzip2")),
     (257, b"ustar", FileKind(FileType.ARCHIVE, "a tar archive")),
 )
 
@@ -229,7 +219,7 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         return _archive(file)
     if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        return _pickle(_outline(file))
+        return _pickle(file)
     length = struct.unpack_from("<Q", head)[0] if len(head) > 8 else 0
     if 2 <= length < 1 << 30 and head[8:9] == b"{" and b"dtype" in head[:HEAD]:
         return FileKind(FileType.SAFETENSORS)
@@ -242,14 +232,9 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
         return _json(text)
     if _has_onnx_fields(head):
         return FileKind(FileType.ONNX)
-    if b"\0" not in head:
-        with suppress(UnicodeDecodeError):
-            text_head = head[:4000].decode(errors="strict" if len(head) < 4000 else "ignore")
-            line = text_head.strip().split("\n")[0].strip()[:60]
-            return (
-                FileKind(FileType.DATA, f"plain text that begins with '{line}'") if line else FileKind(FileType.EMPTY)
-            )
-    return FileKind(FileType.UNKNOWN)
+    if not text:
+        return FileKind(FileType.EMPTY)
+    return FileKind(FileType.UNKNOWN if b"\0" in head else FileType.DATA)
 
 
 def _markup(text: bytes) -> FileKind:
@@ -269,16 +254,13 @@ _PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
     (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
     (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
     (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
-    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[\s*-?[\d.e+]+\s*,\s*[0-3]\s*,\s*-?\d+\s*,\s*(-?\d+|null)\s*\]")),
-    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[[\d.,\s]*\]\s*,\s*\[\s*\[")),
-    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*\d+(\.\d+)?\s*,){20}")),
+    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*-?[\d.e+]+\s*,){3}\s*(-?\d|null)")),
     (FileType.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
     (FileType.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
     (FileType.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
 )
 _EVENT = re.compile(rb'"ph"\s*:')
 _ONNX_EVENT = re.compile(rb'\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')
-_KEY = re.compile(rb'"([^"\\]{1,40})"\s*:')
 
 
 def _json(text: bytes) -> FileKind:
@@ -293,16 +275,7 @@ def _json(text: bytes) -> FileKind:
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
         return FileKind(FileType.EXECUTION_TRACE)
-    inner = text[1:].lstrip()
-    what = "a JSON list" if text[:1] == b"[" else "JSON"
-    if inner[:1] in (b"]", b"}", b""):
-        return FileKind(FileType.JSON, f"{what} without entries" if inner else "the beginning of JSON alone")
-    if text[:1] == b"[" and inner[:1] != b"{":
-        entries = {b"[": "lists", b'"': "texts"}.get(inner[:1], "numbers or words")
-        return FileKind(FileType.JSON, f"a JSON list of {entries}")
-    names = list(dict.fromkeys(key.decode(errors="replace") for key in _KEY.findall(inner[: 1 << 12])))
-    fields = f", with the fields {', '.join(names[:4])}" if names else ""
-    return FileKind(FileType.JSON, f"{what} of another tool{fields}")
+    return FileKind(FileType.JSON)
 
 
 # The fields of onnx.ModelProto and their types on the wire: 0 is a number, 2 has a length.
@@ -362,16 +335,11 @@ def _zip(archive: zipfile.ZipFile) -> FileKind:
     if parts(r"/constants\.pkl$") and parts("/code/"):
         compiled = any(b"torch.classes.tensorrt" in _part(archive, name) for name in parts(r"/code/.*\.py$"))
         return FileKind(FileType.TORCH_TENSORRT if compiled else FileType.TORCHSCRIPT)
-    if parts(r"/\.data/extern_modules$"):
-        return FileKind(FileType.OTHER_MODEL, "a torch.package archive, which holds code")
     if pickles := parts(r"/data\.pkl$"):
-        return _pickle(_outline(io.BytesIO(_part(archive, pickles[0]))))
+        return _pickle(io.BytesIO(_part(archive, pickles[0])))
     if names and all(name.endswith(".npy") for name in names):
         return FileKind(FileType.DATA, "arrays of NumPy (.npz)")
-    if parts(r"/model\.weights\.h5$"):
-        return FileKind(FileType.OTHER_MODEL, "a Keras model")
-    files = [name for name in names if not name.endswith("/")]
-    return FileKind(FileType.ARCHIVE, f"a zip archive of {len(files)} files, such as {files[0]}" if files else "")
+    return FileKind(FileType.ARCHIVE)
 
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -379,130 +347,47 @@ def _part(archive: zipfile.ZipFile, name: str) -> bytes:
         return part.read(LARGEST_PART)
 
 
-# The outline of a pickle: a dict for a dict, and a text for all else. Its opcodes are read, and nothing is imported or
-# called. The name of a function stands for its result.
+# A pickle is named by its opcodes. Nothing is imported or called.
 
-Outline = dict[Any, Any] | str | int | None
-TENSOR, MODULE, OTHER = "a tensor", "a module", "another object"
 LEGACY = 0x1950A86A20F9469CFC6C  # the pickle that torch.save put before all others until PyTorch 1.6
-_MARK = object()
-_DICTS = ("collections OrderedDict", "collections defaultdict", "builtins dict", "__builtin__ dict")
+_DICTS = ("collections OrderedDict", "collections defaultdict")
 _TENSORS = ("torch._utils _rebuild_", "torch._tensor _rebuild", "torch.serialization _get_layout")
-_MODULES = ("torch.fx.graph_module ", "torch.fx._lazy_graph_module ")
 
 
-def _outline(file: IO[bytes]) -> Outline:
-    """Return the outline of the object in a pickle; behind the header of an old ``torch.save`` that of the next one."""
-    outline = _next_outline(file)
-    if outline == LEGACY:
-        outline = [_next_outline(file) for _ in range(3)][-1]
-    return outline
+def _pickle(file: IO[bytes]) -> FileKind:
+    """Return the kind of a pickle; behind the header of an old ``torch.save`` that of the next one."""
+    names, texts, begin = _words_of(file)
+    if begin == LEGACY:
+        names, texts, begin = [_words_of(file) for _ in range(3)][-1]
+    is_dict = begin == "EMPTY_DICT" or names[:1] in ([name] for name in _DICTS)
+    if {"_modules", "_parameters"} <= texts:
+        return FileKind(FileType.MODULE, "a checkpoint with a pickled module" if is_dict else "")
+    if is_dict and {"segments", "device_traces"} <= texts:
+        return FileKind(FileType.MEMORY_SNAPSHOT)
+    has_tensors = any(name.startswith(_TENSORS) for name in names)
+    if has_tensors:
+        return FileKind(FileType.WEIGHTS) if is_dict else FileKind(FileType.PICKLE, "a pickle of tensors without names")
+    return FileKind(FileType.PICKLE)
 
 
-def _next_outline(file: IO[bytes]) -> Outline:
+def _words_of(file: IO[bytes]) -> tuple[list[str], set[str], object]:
+    """Return the functions and classes of a pickle, its texts, and its first number or else its first opcode."""
     import pickletools  # which few files need, and every command would load
 
-    stack: list[Any] = []
-    memo: dict[Any, Any] = {}
-    with suppress(Exception):  # a damaged pickle has the outline of its beginning
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-            if opcode.name == "STOP" or number > MOST_OPCODES:
-                break
-            _follow(opcode, argument, stack, memo)
-    if _MARK in stack and stack[0] is not _MARK:  # it was cut within its largest dict
-        with suppress(Exception):
-            first = stack.index(_MARK)
-            _set(stack[0], [one for one in stack[first + 1 :] if one is not _MARK])
-    return stack[0] if stack and stack[0] is not _MARK else OTHER
-
-
-def _follow(opcode: Any, argument: Any, stack: list[Any], memo: dict[Any, Any]) -> None:
-    """Do to a stack of outlines what an opcode does to the stack of objects."""
-    name = opcode.name
-    if name in ("PROTO", "FRAME", "STOP"):
-        return
-    if name == "MEMOIZE":
-        memo[len(memo)] = stack[-1]
-    elif name.endswith("PUT"):
-        memo[argument] = stack[-1]
-    elif name.endswith("GET"):
-        stack.append(memo[argument])
-    elif name == "GLOBAL":
-        stack.append(str(argument))
-    elif name == "MARK":
-        stack.append(_MARK)
-    elif name == "DUP":
-        stack.append(stack[-1])
-    else:
-        arguments = _take(opcode, stack)
-        if len(opcode.stack_after):
-            stack.append(_result(name, argument, arguments))
-
-
-def _take(opcode: Any, stack: list[Any]) -> list[Any]:
-    """Remove what an opcode takes from the stack, in order and without marks."""
-    before = [item.name for item in opcode.stack_before]
-    arguments: list[Any] = []
-    if "mark" in before:
-        while (top := stack.pop()) is not _MARK:
-            arguments.insert(0, top)
-        before = before[: before.index("mark")]
-    return [stack.pop() for _ in before][::-1] + arguments
-
-
-def _result(name: str, argument: Any, arguments: list[Any]) -> Any:
-    if name in ("SETITEM", "SETITEMS"):
-        return _set(arguments[0], arguments[1:])
-    if name == "DICT":
-        return _set({}, arguments)
-    if name == "EMPTY_DICT":
-        return {}
-    if name == "STACK_GLOBAL":
-        return f"{arguments[0]} {arguments[1]}"
-    if name == "BUILD":
-        is_module = isinstance(arguments[0], str) and isinstance(arguments[1], dict) and "_modules" in arguments[1]
-        return MODULE if is_module else arguments[0]
-    if name in ("REDUCE", "NEWOBJ", "NEWOBJ_EX"):
-        called = str(arguments[0])
-        if called in _DICTS:
-            return {}
-        if called.startswith(_MODULES):
-            return MODULE
-        return TENSOR if called.startswith(_TENSORS) else called
-    if name in ("APPEND", "APPENDS", "ADDITEMS"):
-        return arguments[0]
-    return argument if isinstance(argument, (str, int)) and not arguments else OTHER
-
-
-def _set(outline: Any, pairs: list[Any]) -> Any:
-    if isinstance(outline, dict):
-        pairs_by_key = zip(pairs[::2], pairs[1::2], strict=False)
-        outline.update((key, value) for key, value in pairs_by_key if not isinstance(key, dict))
-    return outline
-
-
-def _pickle(outline: Outline) -> FileKind:
-    if outline == MODULE:
-        return FileKind(FileType.MODULE)
-    if not isinstance(outline, dict):
-        what = "a tensor without a name" if outline == TENSOR else f"a pickle of {str(outline).replace(' ', '.')}"
-        return FileKind(FileType.PICKLE, what if outline != OTHER and isinstance(outline, str) else "")
-    if "segments" in outline:
-        return FileKind(FileType.MEMORY_SNAPSHOT)
-    if MODULE in outline.values():
-        key = next(key for key, value in outline.items() if value == MODULE)
-        return FileKind(FileType.MODULE, f"a checkpoint with a pickled module under '{key}'")
-    if _has_tensors(outline):
-        return FileKind(FileType.WEIGHTS)
-    names = ", ".join(str(key) for key in list(outline)[:4])
-    return FileKind(FileType.PICKLE, f"a pickled dict of {names or 'nothing'}, without tensors by name")
-
-
-def _has_tensors(outline: Outline, depth: int = 3) -> bool:
-    values = outline.values() if isinstance(outline, dict) else ()
-    return TENSOR in [value for value in values if isinstance(value, str)] or (
-        depth > 0 and any(_has_tensors(value, depth - 1) for value in values)
-    )
+    names: list[str] = []
+    texts: list[str] = []
+    begin: object = None
+    with suppress(Exception):  # a damaged pickle is named by its beginning
+        for opcode, argument, _ in islice(pickletools.genops(file), MOST_OPCODES):
+            if begin is None and opcode.name not in ("PROTO", "FRAME"):
+                begin = argument if isinstance(argument, int) else opcode.name
+            if opcode.name == "GLOBAL":
+                names.append(str(argument))
+            elif opcode.name == "STACK_GLOBAL":
+                names.append(" ".join(texts[-2:]))
+            elif isinstance(argument, str):
+                texts.append(argument)
+    return names, {*texts}, begin
 
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
