@@ -224,7 +224,6 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     counts = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}"
     counts = counts if merged.machines else ""
     there = f"; {merged.present:,} were there already" if merged.present else ""
-    there += f"; {merged.rewritten:,} with newer facts" if merged.rewritten else ""
     screen.text(f"{plural(merged.new, 'new record')}{counts} in {folder}{there}.")
     screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(merged.machines) > 1))
 

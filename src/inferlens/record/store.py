@@ -12,20 +12,17 @@ import os
 import re
 import shutil
 import stat
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from os import PathLike
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from inferlens.errors import InferlensError, paths_like, printable, unwritable
 from inferlens.record.builds import QUANTIZATIONS, read_quantization
@@ -38,7 +35,6 @@ from inferlens.record.files import (
     plain_or_packed,
     read_unpacked,
     refuse_other_files,
-    sha256,
     try_lock,
     write_whole,
 )
@@ -97,13 +93,13 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def claim_folder(parent: Path, name: str, hint: str = "--output with another folder", first: int = 1) -> Path:
+def claim_folder(parent: Path, name: str, hint: str = "--output with another folder") -> Path:
     """Create and return a folder in ``parent``: ``name``, or ``name@2`` and so on where it exists.
 
-    ``first`` is the number to begin with, if the numbers before it are taken. Raises as :func:`make_folder`.
+    Raises as :func:`make_folder`.
     """
     make_folder(parent, hint)
-    for number in count(first):
+    for number in count(1):
         folder = parent / (name if number == 1 else f"{name}@{number}")
         try:
             folder.mkdir()
@@ -155,7 +151,7 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
 class MeasurementsOnDisk(Sequence[Measurement]):
     """The measurements in a record's file. They are read on demand, as samples are nearly all of a record."""
 
-    def __init__(self, file: str, record: str) -> None:
+    def __init__(self, file: Path, record: str) -> None:
         self.file, self.record = file, record
 
     def __len__(self) -> int:
@@ -164,31 +160,17 @@ class MeasurementsOnDisk(Sequence[Measurement]):
     def __getitem__(self, place: Any) -> Any:
         return _measurements(self.file, self.record)[place]
 
-    def __iter__(self) -> Iterator[Measurement]:
-        return iter(_measurements(self.file, self.record))
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
-    def __repr__(self) -> str:
-        return repr(tuple(self))
-
-
-class _SampleFile(Struct):
-    id: str
-    measurements: tuple[Measurement, ...]
-
 
 @lru_cache(maxsize=64)  # comparisons read the same few dozen files repeatedly
-def _measurements(file: str, record: str) -> tuple[Measurement, ...]:
-    try:
-        sample_file = msgspec.json.decode(read_unpacked(Path(file)), type=_SampleFile)
-        if sample_file.id == record:
-            return sample_file.measurements
-        why = f"It has the record {sample_file.id} now."
-    except (OSError, InferlensError, msgspec.DecodeError) as error:
-        why = str(error)
-    raise InferlensError(f"{file} was changed after it had been read. {why}", hint="the same again")
+def _measurements(file: Path, name: str) -> tuple[Measurement, ...]:
+    with suppress(OSError, InferlensError):
+        record = decode(read_unpacked(file))
+        if record.id == name:
+            return record.measurements
+    raise InferlensError(f"{file} was changed after it had been read.", hint="the same again")
 
 
 def read_record(file: Path) -> Record:
@@ -200,7 +182,7 @@ def read_record(file: Path) -> Record:
     """
     record = decode(read_unpacked(file))
     if record.measurements:
-        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(os.path.abspath(file), record.id))
+        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(file.absolute(), record.id))
     return record
 
 
@@ -434,38 +416,21 @@ def _plain(text: str) -> str:
 
 
 # A merge copies the records of several folders into one store, bytes unchanged. A record with an id that is there
-# already is not copied again; of two versions the last written counts. Another record of the same case gets
-# ``<case>@2``. All is copied into a staging folder first, so that a merge that fails leaves the store as it was. No
-# link is followed.
+# already is not copied again. Another record of the same case gets ``<case>@2``. The record is copied after all other
+# files of its folder, so a folder of a merge that was cut short has no record. No link is followed.
 
-STAGING = ".merge-"  # how the name of the folder of a merge under way begins
 HINT = "-o with another folder"
 
 
 @dataclass
 class MergeReport:
-    """The result of a merge: numbers of ``new``, ``present`` and ``rewritten`` records, and what was left out."""
+    """The result of a merge: numbers of ``new`` and ``present`` records, and what was left out."""
 
     new: int = 0
     present: int = 0
-    rewritten: int = 0
     machines: set[str] = field(default_factory=set)
     models: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-
-
-class Version(NamedTuple):
-    """The latest version of a record: its file, the hash of its content, the time it was written.
-
-    ``record`` has no measurements, which would fill the memory.
-    ``home`` is the file of the first version, in the store or else in a source. What lies beside that one is kept.
-    """
-
-    record: Record
-    file: Path
-    digest: str
-    written: float
-    home: Path
 
 
 def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> MergeReport:
@@ -477,118 +442,73 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     for source in sources:
         if not source.is_dir():
             raise InferlensError(f"{source} is not a folder.", expected="folders with records", hint="inferlens bench")
-    merged, begun, numbers = MergeReport(), output.exists(), Counter[tuple[str, str]]()
-    in_store = {version.record.id: version for version in (_versions(output, MergeReport()) if begun else ())}
-    staging = Path(tempfile.mkdtemp(dir=make_folder(output, HINT), prefix=STAGING))
+    merged = MergeReport()
+    ids = {record.id for _, record in _records_below(output, MergeReport())} if output.exists() else set()
     try:
-        latest = _latest(sources, output, merged, in_store)
-        if not latest:
+        for file, record in (one for source in sources for one in _records_below(source, merged, output.resolve())):
+            merged.machines.add(machine_name(record.environment))
+            merged.models.add(record.case.model)
+            if record.id in ids:
+                merged.present += 1
+                continue
+            folder = claim_folder(output / safe_name(record.model.name), safe_name(record.case.folder), HINT)
+            with discard_if_interrupted(folder):
+                _copy(file, folder, merged, artefacts)
+            merged.new += 1
+            ids.add(record.id)
+        if not (merged.new or merged.present or ids):
             what = f"There is no record in {', '.join(map(str, sources))}. {' '.join(merged.problems[:3])}"
             raise InferlensError(what.strip(), hint="inferlens bench")
-        new = [version for name, version in latest.items() if name not in in_store]
-        folders = [_copy(version, staging / str(place), merged, artefacts) for place, version in enumerate(new)]
-        quantizations = list(_quantizations(sources, output, staging, merged))
-        for folder, version in zip(folders, new, strict=True):
-            model, case = safe_name(version.record.model.name), safe_name(version.record.case.folder)
-            place = claim_folder(output / model, case, HINT, first=numbers[model, case] + 1)
-            numbers[model, case] = int(place.name.removeprefix(case).lstrip("@") or 1)
-            folder.replace(place)
-        for version in (latest[name] for name in in_store):
-            if version.file != version.home:
-                _rewrite(version.home, version.file)
-        for file, place in quantizations:
-            file.replace(make_folder(place.parent, HINT) / place.name)
+        _copy_quantizations(sources, output, merged)
     except OSError as error:
         raise unwritable(f"The folder {output}", error, HINT) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        if not begun and not any(output.iterdir()):
-            output.rmdir()
     return merged
 
 
-def _latest(
-    sources: Sequence[Path], output: Path, merged: MergeReport, in_store: Mapping[str, Version]
-) -> dict[str, Version]:
-    """Return the latest version of every record of the store and the sources, by id; count them in ``merged``."""
-    latest = dict(in_store)
-    for version in (item for source in sources for item in _versions(source, merged, but=output.resolve())):
-        record, there = version.record, latest.get(version.record.id)
-        merged.machines.add(machine_name(record.environment))
-        merged.models.add(record.case.model)
-        if there is None:
-            merged.new += 1
-            latest[record.id] = version
-        elif there.digest != version.digest and not _same_but_facts(version.file, there.file):
-            merged.problems.append(f"{version.file} was left out. Another record has its id, {record.id}.")
-        elif there.digest == version.digest or version.written <= there.written:
-            merged.present += 1
-        else:  # facts were added later
-            merged.rewritten += 1
-            latest[record.id] = version._replace(home=there.home)
-    return latest
-
-
-def _copy(version: Version, folder: Path, merged: MergeReport, artefacts: bool) -> Path:
-    """Copy a record and what lies beside it into a new folder, and return the folder."""
-    folder.mkdir()
-    shutil.copyfile(version.file, folder / version.file.name)
-    for path in _record_files(version.home, merged, artefacts):
-        target = folder / path.relative_to(version.home.parent)
+def _copy(record_file: Path, folder: Path, merged: MergeReport, artefacts: bool) -> None:
+    """Copy a record and what lies beside it into a new folder."""
+    for path in [*_files_beside(record_file, merged, artefacts), record_file]:
+        target = folder / path.relative_to(record_file.parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    return folder
 
 
-def _quantizations(
-    sources: Sequence[Path], output: Path, staging: Path, merged: MergeReport
-) -> Iterator[tuple[Path, Path]]:
-    """Yield a copy in ``staging`` and the path to be of the newest quantization of every model and name."""
-    last: dict[Path, Path] = {}
+def _copy_quantizations(sources: Sequence[Path], output: Path, merged: MergeReport) -> None:
+    """Copy the newest quantization of every model and name."""
     for file in (path for source in sources for path in files_under(source, QUANTIZATIONS)):
-        if read_one(file, lambda path: read_quantization(_plain_file(path)), merged.problems):
-            place = output / file.resolve().parent.name / file.name
-            there = last.get(place, place)
-            if not there.exists() or there.stat().st_mtime < file.stat().st_mtime:
-                last[place] = file
-    for number, (place, file) in enumerate(last.items()):
-        yield Path(shutil.copy2(file, staging / f"quantized-{number}")), place  # with its time, for the next merge
+        place = output / file.resolve().parent.name / file.name
+        if not read_one(file, lambda path: read_quantization(_plain_file(path)), merged.problems):
+            continue
+        if not place.exists() or place.stat().st_mtime < file.stat().st_mtime:
+            make_folder(place.parent, HINT)
+            shutil.copy2(file, place)  # with its time, for the next merge
 
 
-def _versions(folder: Path, merged: MergeReport, but: Path | None = None) -> Iterator[Version]:
-    """Yield the records below a folder; other files are problems.
+def _records_below(folder: Path, merged: MergeReport, output: Path | None = None) -> Iterator[tuple[Path, Record]]:
+    """Yield the records below a folder with their files, except for those in ``output``; other files are problems.
 
-    Records of tunings are left out, because a tuning belongs to its machine. Records in the folder ``but`` are left
-    out, too.
+    Records of tunings are left out, because a tuning belongs to its machine.
     """
     tunings = [path.parent for path in files_under(folder, TRIALS) if path.parent.name == TUNING]
     merged.problems += [f"{tuning} was left out: a tuning belongs to its machine." for tuning in tunings]
     for file in files_under(folder, RECORD):
-        cut_short = any(part.startswith(STAGING) for part in file.relative_to(folder).parts)  # of an earlier merge
-        if cut_short or is_of_tuning(file, folder) or (but and but in file.absolute().parents):
+        if is_of_tuning(file, folder) or (output and output in file.absolute().parents):
             continue
-        if version := read_one(file, _version, merged.problems):
-            yield version
+        if record := read_one(file, _own_record, merged.problems):
+            yield file, record
 
 
-def _version(file: Path) -> Version:
+def _own_record(file: Path) -> Record:
     """Return the record in a file. Raises InferlensError if it names a file outside its folder, as others could."""
-    data = read_unpacked(_plain_file(file))
-    record = decode(data)
+    record = read_record(_plain_file(file))
     for artefact in record.artefacts:
         path = PurePath(artefact.path)
         if path.is_absolute() or ".." in path.parts:
             raise InferlensError(f"It names a file outside its folder: '{artefact.path}'.")
-    return Version(replace(record, measurements=()), file, sha256(data), file.stat().st_mtime, home=file)
+    return record
 
 
-def _same_but_facts(*files: Path) -> bool:
-    """Return whether two files have the same record, except for facts that were added later."""
-    first, second = (replace(decode(read_unpacked(file)), facts={}) for file in files)
-    return first == second
-
-
-def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
+def _files_beside(record_file: Path, merged: MergeReport, artefacts: bool) -> Iterator[Path]:
     """Yield the files beside a record to copy: no links, and nothing of another record below it."""
     folders = [record_file.parent]
     while folders:
@@ -598,14 +518,6 @@ def _record_files(record_file: Path, merged: MergeReport, artefacts: bool) -> It
                 folders += [path] if artefacts and own else []
             elif not path.name.startswith(RECORD) and (file := read_one(path, _plain_file, merged.problems)):
                 yield from [file] if artefacts or file.name == LOG or file.name.startswith(PROFILE) else []
-
-
-def _rewrite(there: Path, file: Path) -> None:
-    """Replace a record's file by another one, which may be packed differently."""
-    target = there.with_name(file.name)
-    write_whole(target, file.read_bytes())
-    if target != there:
-        there.unlink()
 
 
 def _plain_file(file: Path) -> Path:
