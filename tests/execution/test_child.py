@@ -393,15 +393,15 @@ def test_calls_of_both_alternate_and_never_overlap(tmp_path):
 
 
 def test_those_that_die_or_hang_take_none_of_the_others_time_and_show_where_they_hung(tmp_path):
-    killed, hung, right = one_round(tmp_path, {"trouble": "kill"}, {"trouble": "hang"}, {}, timeout=3.0)
+    killed, hung, right = one_round(tmp_path, {"trouble": "kill"}, {"trouble": "hang"}, {}, timeout=10.0)
     assert (killed.status, hung.status, right.status) == ("crashed", "timed out", "ok")
-    assert "3 s" in hung.reason
+    assert "10 s" in hung.reason
     assert any("fake.py" in line for line in hung.output_tail)
 
 
 def test_one_that_hangs_after_its_answer_keeps_it(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "GOODBYE", 0.5)
-    records = one_round(tmp_path, {"trouble": "hang", "when": "exit"}, {}, timeout=3.0)
+    records = one_round(tmp_path, {"trouble": "hang", "when": "exit"}, {}, timeout=30.0)
     assert [record.status for record in records] == ["ok", "ok"]
 
 

@@ -1,8 +1,12 @@
 """Child processes, which run tasks with a deadline. Several of them can take turns on the machine.
 
-However a process ends, the parent goes on and knows why. A child leads a process group of its own, so that everything
-it started ends with it. Its output comes through a pipe and is kept up to a limit: a child that prints without end
-cannot fill the disk.
+What happens on a crash: :func:`launch` watches the process. However it ends, the parent goes on. :func:`status_of_exit`
+turns the end into a status and a reason, with the phase in which it came. The scheduler writes them into the record of
+the case, with the last lines that the process printed, and goes on with the next case. A process that crashes after it
+has answered keeps its numbers, and the record has the warning ``bad-exit``.
+
+A child leads a process group of its own, so that everything it started ends with it. Its output comes through a pipe
+and is kept up to a limit: a child that prints without end cannot fill the disk.
 
 Processes that take turns of some milliseconds are disturbed by the same events of the machine. They load and build side
 by side. A process sends a ``TurnRequest`` before it calls its model for the first time, once it is warm, and after
@@ -127,34 +131,33 @@ def launch(
         variables: environment variables in addition to those of this process.
         started: called with the number of the process.
     """
+    if job.interpreter and not os.access(job.interpreter, os.X_OK):  # removed since it was checked
+        gone = f"{job.interpreter} could not be started: it is not there"
+        return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
     kills = oom_kills()
-    process: _Process | None = None
+    process = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
     in_time = True
     try:
-        if job.interpreter and not os.access(job.interpreter, os.X_OK):  # removed since it was checked
-            gone = f"{job.interpreter} could not be started: it is not there"
-            return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
-        with _unbroken():
-            process = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
         started(process.process.pid)
         with _watched(monitor and monitor(process.process.pid), slot) as watching:
             in_time = process.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             process.show_stacks()
     finally:
-        if process:
-            with _unbroken():  # one who interrupts again while this waits wants no process left either
-                process.end(patient=in_time)
+        process.end(patient=in_time)
     if log and process.output:
         log.write_bytes(bytes(process.output))
-    if in_time or process.answer:
-        status, reason = _ending(process.process.returncode, in_time, oom_kills() > kills)
-    else:
-        status, reason = "timed out", f"not done after {timeout:g} s"
     outcome: Outcome[Value] = Outcome(TaskResult(), machine=watching.log() if watching else None)
+    code = process.process.returncode
     if process.answer:
-        outcome.result, outcome.fault = _with_hints(result_from_json(process.answer, returns), job.interpreter), reason
+        outcome.result = _with_hints(result_from_json(process.answer, returns), job.interpreter)
+        outcome.fault = status_of_exit(code, killed_for_memory=oom_kills() > kills)[1]
+        if not in_time:
+            outcome.fault = "did not end after it had answered"
     else:
+        status, reason = status_of_exit(code, killed_for_memory=oom_kills() > kills)
+        if not in_time:
+            status, reason = "timed out", f"not done after {timeout:g} s"
         during = f", during {process.phase}" if process.phase else ", while starting"
         reason = (reason or "the process ended without an answer") + during
         outcome.result = TaskResult(status=status, reason=reason, hint=HINTS.get(status, ""))
@@ -162,6 +165,15 @@ def launch(
     if outcome.result.status != "ok" or outcome.fault:
         outcome.tail = process.tail()
     return outcome
+
+
+def status_of_exit(code: int, *, killed_for_memory: bool) -> tuple[Status, str]:
+    """Return status and reason of a process that ended with ``code`` without an answer; no reason for exit code 0."""
+    if code == -signal.SIGKILL and killed_for_memory:
+        return "out of memory", "killed by the kernel, which was short of memory"
+    if code < 0:
+        return "crashed", f"killed by {signal.Signals(-code).name if -code in [*signal.Signals] else f'signal {-code}'}"
+    return "crashed", f"the process ended with exit code {code}" if code else ""
 
 
 def _with_hints(result: TaskResult[Value], interpreter: str) -> TaskResult[Value]:
@@ -181,25 +193,6 @@ def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | N
         elif monitor:
             stack.enter_context(monitor)
         yield monitor
-
-
-@contextmanager
-def _unbroken() -> Iterator[None]:
-    """Delay interrupts until the end of the context: a started process must be registered, so that it can be ended."""
-    kept: list[int] = []
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if threading.current_thread() is not threading.main_thread() or None in usual.values():
-        yield
-        return
-    for number in usual:
-        signal.signal(number, lambda number, _: kept.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        if kept:
-            signal.raise_signal(kept[0])
 
 
 class _Process:
@@ -276,13 +269,15 @@ class _Process:
 
     def end(self, *, patient: bool) -> None:
         """Kill whatever is left of the process and of its children."""
-        if self.answer and patient:  # it has answered; give it a moment to exit normally
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(5)
-        kill_groups([self.process.pid])
-        self.process.wait()
-        os.close(self._events)
-        self._printed.close()
+        try:
+            if self.answer and patient:  # it has answered; give it a moment to exit normally
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(5)
+        finally:  # also if this is interrupted
+            kill_groups([self.process.pid])
+            self.process.wait()
+            os.close(self._events)
+            self._printed.close()
 
     def tail(self) -> tuple[str, ...]:
         text = self._last.decode(errors="replace")
@@ -309,17 +304,6 @@ def oom_kills() -> int:
             if line.startswith("oom_kill "):
                 return int(line.split()[1])
     return 0
-
-
-def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
-    """Return status and reason of a process that ended with ``code``; an empty reason if it ended well."""
-    if code == -signal.SIGKILL and memory_kill:
-        return "out of memory", "killed by the kernel, which was short of memory"
-    if not in_time:
-        return "crashed", "did not end after it had answered"
-    if code < 0:
-        return "crashed", f"killed by {signal.Signals(-code).name if -code in [*signal.Signals] else f'signal {-code}'}"
-    return "crashed", f"the process ended with exit code {code}" if code else ""
 
 
 def variables_for(interpreter: str = "") -> dict[str, str]:
