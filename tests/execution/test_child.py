@@ -23,7 +23,7 @@ from inferlens.execution import child
 from inferlens.execution import scheduler as running
 from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver
 from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase, TaskAnswer
-from inferlens.execution.scheduler import Interference, MeasureOptions, Scheduler
+from inferlens.execution.scheduler import MeasureOptions, Scheduler
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
 from inferlens.execution.worker import perform
 from inferlens.measure import series
@@ -437,7 +437,6 @@ def test_what_ends_one_ends_the_other():
 
 def test_cases_load_side_by_side_and_each_is_measured_by_itself(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(6))
-    monkeypatch.setattr(Interference, "repeat", False)
     scheduler, every = cases_in(tmp_path, {}, {"trouble": "kill"}, {}, timeout=20.0)
     done = []
     monkeypatch.setattr(scheduler.observer, "done", lambda record, _: done.append(record.case.variant))
@@ -457,7 +456,6 @@ def test_cases_load_side_by_side_and_each_is_measured_by_itself(tmp_path, monkey
 
 def test_who_ends_a_run_keeps_what_was_measured_of_cases_that_loaded_together(tmp_path, monkeypatch):
     monkeypatch.setattr(running, "usable_cpus", lambda: range(4))
-    monkeypatch.setattr(Interference, "repeat", False)
     scheduler, every = cases_in(tmp_path, {}, {})
     done = []
 

@@ -125,7 +125,7 @@ def test_a_driver_and_a_node_that_are_killed_take_their_running_cases_along_and_
     run(on_ray, output, kill_driver)
     assert 0 < len(load_records(output).records) < cases
     printed, said = run(on_ray, output, kill_node)
-    assert "measured here before" in said
+    assert "measured before" in said
     assert "A worker was lost" in said
     assert len(json.loads(printed)["rows"]) == cases
     stored = load_records(output).records

@@ -14,7 +14,7 @@ from inferlens.errors import InferlensError
 from inferlens.execution import child as processes
 from inferlens.execution import profile as profiling
 from inferlens.execution.child import Outcome
-from inferlens.execution.profile import content_of, run_name
+from inferlens.execution.profile import run_name
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
 from inferlens.measure.monitor import default_threads
@@ -26,7 +26,6 @@ from inferlens.spec.plan import Plan
 from inferlens.trace.model import Category
 from inferlens.trace.read import read_trace
 from tests import commands
-from tests.trace.samples import event, text
 
 
 def profiled(folder, *, runs=8, **words):
@@ -279,15 +278,6 @@ def test_tensorboards_own_loader_reads_log_folders(taken, tmp_path):
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
 
 
-def test_a_pause_in_one_step_does_not_hide_the_operators_of_the_others(tmp_path):
-    parts = [(0, 100, 80), (200, 9000, 80), (9300, 110, 66)]  # begin and duration of a step, and of its operator
-    events = [event(f"inferlens step {n}", begin, long, "user_annotation") for n, (begin, long, _) in enumerate(parts)]
-    events += [event("aten::linear", begin + 1, busy) for begin, _, busy in parts]
-    (tmp_path / "trace.json").write_bytes(text(*events))
-    shown = content_of("trace.json", read_trace(tmp_path / "trace.json"))
-    assert (shown.operators, shown.gpu, len(shown.steps)) == (pytest.approx(0.8), 0, 3)
-
-
 @pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])
 def test_other_backends_of_this_process_are_traced(backend, taken, tmp_path):
     pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
@@ -295,7 +285,7 @@ def test_other_backends_of_this_process_are_traced(backend, taken, tmp_path):
     assert made.status == "ok", made.reason
     assert len(made.contents[0].steps) == 3
     assert bool(made.unseen) == (made.contents[0].operators == 0) == (backend != "torchscript:trace")
-    assert not made.unseen or f"{made.case.backend_label} have 0 % of a step" in made.unseen
+    assert not made.unseen or f"{made.case.backend_label} have no operators" in made.unseen
 
 
 def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(taken, tmp_path, monkeypatch):

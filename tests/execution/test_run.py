@@ -240,7 +240,7 @@ def test_a_complete_command_that_is_repeated_measures_nothing_unless_it_is_asked
     first, remarks = fake(tmp_path, "4,4.6")
     assert remarks == []
     second, remarks = fake(tmp_path, "4,4.6")
-    assert (ids(second), remarks) == (ids(first), ["All cases were measured here before; --rerun measures them again."])
+    assert (ids(second), remarks) == (ids(first), ["2 of 2 cases measured before; --rerun measures all again."])
     third, remarks = fake(tmp_path, "4,4.6", rerun=True)
     assert (ids(third) & ids(first), remarks) == (set(), [])
     assert ids(inferlens.load_records(tmp_path).records) == ids(first) | ids(third)
@@ -252,7 +252,7 @@ def test_a_case_that_is_added_joins_the_race(tmp_path):
     first, _ = fake(tmp_path, "4,4.6")
     second, remarks = fake(tmp_path, "4,4.6,3.9")
     assert ids(first) < ids(second)
-    assert remarks == ["2 of 3 cases were measured here before; --rerun measures them again."]
+    assert remarks == ["2 of 3 cases measured before; --rerun measures all again."]
     assert len({record.run for record in second}) == 1
     added = [record.repeat for record in second if record.case.options["latency"] == 3.9]
     assert added[0] == 0

@@ -425,7 +425,6 @@ def test_kernels_are_in_every_step(backend, tmp_path):
     assert traced.status == "ok", traced.reason
     (shown,) = traced.contents
     assert len(shown.steps) == 3
-    assert 0 < shown.gpu <= 1
     assert traced.cost
     assert (traced.unseen != "") == (shown.operators == 0)
     steps = Analysis(read_trace(traced.files[0])).counted

@@ -15,7 +15,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -411,39 +411,24 @@ def planned_pair(
         }
         its = {name: values for name, values in options.items() if name.partition(".")[0] == backend}
         words = {**shared, **side.words, "model": [info.spec for info in own_infos], "checkout": side.checkout}
-        if side.checkout and Path(words.get("weights", "")).suffix:  # of a file here, not of one in the checkout
-            words["weights"] = str(Path(words["weights"]).resolve())
-        if side.checkout and "accuracy" in words and Path(words["accuracy"]).exists():  # so is data
-            words["accuracy"] = str(Path(words["accuracy"]).resolve())
+        for name in ("weights", "accuracy") if side.checkout else ():
+            if name in words and Path(words[name]).exists():  # a file here, not one in the checkout
+                words[name] = str(Path(words[name]).resolve())
         plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     return plans, _pair([part.cases() for part in probe_plans(plans, models)])
 
 
 def _infos(sides: Sequence[SideSpec], models: Sequence[ModelHandle]) -> list[list[ModelInfo]]:
-    names = [() if model.infos else texts(model.spec) for model in models]
-    infos_by_name: dict[tuple[str, str], ModelInfo] = {}
-    for place in dict.fromkeys(side.checkout for side in sides):  # a process per checkout
-        here = [(side.python, own) for side, own in zip(sides, names, strict=True) if side.checkout == place]
-        if wanted := list(dict.fromkeys(name for _, own in here for name in own)):
-            infos = _find(wanted, place, list(dict.fromkeys(python for python, _ in here)))
-            infos_by_name |= {(place, name): info for name, info in zip(wanted, infos, strict=True)}
-    return [
-        model.infos or [infos_by_name[side.checkout, name] for name in own]
-        for side, model, own in zip(sides, models, names, strict=True)
-    ]
-
-
-def _find(names: Sequence[str], checkout: str, pythons: Sequence[str]) -> list[ModelInfo]:
-    """Return the models of names by the first interpreter that knows them: they mean the same to both sides."""
-    python, *others = pythons
-    try:
-        return find(names, checkout, python)
-    except InferlensError:
-        if not others:
-            raise
-        with suppress(InferlensError):
-            return _find(names, checkout, others)
-        raise
+    """Return the models of both sides, which are looked up once if both mean the same."""
+    looked_up: dict[object, list[ModelInfo]] = {}
+    infos = []
+    for side, model in zip(sides, models, strict=True):
+        names = texts(model.spec)
+        key = names, side.checkout, side.python
+        if key not in looked_up:
+            looked_up[key] = model.infos or find(names, side.checkout, side.python)
+        infos.append(looked_up[key])
+    return infos
 
 
 def _pair(sides: Sequence[Sequence[PlannedCase]]) -> tuple[PlannedCase, PlannedCase]:

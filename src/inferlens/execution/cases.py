@@ -34,7 +34,7 @@ from inferlens.record.store import load_records, safe_name
 from inferlens.spec.case import AXES, FLAGS, MAX_TIME, QUANTIZED, Axis, Case, split_label
 from inferlens.spec.plan import Plan, refuse_unknown
 from inferlens.stats.samples import median
-from inferlens.units import listing, plural
+from inferlens.units import listing
 
 EVERY_VARIANT = "all"
 
@@ -84,16 +84,16 @@ def expand(
 
 
 def refuse_if_none_runs(planned: Sequence[PlannedCase]) -> None:
-    """Refuse a plan of which no case can run."""
-    refusals = {one.refusal.what: one.refusal for one in planned if one.refusal}
-    if any(one.refusal is None for one in planned) or not refusals:
+    """Refuse a plan of which no case can run, with the reason of the first one."""
+    if any(one.refusal is None for one in planned):
         return
-    first, *others = refusals.values()
-    if not others:
-        ways = listing([*dict.fromkeys(one.case.backend_label for one in planned)])
-        raise InferlensError(f"{ways}: {first.what}", expected=first.expected, hint=first.hint)
-    more = f" And {plural(len(others), 'more reason')}."
-    raise InferlensError(f"No case of this plan can run here. {first.what}{more}", hint="--dry-run, which lists them")
+    first = planned[0]
+    assert first.refusal
+    what = f"{first.case.backend_label}: {first.refusal.what}"
+    reasons = {one.refusal.what for one in planned if one.refusal}
+    if len(reasons) > 1:
+        raise InferlensError(f"No case of this plan can run here. {what}", hint="--dry-run, which lists all reasons")
+    raise InferlensError(what, expected=first.refusal.expected, hint=first.refusal.hint)
 
 
 def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
@@ -544,31 +544,24 @@ def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
 def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:
     """Return a function from a case to its seconds in one process, by records of the same model.
 
-    It uses the time of the case itself, or of other cases of its backend, or the typical time of phases with half the
-    time that series may have. If options make a build longer, the time of others to prepare counts more.
+    It uses the median of the records of its backend that waited for no others, or the typical time of phases with half
+    the time that series may have. If options make a build longer, the time to prepare counts more.
     """
     budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
-    whole: dict[str, list[float]] = {}
     parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
-    in_turns: dict[str, list[tuple[float, float]]] = {}
-    for record in (record for record in records if record.status == "ok"):
+    for record in records:
+        if record.status != "ok" or IN_TURNS in record.facts:
+            continue
         seconds = STARTING + sum(phase.seconds for phase in record.phases)
         prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        plain = prepared / build_factor(record.case)
-        if IN_TURNS in record.facts:  # most of the rest it waited for the others
-            in_turns.setdefault(record.case.backend_label, []).append((plain, typical[1]))
-            continue
-        whole.setdefault(record.case.digest, []).append(seconds)
-        parts.setdefault(record.case.backend_label, []).append((plain, seconds - prepared))
+        pair = prepared / build_factor(record.case), seconds - prepared
+        parts.setdefault(record.case.backend_label, []).append(pair)
 
     def seconds_for(case: Case) -> float:
-        if case.digest in whole:
-            return median(whole[case.digest])
-        factor, label = build_factor(case), case.backend_label
-        phases = parts.get(label) or in_turns.get(label) or [typical]
-        return median([prepared * factor + rest for prepared, rest in phases])
+        factor = build_factor(case)
+        return median([prepared * factor + rest for prepared, rest in parts.get(case.backend_label, [typical])])
 
     return seconds_for
 

@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import mean
 from typing import Any, get_args
 
 import msgspec
@@ -49,10 +48,8 @@ from inferlens.spec.case import Case, environment_of
 from inferlens.spec.options import checked_texts
 from inferlens.spec.plan import Plan
 from inferlens.stats.samples import median
-from inferlens.trace.analysis import Intervals
-from inferlens.trace.model import Category, Ints, Trace
+from inferlens.trace.model import Category, Trace
 from inferlens.trace.read import read_trace
-from inferlens.units import percent
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows
@@ -254,11 +251,7 @@ def ceilings_of(case: Case, scheduler: Scheduler, measured_ceilings: dict[Path, 
 
 UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
 SETTLED = 5  # of these, the last ones
-LITTLE = 0.5  # a smaller share of a step in operators on the CPU is reported
-UNSEEN = (
-    "The traces of {} have {} of a step in operators of PyTorch{}: torch.profiler saw no more. "
-    "All its layers: inferlens profile MODEL --level {}"
-)
+UNSEEN = "The traces of {} have no operators of PyTorch. Its layers: inferlens profile MODEL"
 
 
 class TraceJob(CaseJob, frozen=True, kw_only=True):
@@ -272,8 +265,7 @@ class TraceContent(Struct, frozen=True, kw_only=True):
 
     name: str
     steps: tuple[float, ...]
-    operators: float  # share of a step in operators of PyTorch; the largest, for a busy machine lengthens some
-    gpu: float  # share of a step in which a GPU was at work, in the same way
+    operators: int  # number of calls of operators of PyTorch
     events: int
     notes: tuple[str, ...]  # sentences on damage to the file
 
@@ -313,16 +305,10 @@ def content_of(name: str, trace: Trace) -> TraceContent:
     return TraceContent(
         name=name,
         steps=tuple((trace.duration[steps] / 1e9).tolist()),
-        operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
-        gpu=_covered(trace, trace.gpu.row, steps),
+        operators=len(trace.rows(Category.OPERATOR)),
         events=len(trace),
         notes=trace.notes,
     )
-
-
-def _covered(trace: Trace, rows: Ints, steps: Ints) -> float:
-    covered = Intervals.of_events(trace, rows).covered(trace.begin[steps], trace.ends(steps))
-    return max((covered / trace.duration[steps].clip(min=1)).tolist(), default=0.0)
 
 
 class CaseTrace(TraceFiles, frozen=True, kw_only=True):
@@ -350,15 +336,10 @@ class CaseTrace(TraceFiles, frozen=True, kw_only=True):
 
     @property
     def unseen(self) -> str:
-        """A sentence about what the traces do not show; empty if they show enough."""
-        if not self.contents:
+        """A sentence about traces of a backend whose work torch.profiler does not see; else empty."""
+        if not self.contents or any(content.operators for content in self.contents):
             return ""
-        operators, gpu = mean(one.operators for one in self.contents), mean(one.gpu for one in self.contents)
-        on_gpu = self.case.device == "cuda"
-        if (operators and gpu) if on_gpu else operators >= LITTLE:
-            return ""
-        also = f" and {percent(gpu)} on the GPU" if on_gpu else ""
-        return UNSEEN.format(self.case.backend_label, percent(operators), also, "kernel" if on_gpu else "layer")
+        return UNSEEN.format(self.case.backend_label)
 
 
 def trace_cases(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[CaseTrace]:
@@ -384,7 +365,7 @@ def run_name(case: Case, format: Format) -> str:
     """Return the name of a case's log folder, such as ``pytorch_bs1``; different cases of a model differ.
 
     Backend and precision, batch, and what else is not as usual: a variant that is not the backend's first, a device
-    other than CUDA, threads, options. fp32 is left out for models of a format that is compared in fp32.
+    other than CUDA, threads, a hash of what else differs. fp32 is left out for models that are compared in fp32.
     """
     backend = BACKENDS.get(case.backend)
     words = [backend.short or case.backend]
@@ -394,8 +375,7 @@ def run_name(case: Case, format: Format) -> str:
     words += [f"t{case.threads}"] * (case.threads is not None)
     words += [word.replace(" ", "") for word in case.call_mode] + [environment_of(case.python)] * bool(case.python)
     if any((case.options, case.inputs, case.weights, case.seed, case.python)):
-        options = case.options_label.replace(" ", "_")
-        words += [*([options] if 0 < len(options) <= 60 else []), case.digest[:6]]
+        words += [case.digest[:6]]
     return re.sub(r"[^\w.=-]+", "_", "_".join(words))
 
 

@@ -1,11 +1,11 @@
-"""Results of earlier runs in the output folder, with which the same command continues after a stop.
+"""How a run is resumed: with the results of earlier runs in the output folder the same command continues after a stop.
 
 There is one rule for ``bench``, ``profile`` and ``tune``. A result is used again if the case, the rest of the request,
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of a record. A tuning or a study keeps its rounds in a
-:class:`TrialLog`.
+``bench`` and ``profile`` keep a hash of the request as a fact of a record; :func:`find_earlier` reads these records. A
+tuning or a study keeps its rounds in a :class:`TrialLog`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import LoadedRecords, Store, load_records, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
+from inferlens.units import plural
 
 WORK = "work"  # in the folder of rounds, what their processes build
 REQUEST = "request"  # the fact of a record: a hash of the request without the case
@@ -137,12 +138,8 @@ def find_earlier(
             folders |= {record.id: loaded.folders[record.id] for record in good}
     if records:
         observer.reused(records, folders)
-        number, every = len({record.case.digest for record in records}), len(planned)
-        some = (
-            f"{number} of {every} cases were" if number < every else "All cases were" if every > 1 else "The case was"
-        )
-        what = "it" if number == 1 else "them"
-        observer.remark(f"{some} measured here before; --rerun measures {what} again.")
+        number = len({record.case.digest for record in records})
+        observer.remark(f"{number} of {plural(len(planned), 'case')} measured before; --rerun measures all again.")
     return replace(
         state, records=tuple(records), continued=max(records, key=lambda one: one.created).run if records else ""
     )
@@ -236,9 +233,7 @@ class TrialLog:
             names = (path.parent.with_name(f"{path.parent.name}-{number}") for number in count(1))
             aside = path.parent.rename(next(name for name in names if not name.exists()))
             lines = []
-            observer.remark(
-                f"What {'was measured before' if rerun else 'another request has measured'} is in {aside} now."
-            )
+            observer.remark(f"The rounds of an earlier request are in {aside} now.")
         make_folder(path.parent)
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 import os
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -61,6 +60,7 @@ SPARE = 1.25  # the memory of processes together, as a multiple of their memory 
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
+Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True)
@@ -250,21 +250,14 @@ class Scheduler:
             self.references.of(planned)  # not while one of them is measured
         before = self._before(cases)  # before one of them is on the GPU
         labels = [planned.case.label for planned in cases]
-        with self._claimed(processes, options) as attempts:
-
-            def attempt(place: int, slot: Slot) -> Attempt:
-                others = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
-                return attempts[place](slot=slot, before=before, others=others)
-
-            turns = Interleaver(len(attempts))
-            with self._monitor(cases, turns.pids, before) as monitor:
-                ended = turns.run([partial(attempt, place) for place in range(len(attempts))])
-            logs = [monitor.log_of(slot.pid) for slot in turns.slots]
+        turns = Interleaver(len(cases))
+        with self._monitor(cases, turns.pids, before) as monitor:
+            attempts = self._side_by_side(processes, options, turns, before, lambda attempt: attempt)
         records = []
-        for one, log in zip(ended, logs, strict=True):
-            result, shared = one.outcome.result, bool(one.others)
-            interference = interference_of(one.planned.case, result, log, interleaved=shared)
-            records.append(self._keep(dataclasses.replace(one, interference=interference)))
+        for place, (attempt, slot) in enumerate(zip(attempts, turns.slots, strict=True)):
+            attempt.others = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
+            attempt.outcome.machine = monitor.log_of(slot.pid)
+            records.append(self._keep(attempt))
         return records
 
     def discard(self, records: Iterable[Record]) -> None:
@@ -278,28 +271,33 @@ class Scheduler:
     def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
         """Measure cases one after the other that have loaded and built side by side."""
         before = self._before([planned for planned, _ in processes])
-        with self._claimed(processes, options) as attempts:
+        turns = Interleaver(len(processes), one_turn=True)
 
-            def finish(attempt: Callable[..., Attempt], slot: Slot) -> Record | None:
-                ended = attempt(slot=slot, before=before)
-                return None if slot.interleaver.stopped else self._keep(ended)
+        def finish(attempt: Attempt) -> Record | None:
+            return None if turns.stopped else self._keep(attempt)
 
-            functions = [partial(finish, attempt) for attempt in attempts]
-            records = Interleaver(len(functions), one_turn=True).run(functions)
-            return [record for record in records if record]
+        records = self._side_by_side(processes, options, turns, before, finish)
+        return [record for record in records if record]
 
-    @contextmanager
-    def _claimed(self, processes: Sequence[Process], options: MeasureOptions) -> Iterator[list[Callable[..., Attempt]]]:
-        """Yield functions that make the attempts, in folders that are claimed here; they begin in this order."""
+    def _side_by_side(
+        self,
+        processes: Sequence[Process],
+        options: MeasureOptions,
+        turns: Interleaver,
+        before: Before,
+        finish: Callable[[Attempt], Ended],
+    ) -> list[Ended]:
+        """Run processes at once; return what ``finish`` returns for their attempts, each called as its process ends."""
         store, begin = Store(Path(self.plan.output)), datetime.now(timezone.utc)
         folders = [store.claim(planned.case, planned.model.name) for planned, _ in processes]
 
-        def attempt(place: int, **words: Any) -> Attempt:
-            one = self._attempt(*processes[place], folders[place], options, **words)
-            return dataclasses.replace(one, created=begin + timedelta(milliseconds=place))
+        def attempt(place: int, slot: Slot) -> Ended:
+            one = self._attempt(*processes[place], folders[place], options, slot=slot, before=before)
+            one.created = begin + timedelta(milliseconds=place)  # they begin in this order
+            return finish(one)
 
         with discard_if_interrupted(*folders):
-            yield [partial(attempt, place) for place in range(len(processes))]
+            return turns.run([partial(attempt, place) for place in range(len(processes))])
 
     def _monitor(self, cases: Sequence[PlannedCase], pids: Callable[[], Sequence[int]], before: Before) -> Monitor:
         return Monitor(pids, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
@@ -312,16 +310,13 @@ class Scheduler:
         options: MeasureOptions,
         *,
         slot: Slot | None = None,
-        others: str = "",
         before: Before | None = None,
     ) -> Attempt:
         """Run one process of the case; a case that cannot run here gets its reason."""
         case, created = planned.case, datetime.now(timezone.utc)
         if planned.refusal:
-            outcome: Outcome[BenchmarkResult] = Outcome(refused(planned))
-            none = Interference(memory=outcome.result.memory)
-            return Attempt(planned, repeat, folder, created, outcome, none, options)
-        job = self._benchmark_job(planned, repeat, folder, options, slot, in_turns=bool(others))
+            return Attempt(planned, repeat, folder, created, Outcome(refused(planned)), options)
+        job = self._benchmark_job(planned, repeat, folder, options, slot)
         before, turns = before or self._before([planned]), slot and slot.interleaver
         if not slot:
             self.observer.began(case)
@@ -339,8 +334,7 @@ class Scheduler:
             variables=loading_threads(case, len(turns.slots)) if turns else {},
             timeout=min(options.patience(case), self.plan.budget.timeout),
         )
-        interference = interference_of(case, outcome.result, outcome.machine, interleaved=bool(others))
-        return Attempt(planned, repeat, folder, created, outcome, interference, options, others)
+        return Attempt(planned, repeat, folder, created, outcome, options)
 
     def _benchmark_job(
         self,
@@ -349,8 +343,6 @@ class Scheduler:
         folder: Path,
         options: MeasureOptions,
         slot: Slot | None,
-        *,
-        in_turns: bool,
     ) -> BenchmarkJob:
         case, rebuild = planned.case, options.rebuild or self.plan.rebuild
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}
@@ -359,12 +351,13 @@ class Scheduler:
             fields |= {"exported": exported, "known": model_facts, "built": case.digest in self._built and not rebuild}
         if slot and not rebuild:
             fields["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
-        ends_if_wrong = in_turns and options.only_right
+        one_turn = bool(slot and slot.interleaver.one_turn)
+        ends_if_wrong = slot is not None and not one_turn and options.only_right
         known_accuracy = self.accuracies.get(case.digest)
         return BenchmarkJob(
             **fields, budget=options.budget or self.plan.budget, reference=self.references.of(planned),
             only_right=ends_if_wrong and not by_accuracy(case, known_accuracy, self.plan.accuracy),
-            one_turn=bool(slot and slot.interleaver.one_turn), accuracy="" if known_accuracy else self.plan.accuracy,
+            one_turn=one_turn, accuracy="" if known_accuracy else self.plan.accuracy,
             kernels=options.kernels and case.device == "cuda",
         )  # fmt: skip
 
@@ -379,7 +372,8 @@ class Scheduler:
         planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
         value = result.value or BenchmarkResult()
         accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
-        warnings, interference = [*result.warnings], attempt.interference
+        warnings = [*result.warnings]
+        interference = interference_of(planned.case, result, outcome.machine, interleaved=bool(attempt.others))
         if planned.note:
             warnings.append(Warning("plain-way", planned.note))
         if outcome.fault:
@@ -570,15 +564,14 @@ def _energy(
     return energy_reader(case.device)(log, measurement.begins[0], _end(measurement), items)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
-    """One process of a case: how it ended, and the interference of the machine."""
+    """One process of a case, and how it ended."""
 
     planned: PlannedCase
     repeat: int
     folder: Path
     created: datetime
     outcome: Outcome[BenchmarkResult]
-    interference: Interference
     options: MeasureOptions
     others: str = ""  # the cases that it took turns with
