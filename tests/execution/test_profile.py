@@ -134,8 +134,7 @@ class GpuLaunch:
         """The ceilings of one command's cases."""
         scheduler = Scheduler(Plan(model=("x:y",), output=str(self.folder), rebuild=rebuild))
         vars(scheduler.environments)["here"] = msgspec.structs.replace(MACHINE, **machine)
-        known = {}
-        return [profiling.ceilings_of(case, scheduler, known) for case in cases]
+        return [profiling.ceilings_of(case, scheduler) for case in cases]
 
 
 @pytest.fixture
@@ -153,14 +152,14 @@ def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_o
     for machine in ({"cpu": "another"}, {"libraries": {"torch": "2.15"}}, {"variables": {"OMP_NUM_THREADS": "1"}}):
         launched.asked(CPU, **machine)
     assert len(launched.jobs) == 6
-    launched.asked(CPU, CPU, rebuild=True)
+    launched.asked(CPU, rebuild=True)
     assert len(launched.jobs) == 7
 
 
 def test_disturbed_or_broken_ceilings_are_not_kept(launched, tmp_path):
     disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
     launched.outcome = Outcome(TaskResult(value=disturbed))
-    assert launched.asked(CPU, CPU) == [disturbed] * 2
+    assert launched.asked(CPU) == [disturbed]
     launched.outcome = Outcome(TaskResult(value=FAST))
     assert launched.asked(CPU) == [FAST]
     (file,) = (tmp_path / ".cache").iterdir()

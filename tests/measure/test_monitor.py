@@ -145,7 +145,7 @@ def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(compute, words, memory,
     assert (set(log.processes.case_memory), set(log.processes.foreign)) == (memory, foreign)
     assert absent in log.absent.get("foreign", "")
     if absent:  # its own memory, or what is used of the whole device but not before
-        assert peak_device_memory(log).bytes == 600
+        assert peak_device_memory(log)[0] == 600
 
 
 ALIKE, UNLIKE = ("One", "One"), ("One", "Other")

@@ -17,5 +17,5 @@ def test_the_peak_is_the_processs_own_where_nvml_tells():
     found = (
         peak_device_memory(machine_log) for machine_log in (log, msgspec.structs.replace(log, peak_case_memory=None))
     )
-    assert [peak and peak.bytes for peak in found] == [5, 30]
+    assert [peak and peak[0] for peak in found] == [5, 30]
     assert peak_device_memory(MachineLog(interval=0.1, peak_memory_used=100)) is None

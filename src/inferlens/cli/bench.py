@@ -234,10 +234,10 @@ def fleet_of(model: Sequence[str]) -> Fleet | None:
 
 
 def measure_machines(fleet: Fleet) -> None:
-    """Measure what is left on each machine, and show the answers; exit with 1 if a machine is missing or has none."""
+    """Measure on each machine, and show the answers; exit with 1 if a machine is missing or has none."""
     failure: InferlensError | None = None
-    idle = False
-    for part in fleet.left():
+    idle = reached = False
+    for part in fleet.parts:
         screen.note(f"{part.machine}, {part.objective}:")
         try:
             records, interrupted = measured(part.plan)
@@ -248,9 +248,9 @@ def measure_machines(fleet: Fleet) -> None:
         if interrupted:
             screen.note(INTERRUPTED)
             raise typer.Exit(130)
-        fleet.finish(part)
+        reached = True
         idle |= bool(records) and all(record.status != "ok" for record in records)
-    if failure and not fleet.done:
+    if failure and not reached:
         raise failure
     show_machines(fleet)
     if failure:
@@ -288,17 +288,16 @@ def machines_listed(fleet: Fleet) -> Document:
     """Return how many cases there are on each machine, or why it cannot be reached."""
     from inferlens.execution.commands import cases_by_kind
 
-    parts = fleet.left()
     data: list[dict[str, Any]] = []
-    for part in {part.machine: part for part in parts}.values():
-        objectives = [other.objective for other in parts if other.machine == part.machine]
+    for part in {part.machine: part for part in fleet.parts}.values():
         count, able, reason = 0, 0, ""
         try:
             cases = [planned for own in cases_by_kind(part.plan).values() for planned in own]
             count, able = len(cases), sum(not case.refusal for case in cases)
         except InferlensError as error:
             reason = error.what
-        data.append({"machine": part.machine, "objectives": objectives, "cases": count, "able": able, "reason": reason})
+        row = {"machine": part.machine, "objectives": fleet.objectives, "cases": count, "able": able, "reason": reason}
+        data.append(row)
     columns = [
         Column("objectives", "objectives", write=", ".join, numeric=False),
         Column("cases", "cases"),
@@ -306,6 +305,5 @@ def machines_listed(fleet: Fleet) -> Document:
         Column("reason", "out of reach, because", write=str, numeric=False, max_width=50),
     ]
     lines = [Line.from_row(row["machine"], columns, row) for row in data]
-    done = f", {len(fleet.done)} of them done" if fleet.done else ""
-    total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective{done}."
+    total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective."
     return Document(lambda: [Table("", "machine", columns, lines), total], data=lambda: data)

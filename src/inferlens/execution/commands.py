@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-import inferlens
 from inferlens.analysis.tuning import TuningReport
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
@@ -19,7 +18,6 @@ from inferlens.execution.profile import levels_of, profile_file
 from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.tuning import tune
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore, search_selection
-from inferlens.record.files import make_folder, sha256, write_whole
 from inferlens.record.profile import Level, Profile
 from inferlens.record.record import Record
 from inferlens.record.store import LoadedProfiles, load_profiles
@@ -104,7 +102,7 @@ def profile_model(
     return load_profiles(*(profile_file(folder, profile.level) for profile, folder in profiles))
 
 
-# A fleet: a plan on several machines for several objectives. The same file continues with the parts that are not done.
+# A fleet: a plan on several machines for several objectives.
 
 OBJECTIVES = ("latency", "throughput")
 EXPECTED = "a table such as [machines.lab] with the words of a plan that hold there, as ray = '10.0.0.5:6379'"
@@ -120,7 +118,7 @@ class FleetPart:
 
 
 class Fleet:
-    """The parts of a fleet file, and which of them are done.
+    """The parts of a fleet file.
 
     Raises InferlensError if the file cannot be read, or a word in it means nothing.
     """
@@ -141,9 +139,6 @@ class Fleet:
             for objective in self.objectives
             for name, own in machines.items()
         ]
-        data = msgspec.json.encode([inferlens.__version__, words, machines], order="sorted")
-        self._file = self.output / f".fleet-{sha256(data)[:12]}.json"
-        self.done: list[str] = msgspec.json.decode(self._file.read_bytes()) if self._file.exists() else []
 
     def _plan(self, machine: str, words: Mapping[str, Any], objective: str) -> Plan:
         if wrong := next((name for name in ("mode", "output") if name in words), None):
@@ -157,15 +152,3 @@ class Fleet:
 
     def folder(self, objective: str) -> Path:
         return self.output / objective
-
-    def left(self) -> list[FleetPart]:
-        """Return the parts that are not done."""
-        return [part for part in self.parts if f"{part.machine} {part.objective}" not in self.done]
-
-    def finish(self, part: FleetPart) -> None:
-        """Note that a part is done; after the last one the same file begins anew."""
-        self.done.append(f"{part.machine} {part.objective}")
-        if self.left():
-            write_whole(make_folder(self.output) / self._file.name, msgspec.json.encode(self.done))
-        else:
-            self._file.unlink(missing_ok=True)

@@ -154,7 +154,6 @@ def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
     """Measure and profile the cases that have no record yet."""
     digests = {record.case.digest for record in scheduler.state.records}
-    ceilings: dict[Path, Ceilings] = {}
     for planned in (planned for planned in cases if planned.case.digest not in digests):
         record, folder = scheduler.measure(planned)
         for level in levels:
@@ -163,7 +162,7 @@ def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Se
             save_profile(folder, profile)
             if profile.status == "ok" and profile.work and profile.work.modules:
                 scheduler.observer.doing("what the device reaches at best")
-                save_profile(folder, replace(profile, ceilings=ceilings_of(planned.case, scheduler, ceilings)))
+                save_profile(folder, replace(profile, ceilings=ceilings_of(planned.case, scheduler)))
         scheduler.observer.kept(folder)
 
 
@@ -221,11 +220,11 @@ def measure_ceilings(job: CeilingsJob, context: TaskContext) -> Ceilings:  # noq
     return ceilings.measure(job.device, job.name, job.threads)
 
 
-def ceilings_of(case: Case, scheduler: Scheduler, measured_ceilings: dict[Path, Ceilings]) -> Ceilings:
+def ceilings_of(case: Case, scheduler: Scheduler) -> Ceilings:
     """Return the ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if unknown.
 
-    They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay.
-    Ceilings that something else on the machine lowered are used in this run only.
+    They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay,
+    unless something else on the machine lowered them.
     """
     machine, cpu = scheduler.environments.here, case.device == "cpu"
     threads = (case.threads or default_threads()[0]) if cpu else None
@@ -233,19 +232,14 @@ def ceilings_of(case: Case, scheduler: Scheduler, measured_ceilings: dict[Path, 
     own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
     depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
     file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
-    if file in measured_ceilings:
-        return measured_ceilings[file]
-    ceilings = None
     if not scheduler.plan.rebuild:
         with suppress(OSError, msgspec.DecodeError, RecursionError):
-            ceilings = msgspec.json.decode(file.read_bytes(), type=Ceilings)
-    if ceilings is None:
-        job = CeilingsJob(device=case.device, name=name, threads=threads)
-        result = child.launch("ceilings", job, Ceilings, timeout=CEILINGS_TIMEOUT).result
-        ceilings = result.value or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
-        if result.value and not ceilings.disturbed:
-            write_whole(file, msgspec.json.format(msgspec.json.encode(ceilings), indent=1) + b"\n")
-    measured_ceilings[file] = ceilings
+            return msgspec.json.decode(file.read_bytes(), type=Ceilings)
+    job = CeilingsJob(device=case.device, name=name, threads=threads)
+    result = child.launch("ceilings", job, Ceilings, timeout=CEILINGS_TIMEOUT).result
+    ceilings = result.value or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
+    if result.value and not ceilings.disturbed:
+        write_whole(file, msgspec.json.format(msgspec.json.encode(ceilings), indent=1) + b"\n")
     return ceilings
 
 

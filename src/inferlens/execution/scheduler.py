@@ -518,7 +518,7 @@ def interference_of(
     memory = result.memory
     device = peak_device_memory(log, shared=interleaved) if log and case.device == "cuda" else None
     if device:
-        memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
+        memory = replace(memory, device_peak=device[0], device_basis=device[1])
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)

@@ -121,13 +121,6 @@ class MachineLog(Struct, frozen=True, kw_only=True):
         )
 
 
-class DeviceMemory(Struct, frozen=True):
-    """Bytes of device memory, and what they count."""
-
-    bytes: int
-    basis: str
-
-
 class Span(Struct, frozen=True):
     """An event of the machine from ``begin`` to ``end`` in seconds of the log's clock, with a reason in words."""
 
@@ -183,21 +176,21 @@ class Energy(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-def peak_device_memory(log: MachineLog, *, shared: bool = False) -> DeviceMemory | None:
-    """Return the largest device memory of a case's process in a sample; ``None`` where NVML has no value.
+def peak_device_memory(log: MachineLog, *, shared: bool = False) -> tuple[int, str] | None:
+    """Return the bytes of the largest device memory of a case's process in a sample, and what they count.
+
+    ``None`` where NVML has no value.
 
     It counts everything that the process holds on the device: context, code, workspaces, and the cache of an allocator.
     A peak that is shorter than the time between two samples is missed. For a device that is ``shared`` with other cases
     NVML must name the processes.
     """
     if log.peak_case_memory:
-        return DeviceMemory(log.peak_case_memory, "NVML: memory of the case's processes, the largest sample")
+        return log.peak_case_memory, "NVML: memory of the case's processes, the largest sample"
     if shared or log.peak_memory_used is None or log.before.memory_used is None:
         return None
-    return DeviceMemory(
-        max(0, log.peak_memory_used - log.before.memory_used),
-        "NVML: memory in use on the whole device, the largest sample, less what was in use before the case",
-    )
+    more = max(0, log.peak_memory_used - log.before.memory_used)
+    return more, "NVML: memory in use on the whole device, the largest sample, less what was in use before the case"
 
 
 Samples = TypeVar("Samples", GpuSamples, GpuProcesses, CpuSamples)
