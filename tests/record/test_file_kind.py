@@ -24,8 +24,8 @@ def small():
 
 
 @pytest.mark.parametrize(("content", "kind"), [
-    ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC_PROFILE),
-    ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC_TIMES),
+    ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC),
+    ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC),
     ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
     ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.MEMORY_TIMELINE),
     ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.MEMORY_TIMELINE),

@@ -227,19 +227,15 @@ def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequenc
 
     An engine disappears when ``min_block_size`` exceeds its operators, so nothing changes between two of these numbers.
     ``sizes`` are the sizes of the engines at 1. Values above the largest leave no engine. They are listed if ``own`` is
-    one of them. Of very many values only some are tried, with the smallest, the largest and ``own`` among them.
+    one of them. Of very many values only the largest are tried, which have the fewest segments, and ``own``.
     """
     distinct = sorted(set(sizes))
     reaches = [(below + 1, size) for below, size in pairwise([0, *distinct])]
     if distinct and own > distinct[-1]:
         reaches.append((distinct[-1] + 1, own))
-    candidates = reaches
-    if len(reaches) > MOST_CHOICES:  # keep the largest, which decides ``fewest``, and a sample
-        step = (len(reaches) - 1) / (MOST_CHOICES - 2)
-        sampled = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
-        candidates = sorted(sampled | {reach for reach in reaches if reach[0] <= own <= reach[1]})
+    tried = [reach for reach in reaches if reach in reaches[-MOST_CHOICES:] or reach[0] <= own <= reach[1]]
     choices = []
-    for least, most in candidates:
+    for least, most in tried:
         segments = evaluate(most)
         engines = tuple(len(segment.operators) for segment in segments if segment.runs_in == "TensorRT")
         choices.append(Choice(least, most, engines, len(segments)))

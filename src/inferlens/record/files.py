@@ -69,10 +69,8 @@ class FileType(Enum):
     OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
     TRACE = "a trace in Chrome's format", TRACE
     ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
-    TRTEXEC_TIMES = "a file of run times from trtexec (--exportTimes)", "inferlens bench ENGINE_FILE"
-    TRTEXEC_PROFILE = "a file of layer times from trtexec (--exportProfile)", "inferlens profile ENGINE_FILE"
+    TRTEXEC = "a file of times or outputs from trtexec", "inferlens bench or inferlens profile, with the engine's file"
     TRTEXEC_LAYERS = "a list of the layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
-    TRTEXEC_OUTPUT = "a file of outputs from trtexec (--exportOutput)", "inferlens bench ENGINE_FILE"
     MEMORY_TIMELINE = (
         "a memory timeline of PyTorch's profiler",
         "inferlens trace with what export_chrome_trace writes when profile_memory=True",
@@ -230,7 +228,7 @@ def _kind(head: bytes, file: IO[bytes]) -> FileKind:
         return _markup(text[: 1 << 13])
     if text[:1] in (b"{", b"["):
         return _json(text)
-    if _has_onnx_fields(head):
+    if _ONNX.match(head):
         return FileKind(FileType.ONNX)
     if not text:
         return FileKind(FileType.EMPTY)
@@ -251,9 +249,7 @@ def _markup(text: bytes) -> FileKind:
 
 _SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
 _PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
-    (FileType.TRTEXEC_TIMES, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs)"\s*:')),
-    (FileType.TRTEXEC_PROFILE, re.compile(rb'^\[[^]]*"(averageMs|timeMs)"\s*:')),
-    (FileType.TRTEXEC_OUTPUT, re.compile(rb'^\[\s*\{\s*"name"[^]]*"dimensions"\s*:')),
+    (FileType.TRTEXEC, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs|averageMs|timeMs|dimensions)"\s*:')),
     (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*-?[\d.e+]+\s*,){3}\s*(-?\d|null)")),
     (FileType.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
     (FileType.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
@@ -278,36 +274,8 @@ def _json(text: bytes) -> FileKind:
     return FileKind(FileType.JSON)
 
 
-# The fields of onnx.ModelProto and their types on the wire: 0 is a number, 2 has a length.
-_FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
-_GRAPH = 7
-
-
-def _has_onnx_fields(head: bytes) -> bool:
-    """Return whether the head is fields of an ONNX model, the graph among them."""
-    place, fields = 0, set()
-    while place < len(head):
-        tag, place = _number(head, place)
-        field, wire = tag >> 3, tag & 7
-        if _FIELDS.get(field) != wire:
-            return False
-        fields.add(field)
-        value, place = _number(head, place)
-        place += value if wire else 0
-    return _GRAPH in fields
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    """Return the variable-length number of protobuf at a place, and the place behind it."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(data):
-            break
-        byte, place = data[place], place + 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-    return value, place
+# An ONNX file begins with its IR version, and goes on with the name of the producer, the graph or another early field.
+_ONNX = re.compile(rb"\x08[\x01-\x1f][\x12\x1a\x22\x28\x32\x3a\x42]")
 
 
 def _archive(file: IO[bytes]) -> FileKind:
