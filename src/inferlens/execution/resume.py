@@ -1,4 +1,4 @@
-"""How a run is resumed: with the results of earlier runs in the output folder the same command continues after a stop.
+"""Resume a run: the same command continues with the results of earlier runs in the output folder.
 
 There is one rule for ``bench``, ``profile`` and ``tune``. A result is used again if the case, the rest of the request,
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
