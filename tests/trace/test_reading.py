@@ -107,7 +107,6 @@ def test_devices_and_rank_may_stand_before_or_behind_the_events():
 
 
 def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch):
-    monkeypatch.setattr(texts, "_UNASKED", 0)
     monkeypatch.setattr(texts, "memory_left", lambda: 1000)
     with pytest.raises(InferlensError, match="larger than memory"):
         read_trace(training())

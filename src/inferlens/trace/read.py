@@ -31,7 +31,6 @@ from inferlens.trace.model import (
     ANNOTATIONS,
     CALLS,
     GPU,
-    MIXED,
     PROBLEMS,
     SCOPES,
     UNKNOWN,
@@ -65,7 +64,7 @@ _LAST = re.compile(rb".*\}(?=[\s,]*\{)", re.DOTALL)
 # Where an event may begin in text that is broken, and what ends the list behind one.
 _EVENT = re.compile(r'\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|bp|s)"\s*:')
 _END = re.compile(r"[\s,]*\]")
-_OBJECT = json.JSONDecoder(strict=False)
+_OBJECT = json.JSONDecoder(strict=False, parse_float=Decimal)  # floats would lose nanoseconds
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _ABOUT = {field.encode_name for field in msgspec.structs.fields(TraceMetadata)}
 _MARK = b"\xef\xbb\xbf"
@@ -267,10 +266,10 @@ def _one_event(text: str, start: int) -> tuple[Event, int] | None:
 
     Raises ValueError or another of :data:`PROBLEMS` if the object is broken.
     """
-    end = _OBJECT.raw_decode(text, start)[1]
-    for decode in (decode_events, decode_bare):
+    item, end = _OBJECT.raw_decode(text, start)
+    for form in (item, {**item, "args": None}):  # arguments may have any form
         with suppress(*PROBLEMS):
-            event: Event = decode(f"[{text[start:end]}]".encode())[0]
+            event = decode_events(msgspec.json.encode([form]))[0]
             return (event, end) if event.ph else None
     return None
 
@@ -298,8 +297,6 @@ Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
 _LARGEST = 2**63 - 1
 # Microseconds of which sums, in nanoseconds, still fit into 64 bits.
 _LATEST = 2**62 // 1000
-# Bytes of columns that need no question: small traces are read in less time than the question takes.
-_UNASKED = 2**25
 _SHARE = 4  # of the free memory: what is derived from columns takes about three times theirs
 _CUT_OFF = 0.05  # of the launches
 _NAMED = 5  # unknown categories in a message
@@ -327,18 +324,13 @@ class TraceBuilder:
         self._remarks = remarks
         self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Codes()
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
-        self._processes: dict[Any, str] = {}  # names by number
         self._unknown: Counter[str] = Counter()  # events of unknown categories
-        self._unknown_time = 0  # nanoseconds of those of a device
         self._count = self._bytes = 0
-        self._most: int | None = None
+        self._most = memory_left() // _SHARE
 
     def add(self, events: Sequence[Event]) -> None:
         """Add events, in any order. Raises InferlensError if memory has no room for them."""
         others = [event for event in events if event.ph != "X"]
-        for event in others:
-            if event.name == "process_name" and event.args:
-                self._processes[event.pid] = _text(event.args.process)
         self._add([event for event in events if event.ph == "X"])
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
         memory = [event for event in memory if None not in (event.args.change, event.args.allocated)]  # type: ignore[union-attr]
@@ -359,7 +351,9 @@ class TraceBuilder:
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
         self._remark_lost_kernels(gpu, calls, main["name"][calls.row], begin[calls.row])
         if self._unknown:
-            self._remarks[self._unknown_share(len(begin), int(duration[gpu.row].sum()))] += 1
+            names = ", ".join(name for name, _ in self._unknown.most_common(_NAMED))
+            share = self._unknown.total() / len(begin)
+            self._remarks[f"{percent(share)} of the events are of unknown categories, such as {names}."] += 1
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
         return Trace(
             strings=tuple(self._names),
@@ -393,9 +387,7 @@ class TraceBuilder:
     def _keep(self, form: type[Any], columns: dict[str, Any]) -> None:
         self._columns.setdefault(form, []).append(columns)
         self._bytes += sum(column.nbytes for column in columns.values())
-        if self._bytes > _UNASKED and self._most is None:
-            self._most = memory_left() // _SHARE
-        if self._most is not None and self._bytes > self._most:
+        if self._bytes > self._most:
             raise InferlensError(
                 f"The trace is larger than memory: there is no room for more than {self._count:,} of its events.",
                 hint="fewer steps in a trace, or a machine with more memory",
@@ -412,13 +404,8 @@ class TraceBuilder:
         durations, usable = _nanoseconds([event.dur for event in timed], least=0)
         self._remarks["have no duration, or one below zero; it was taken as zero"] += int((~usable).sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
-        for place in [place for place, event in enumerate(timed) if event.cat in MIXED]:
-            categories[place] = self._kind_of_mixed(timed[place])
         for place in np.flatnonzero(categories == Category.OTHER).tolist():
-            event = timed[place]
-            self._unknown[event.cat or self._processes.get(event.pid) or "none"] += 1
-            if event.args and (event.args.device, event.args.stream) != (None, None):
-                self._unknown_time += int(durations[place])
+            self._unknown[timed[place].cat or "none"] += 1
         columns = {
             "name": self._names.of([event.name for event in timed]),
             "category": categories,
@@ -432,26 +419,6 @@ class TraceBuilder:
             args = [timed[place].args or NO_ARGUMENTS for place in places.tolist()]
             self._add_part(form, args, row=places + self._count)
         self._count += len(timed)
-
-    def _kind_of_mixed(self, event: Event) -> int:
-        """Return the kind of an event of :data:`MIXED` categories; set the device and the correlation that it lacks."""
-        args = event.args = event.args or Arguments()
-        if not event.cat:
-            args.correlation = args.connection if args.correlation is None else args.correlation
-            return category_of(self._processes.get(event.pid, ""), _text(args.task))
-        if event.cat == "hpu_op" and args.device is None:
-            return Category.RUNTIME
-        args.device = event.pid if args.device is None and isinstance(event.pid, int) else args.device
-        return category_of(event.cat, event.name)
-
-    def _unknown_share(self, events: int, device_time: int) -> str:
-        """Return the sentence about events of unknown categories."""
-        names, count = [name for name, _ in self._unknown.most_common(_NAMED)], len(self._unknown)
-        more = f" and {count - _NAMED} more" if count > _NAMED else ""
-        share = self._unknown_time / (self._unknown_time + device_time) if self._unknown_time else 0
-        times = f", {percent(share)} of the device time" if share else ""
-        share = self._unknown.total() / events
-        return f"{percent(share)} of the events{times} are of unknown categories: {', '.join(names)}{more}."
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
         pairs = [(event.pid, event.tid) for event in events]
@@ -509,12 +476,6 @@ def _whole(values: Sequence[Any]) -> Ints:
     except (TypeError, OverflowError):  # most have neither
         numbers = (UNKNOWN if value is None or abs(value) >= _LARGEST else int(value) for value in values)
         return np.fromiter(numbers, np.int64, len(values))
-
-
-def _text(raw: Raw) -> str:
-    with suppress(*PROBLEMS):
-        return msgspec.json.decode(raw, type=str)
-    return ""
 
 
 def _floats(values: list[Any]) -> Any:
@@ -582,9 +543,6 @@ class Arguments(Struct, gc=False):
     change: Number = field(default=None, name="Bytes")
     address: Number = field(default=None, name="Addr")
     allocated: Number = field(default=None, name="Total Allocated")
-    process: Raw = field(default=NOTHING, name="name")  # of an event of metadata
-    task: Raw = field(default=NOTHING, name="Task Type")
-    connection: Number = field(default=None, name="connection_id")
 
 
 NO_ARGUMENTS = Arguments()
@@ -603,15 +561,6 @@ class Event(Struct, gc=False):
     args: Arguments | None = None
 
 
-class BareEvent(Event, gc=False):
-    """An event without its arguments, which may have any form."""
-
-    args: Any = None
-
-    def __post_init__(self) -> None:
-        self.args = None
-
-
 class ExactEvent(Event, gc=False):
     """An event with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
 
@@ -621,7 +570,6 @@ class ExactEvent(Event, gc=False):
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
-decode_bare: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[BareEvent], strict=False).decode
 _LARGE = 2.0**43
 
 
