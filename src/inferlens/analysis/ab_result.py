@@ -49,7 +49,6 @@ from inferlens.units import (
 )
 
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
-LARGEST_THRESHOLD = 0.1  # to propose if more rounds would not help
 PROBABLE = 0.75  # probability from which on an outcome is called probable
 # Codes of notes that the interval over several rounds covers, or that the verdict implies.
 _COVERED = (
@@ -210,23 +209,15 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def retry_options(self) -> dict[str, str]:
-        """Options of a second attempt that probably decides it; empty if it is decided."""
+        """Options of a second attempt with three times as many rounds; empty if it is decided."""
         if self.verdict != "UNDECIDED" or not self.rounds:
             return {}
-        rounds = 3.0 * self.rounds
-        if self.ratio and self.interval:
-            width = math.log(self.interval.high / self.interval.low) / 2
-            distance, limit = abs(math.log(self.ratio)), math.log1p(self.rule.threshold)
-            wanted = distance if distance >= limit else limit - distance
-            rounds = self.rounds * (width / wanted) ** 2 * 1.2 if wanted else math.inf
-            enough = math.expm1(distance + width)
-            if rounds > MOST_VERDICT_ROUNDS and enough <= LARGEST_THRESHOLD:  # the difference is near the threshold
-                return {"threshold": f"{math.ceil(200 * enough) / 2:g}%"}
-            rounds = min(rounds, MOST_VERDICT_ROUNDS)
-        rounds = max(LEAST_VERDICT_ROUNDS, math.ceil(rounds), self.rounds + 1)
+        if self.rounds == MOST_VERDICT_ROUNDS:
+            return {"threshold": f"{200 * self.rule.threshold:g}%"}
+        rounds = min(max(3 * self.rounds, LEAST_VERDICT_ROUNDS), MOST_VERDICT_ROUNDS)
         minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
         options = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}
-        more = {"max-rounds": f"{min(rounds, MOST_VERDICT_ROUNDS)}"} if rounds > self.rule.max_rounds else {}
+        more = {"max-rounds": f"{rounds}"} if rounds > self.rule.max_rounds else {}
         return options | more
 
     @property
@@ -286,10 +277,7 @@ class Step(NamedTuple):
 
 
 class ABSteps(Struct, frozen=True, kw_only=True):
-    """The comparisons of consecutive environments; ``print`` shows them.
-
-    A change between two environments whose times differ is a cause; a change between two that are equally fast is not.
-    """
+    """The comparisons of consecutive environments; ``print`` shows them."""
 
     steps: tuple[ABResult, ...]  # consecutive comparisons; B of one step is A of the next one
     level: float  # confidence that all verdicts together are right
@@ -318,7 +306,7 @@ class ABSteps(Struct, frozen=True, kw_only=True):
         """The answer: the steps that changed the time, and their changes; or that none did."""
         steps = [(f"{step.before} to {step.after}", step.ab_result) for step in self.named_steps]
         sentences = [
-            f"{name} is {result.verdict}: {result.ratio_text.replace(' as A', '')}. {self._cause(result)}"
+            f"{name} is {result.verdict}: {result.ratio_text.replace(' as A', '')}. {result.environments_sentence}"
             for name, result in steps
             if result.verdict in ("FASTER", "SLOWER")
         ]
@@ -327,19 +315,3 @@ class ABSteps(Struct, frozen=True, kw_only=True):
             sentences += [f"{verdict}: {listing(names)}."] if names else []
         threshold = percent(self.steps[0].rule.threshold)
         return sentences or [f"No step changed the time by {threshold} or more, {percent(self.level)} sure."]
-
-    def _cause(self, ab_result: ABResult) -> str:
-        """Return the differences of a step without those that are also in a step without an effect."""
-        harmless = {
-            _change(difference) for step in self.steps if step.verdict == "SAME" for difference in step.differences
-        }
-        causes = [difference for difference in ab_result.differences if _change(difference) not in harmless]
-        cleared = [difference.field for difference in ab_result.differences if _change(difference) in harmless]
-        if not (causes and cleared):  # with no cause left, the changes together have the effect
-            return ab_result.environments_sentence or "What differs there is not known."
-        sentence = differences_sentence(causes)
-        return f"What differs: {sentence}; and {listing(cleared)}, which made no difference in another step."
-
-
-def _change(difference: Difference) -> tuple[str, frozenset[str]]:
-    return difference.field, frozenset((difference.base, difference.candidate))

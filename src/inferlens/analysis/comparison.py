@@ -26,7 +26,7 @@ from inferlens.analysis.load import capacity_records, find_loads
 from inferlens.analysis.samples import CaseRuns, device_name, latest, steady_samples
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.display import Struct
-from inferlens.record.record import IN_TURNS, Metric, Record, card_name, machine_kind, machine_name
+from inferlens.record.record import IN_TURNS, Metric, Record, card_name, machine_name
 from inferlens.record.store import LoadedRecords, load_records
 from inferlens.spec.case import Case
 from inferlens.stats import comparison as statistics
@@ -381,18 +381,10 @@ def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
 
 
 def _match_machines(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
-    """Match the same machine, then the only runs of a kind, with another card or driver, then the only runs."""
+    """Match the same machine, then the only runs that are left."""
     matches: list[Match] = [(base[name], candidate[name]) for name in base if name in candidate]
     before = [runs for name, runs in base.items() if name not in candidate]
     after = [runs for name, runs in candidate.items() if name not in base]
-    for kind in {machine_kind(runs.first.environment) for runs in before}:
-        first, second = (
-            [runs for runs in side if machine_kind(runs.first.environment) == kind] for side in (before, after)
-        )
-        if len(first) == len(second) == 1:
-            before = [runs for runs in before if runs is not first[0]]
-            after = [runs for runs in after if runs is not second[0]]
-            matches.append((first[0], second[0]))
     if len(before) == len(after) == 1:
         return [*matches, (before[0], after[0])]
     return [*matches, *((runs, None) for runs in before), *((None, runs) for runs in after)]
@@ -470,7 +462,8 @@ def _fields(record: Record, *, with_model: bool) -> dict[str, str | float]:
     }  # fmt: skip
     if on_gpu:
         fields["GPU memory"] = float(next((gpu.memory or 0 for gpu in environment.gpus), 0)) or ""
-        fields[POWER_LIMIT] = _power_limit(record) or ""
+        limits = {gpu.power_limit for gpu in environment.gpus}
+        fields[POWER_LIMIT] = (limits.pop() or "") if len(limits) == 1 else ""
     if with_model:
         fields |= {
             "inputs": ", ".join(map(str, model.inputs)), "parameters": _number(model.parameters),
@@ -479,13 +472,6 @@ def _fields(record: Record, *, with_model: bool) -> dict[str, str | float]:
             "measured": "in turns" if record.facts.get(IN_TURNS) else "alone",
         }  # fmt: skip
     return fields
-
-
-def _power_limit(record: Record) -> float | None:
-    """Return the limit of the monitored GPU, or else the common one of all GPUs; ``None`` if they differ."""
-    uuid = record.machine.gpu_uuid if record.machine else ""
-    limits = {gpu.power_limit for gpu in record.environment.gpus if not uuid or gpu.uuid == uuid}
-    return limits.pop() if len(limits) == 1 else None
 
 
 def _number(value: int | None, absent: str = "") -> str:
