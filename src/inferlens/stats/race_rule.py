@@ -1,11 +1,19 @@
-"""The rule of a race: *fastest* means that no other case is faster by more than a threshold.
+"""The rule that declares a case of a race FASTEST. This file has the whole rule; others only apply it to records.
+
+FASTEST means that no other case is faster by more than a threshold (2 %), and that this is 95 % sure:
+
+1. Each process of a case gives one number, the logarithm of its median latency. The *leader* is the case that no other
+   one beats (:meth:`RaceData.state`). All other cases are its *rivals*.
+2. A rival is *open* while it may be faster than the leader by more than the threshold. It is out as soon as its
+   interval excludes that, after at least two common rounds, or if it is far slower (:func:`_is_out`).
+3. A race is *decided*, and ends, when no rival is open. The leader is FASTEST.
+4. A race that ends undecided, because its rounds or its time are used up, still has a FASTEST case if the probability
+   that no rival is faster by more than the threshold is 97.5 % or more (:meth:`RaceState.is_fastest`). With less, the
+   leader is LIKELY FASTEST.
 
 This is the indifference-zone formulation of ranking and selection: R. E. Bechhofer, Annals of Mathematical Statistics
 25 (1954); S.-H. Kim and B. L. Nelson, "A fully sequential procedure for indifference-zone selection", ACM TOMACS 11
 (2001). Two cases that are equally fast end a race soon, because either may be chosen.
-
-The leader is the case that no other one beats. A rival is *open* while it may be faster than the leader by more than
-the threshold. A race is decided when no rival is open.
 """
 
 from __future__ import annotations
@@ -64,10 +72,11 @@ class RaceState(Struct, frozen=True, kw_only=True):
         return not self.open
 
     def is_fastest(self, level: float, rounds: int) -> bool:
-        """Return whether the leader is called FASTEST once the race has ended after ``rounds``.
+        """Return whether the leader of a race that ended after ``rounds`` is FASTEST; otherwise it is LIKELY FASTEST.
 
-        An undecided race needs more than one round, and a chance above the two-sided level, such as 97.5 % for 95 %.
-        A running race does not stop by this chance: tested after every round, it would name winners by luck.
+        It is if the race is decided. An undecided race needs more than one round, and a chance of at least the
+        two-sided level, such as 97.5 % for a ``level`` of 95 %. A running race does not stop by this chance: tested
+        after every round, it would name winners by luck.
         """
         return self.decided or (self.chance >= (1 + level) / 2 and rounds != 1)
 
