@@ -15,11 +15,9 @@ from onnx import TensorProto, helper
 from inferlens.analysis.graph import ORDER_ONLY, build_graph
 from inferlens.backends.base import GpuLaunch
 from inferlens.backends.tensorrt import layers as engine_layers
-from inferlens.backends.tensorrt.layers import absences, add_times, engine_source, inspected_layers, kernel_sources
+from inferlens.backends.tensorrt.layers import absences, engine_source, inspected_layers, kernel_sources
 from inferlens.backends.torch_tensorrt.runner import lookup_in
-from inferlens.record.profile import Layer
 from tests.backends.profiling.samples import ENGINES, engine, runs
-from tests.backends.small import unsupported
 from tests.refusals import refusal
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -36,21 +34,18 @@ def nowhere(_):
     return (), ()
 
 
-def test_reports_of_an_engine_meet_what_its_inspector_has():
+def test_layers_of_real_engines_have_their_modules():
     layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], lookup_in(PATHS))
-    reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
-    timed = add_times(layers, reports, nowhere)
-    assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
-    assert all(len(layer.times) == 5 for layer in timed)
-    assert sum(layer.times[-1] for layer in timed) == pytest.approx(0.0004095, rel=1e-3)
-    stem = timed[1]
+    stem = layers[1]
     assert (stem.kind, stem.inputs[0].shape, stem.inputs[0].dtype) == ("runtime_fusion", (1, 4, 224, 224), "float16")
     assert stem.details["inspector"]["LayerType"] == "runtime_fusion"
-    by_name = {module: layer for layer in timed for module in layer.modules}
+    by_name = {module: layer for layer in layers for module in layer.modules}
     assert by_name["layer4.1.conv2"].kind == "correlation"
     assert by_name["layer4.1.conv2"].operators == ("aten.convolution.default",)
     script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], lookup_in(PATHS))
     assert {("layer1.0.conv1",), ("maxpool",)} <= {layer.modules for layer in script}
+    name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
+    assert inspected_layers([name], lookup_in(PATHS))[0].modules == ("layer1.0",)
 
 
 @pytest.mark.parametrize(
@@ -83,23 +78,6 @@ def test_what_an_engine_does_not_keep_is_said():
     assert absences(["node_Conv_1"], layers, engine_layers.NO_ONNX)["modules"] == engine_layers.NO_ONNX
     assert "profiling_verbosity=detailed" in absences([], layers)["details"]
     assert list(absences([{}], [replace(layer, times=(1e-6,)) for layer in layers])) == ["modules"]
-
-
-def test_layers_of_one_name_are_told_apart_by_their_order():
-    layers = [Layer(name="a"), Layer(name="b"), Layer(name="a", kind="second"), Layer(name="never")]
-    reports = [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
-    timed = add_times(layers, reports, nowhere)
-    assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
-        ("a", "", (0.001, 0.004)), ("b", "", (0.002, 0.005)), ("a", "second", (0.003, 0.006)), ("never", "", ()),
-        ("new", "", (0.0, 0.007)),
-    ]  # fmt: skip
-    name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
-    (reported,) = add_times([], [[(name, 1.0)]], lookup_in(PATHS))
-    assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
-    unsupported("reports no times of layers", add_times, [Layer(name="a")], [[], []], nowhere)
-    for names, used in (("a' b'", ["a", "b"]), ("a c", ["a", "c"])):  # by their order, unless some are the inspector's
-        reports = list(zip(names.split(), (1.0, 2.0), strict=True))
-        assert [name for name, _ in engine_layers.use_inspector_names(reports, layers[:2])] == used
 
 
 CONVOLUTION = {

@@ -7,9 +7,7 @@ import dataclasses
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
-import msgspec
 import pytest
 import torch
 from msgspec import structs
@@ -22,7 +20,6 @@ from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import FILE_NOTE, compiled_partition, partition_choices
-from inferlens.backends.torch_tensorrt.runner import engines_in
 from inferlens.errors import Unsupported
 from inferlens.models.compiled import Provenance
 from inferlens.record.profile import Layer
@@ -32,7 +29,6 @@ from tests.backends import small
 from tests.backends.small import unsupported
 from tests.refusals import refusal
 
-SAMPLES = Path(__file__).parents[1] / "tensorrt" / "samples"
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said where there is no GPU")
 # The settings that differ between versions; the others are in all.
 BOTH = (
@@ -225,46 +221,19 @@ def test_names_of_layers(name, expected):
     assert running.module_and_operator(name, frozenset({"", "layer1.0", "fc"})) == expected
 
 
-def test_what_the_native_runtime_wrote_is_sums():
-    runs = [dict(running.read_durations((SAMPLES / f"resnet18-run-{run}.trace").read_text())) for run in range(3)]
-    stem = "__myl_CorrMulAddRelu_myl0_1"
-    assert [runs[run][stem] for run in range(3)] == pytest.approx([108.8, runs[1][stem], 299.712])
-    entries = msgspec.json.decode((SAMPLES / "resnet18-dynamo-engine.json").read_bytes())["Layers"]
-    assert list(runs[0]) == [entry["Name"] for entry in entries]
+class Describing(nn.Module):
+    """A module with an engine of the runtime in Python."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.get_layer_info = lambda: text
 
 
-class FakeEngine(SimpleNamespace):
-    """The runtime in C++: writes sums into a folder."""
-
-    def enable_profiling(self):
-        self.on = True
-
-    def disable_profiling(self):
-        self.on = False
-
-    def set_profile_format(self, _): ...
-
-    def get_engine_layer_info(self):
-        return '{"Layers": ["say \\"conv\\""], "Bindings": ["x"]}'
-
-    def run(self, microseconds):
-        self.sum += microseconds
-        text = f'[ {{ "name": "say "conv"", "ph": "X", "ts": 0, "dur": {self.sum}, "tid": 1 }} ]'
-        (Path(self.profile_path_prefix) / "e_engine_execution_profile.trace").write_text(text)
-
-
-def test_the_native_runtimes_runs_are_differences_of_its_sums(tmp_path):
-    engine = FakeEngine(profile_path_prefix="", on=False, sum=0.0)
-    inside = running.NativeEngine("e", engine, tmp_path / "reports")
-    with inside:
-        assert engine.on
-        for microseconds in (20.0, 30.0, 25.0):
-            engine.run(microseconds)
-            assert inside.report() == [('say "conv"', pytest.approx(microseconds / 1e3))]
-    assert not engine.on
-    assert not (tmp_path / "reports").exists()
-    assert (inside.information(), engines_in(nn.Sequential(nn.ReLU()), tmp_path, None)) == ((['say "conv"'], ["x"]), [])
-    assert engines_in(torch.jit.script(nn.ReLU()), tmp_path, None) == []
+def test_engines_are_described_by_their_modules():
+    parts = Describing('{"Layers": ["say \\"conv\\""], "Bindings": ["x"]}'), Describing("no JSON"), nn.ReLU()
+    assert running.engine_information(nn.Sequential(*parts)) == [("0", ['say "conv"'], ["x"]), ("1", [], [])]
+    assert running.engine_information([parts[0]]) == [("engine 0", ['say "conv"'], ["x"])]
+    assert running.engine_information(torch.jit.script(nn.ReLU())) == []
 
 
 def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins():
@@ -283,12 +252,12 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
 
     class Known(running.CompiledModule):
         def inspect(self):
-            return [], {"": layers}, [], {"details": "no more"}
+            return layers, [], {"details": "no more"}
 
         def part_layers(self):
             return [part]
 
-    origins = Known(None, (), SAMPLES, None, lambda _: ((), ())).origins(launched)
+    origins = Known(None, (), lambda _: ((), ())).origins(launched)
     assert [(kernel_origin.layer, kernel_origin.modules) for kernel_origin in origins.origins] == [
         ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
     ]  # fmt: skip

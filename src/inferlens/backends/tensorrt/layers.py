@@ -1,29 +1,25 @@
-"""The layers of an engine: the inspector's entries, their times, and the kernels that belong to them.
+"""The layers of an engine: the inspector's entries, and the kernels that belong to them.
 
 The origin of a layer is in its ``Metadata``, one entry per fused layer of the network; where that is empty, in its
-name, or in the names of its outputs. Times are reported by name, after each run.
+name, or in the names of its outputs.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from inferlens.analysis.graph import GraphSource
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources
 from inferlens.backends.onnx.graph import OnnxNodes, module_paths, operator_kinds, read_nodes
 from inferlens.backends.profiling.kernels import longest_common_pairs
-from inferlens.backends.profiling.runs import time_runs
-from inferlens.errors import InferlensError, Unsupported
-from inferlens.record.profile import Layer, Layers, Tensor
+from inferlens.errors import InferlensError
+from inferlens.record.profile import Layer, Tensor
 from inferlens.trace.kernels import first_precision, kernel_precision
 
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
@@ -40,8 +36,6 @@ TYPES = {
     "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8", "int32": "int32", "int64": "int64",
     "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
 }  # fmt: skip
-CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
-Report = list[tuple[str, float]]  # names and milliseconds of one run, in execution order
 # From names of the network's layers to their modules and operators.
 Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -158,68 +152,6 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
     return Tensor(
         name=str(entry.get("Name", "")), shape=shape, dtype=kind, format="" if len(words) == 1 and kind else text
     )
-
-
-def time_layers(
-    runner: Any, feed: Any, runs: int, layers: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
-) -> Layers:
-    """Time ``layers`` in ``runs`` calls of ``infer``; ``take`` returns the report of the last run."""
-    reports: list[Report] = []
-    clocked = time_runs(runner, feed, runs, lambda: reports.append(take()))
-    return clocked.layers(add_times(layers, reports, lookup), clock=CLOCK, on_gpu=True)
-
-
-def add_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
-    """Return the layers with their times in each run; an unknown one that is reported is added."""
-    runs = [number_times(report) for report in reports]
-    if not any(runs):
-        hint = "--level kernel, which does not need its help"
-        raise Unsupported("The runtime reports no times of layers.", hint=hint)
-    reported = dict.fromkeys(key for run in runs for key in run)
-    by_key = dict(zip(number_times([(layer.name, 0.0) for layer in layers]), layers, strict=True))
-    by_key |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in by_key}
-    return tuple(
-        replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
-        for key, layer in by_key.items()
-    )
-
-
-def use_inspector_names(report: Report, layers: Sequence[Layer]) -> Report:
-    """Return a report under the inspector's names, by order where the names differ."""
-    if len(report) != len(layers) or {name for name, _ in report} & {layer.name for layer in layers}:
-        return report
-    return [(layer.name, milliseconds) for layer, (_, milliseconds) in zip(layers, report, strict=True)]
-
-
-def number_times(report: Report) -> dict[tuple[str, int], float]:
-    """Return the times of a report by name and number among equal names."""
-    count: Counter[str] = Counter()
-    numbered = {}
-    for name, time in report:
-        numbered[name, count[name]] = max(time, 0.0)
-        count[name] += 1
-    return numbered
-
-
-@functools.lru_cache(maxsize=2)
-def recorder_class(module: Any) -> Any:
-    """Return the class of profilers that keep reports; it must be a subclass of the module's ``IProfiler``."""
-
-    class _Recorder(module.IProfiler):  # type: ignore[misc]
-        """Keep the reports of one run until they are taken."""
-
-        def __init__(self) -> None:
-            module.IProfiler.__init__(self)
-            self._report: Report = []
-
-        def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self._report.append((layer_name, ms))
-
-        def take(self) -> Report:
-            report, self._report = self._report, []
-            return report
-
-    return _Recorder
 
 
 # The layers of kernels. No library reports them, but an engine launches its layers in their order. A kernel that has

@@ -1,6 +1,6 @@
 """Runners of modules with engines, and their layers: those of engines, and the parts that PyTorch runs between them.
 
-A part that PyTorch runs is one layer, timed by CUDA events around its call. Engines report after every run.
+A part that PyTorch runs is one layer. The layers of a CUDA graph are known only without such parts.
 
 Under :func:`detailed_engines` engines keep details, and every layer of the network carries its own name as metadata,
 which TensorRT passes on. Neither changes the computation. The names hold the path of the module:
@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partialmethod
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,20 +24,15 @@ from msgspec.structs import replace
 
 from inferlens.backends.availability import ignore_deprecations, warn_ignored_options
 from inferlens.backends.base import GpuLaunch, KernelOrigin, KernelSources, KernelTracer, LayerProfiler, Preparation
-from inferlens.backends.profiling.runs import GpuMarks, check_level
+from inferlens.backends.profiling.kernels import layers_of_kernels, trace_kernels
+from inferlens.backends.profiling.runs import check_level
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.layers import (
-    CLOCK,
     Lookup,
-    Report,
     absences,
     inspected_layers,
     kernel_sources,
     layers_and_bindings,
-    number_times,
-    recorder_class,
-    time_layers,
-    use_inspector_names,
 )
 from inferlens.backends.tensorrt.library import current_gpu
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replace_attributes
@@ -62,11 +54,7 @@ from inferlens.spec.case import Case
 
 torch: Any = LateModule("torch")
 
-NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
-REPORT_FILES = "*_engine_execution_profile.trace"
-TRACE_NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # names are not escaped, so the file may be invalid JSON
-TRACE_DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
 PART_PREFIX = "_run_on_gpu"  # prefix of submodules that PyTorch runs
 PART_SCOPE = "inferlens part "
 BEST_HINT = "torch_tensorrt:dynamo keeps them best"
@@ -77,82 +65,6 @@ UNNAMED_PREFIX = "(Unnamed Layer* "  # prefix of names that TensorRT makes up
 DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_NAME = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
-
-
-class ProfiledEngine(AbstractContextManager["ProfiledEngine"]):
-    """An engine, as a context in which it is profiled. ``describe`` returns its inspector's JSON."""
-
-    clock = CLOCK
-    prefix = ""  # of its layers' names, if there are several engines
-
-    def __init__(self, name: str, describe: Callable[[], Any]) -> None:
-        self.name = name
-        self._describe = describe
-
-    @abstractmethod
-    def report(self) -> Report:
-        """Return the report of the run that has just ended."""
-
-    def information(self) -> tuple[list[Any], list[str]]:
-        """Return the entries of layers, and the names of inputs and outputs; nothing without JSON."""
-        try:
-            return layers_and_bindings(str(self._describe()))
-        except (msgspec.DecodeError, RuntimeError):
-            return [], []
-
-
-class PythonEngine(ProfiledEngine):
-    """An engine of the runtime in Python."""
-
-    def __init__(self, name: str, owner: Any, context: Any, module: Any) -> None:
-        super().__init__(name, owner.get_layer_info)
-        self._context = context
-        self._recorder = recorder_class(module)()
-
-    def __enter__(self) -> PythonEngine:
-        self._context.profiler = self._recorder  # TensorRT reports within every call by default
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing: a profiler cannot be removed."""
-
-    def report(self) -> Report:
-        return list(self._recorder.take())
-
-
-class NativeEngine(ProfiledEngine):
-    """An engine of the runtime in C++, which writes its reports into its own ``folder``."""
-
-    clock = NATIVE_CLOCK
-
-    def __init__(self, name: str, engine: Any, folder: Path) -> None:
-        super().__init__(name, engine.get_engine_layer_info)
-        self._engine = engine
-        self._folder = folder
-        self._sums: dict[tuple[str, int], float] = {}
-
-    def __enter__(self) -> NativeEngine:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._engine.profile_path_prefix = str(self._folder)
-        self._engine.enable_profiling()
-        self._engine.set_profile_format("perfetto")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._engine.disable_profiling()
-        shutil.rmtree(self._folder)
-
-    def report(self) -> Report:
-        written = [path.read_text("utf-8", errors="replace") for path in sorted(self._folder.glob(REPORT_FILES))]
-        sums = number_times([item for text in written for item in read_durations(text)])
-        report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
-        self._sums = sums
-        return report
-
-
-def read_durations(written: str) -> list[tuple[str, float]]:
-    """Return names and microseconds in a file of the runtime in C++, in execution order."""
-    return list(zip(TRACE_NAMES.findall(written), map(float, TRACE_DURATIONS.findall(written)), strict=False))
 
 
 @contextmanager
@@ -174,20 +86,21 @@ def collect_engines(level: str) -> Iterator[list[Any]]:
         yield modules
 
 
-def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[ProfiledEngine]:
-    """Return the engines of a compiled module or a list of modules, in order; see :class:`CompiledModule`."""
-    engines: list[ProfiledEngine] = []
+def engine_information(compiled: Any) -> list[tuple[str, list[Any], list[str]]]:
+    """Return the name, the inspector's entries of layers, and the bindings of each engine, in order.
+
+    ``compiled`` is a module or a list of modules. An engine that keeps no JSON has no entries.
+    """
+    engines = []
     for path, part in _modules(compiled):
-        native = list(_native(part))
-        for number, (name, engine) in enumerate(native):
-            engines.append(NativeEngine(path or name, engine, folder / f"engine-{len(engines)}-{number}"))
-        for holder in (part, getattr(part, "engine", None)):
-            context = getattr(holder, "context", None)
-            if not native and hasattr(context, "execute_async_v3"):
-                engines.append(PythonEngine(path, part, context, tensorrt))
-                break
-    for inside in engines:
-        inside.prefix = f"{inside.name}/" if len(engines) > 1 else ""
+        described = [(path or name, engine.get_engine_layer_info) for name, engine in _native(part)]
+        if not described and hasattr(part, "get_layer_info"):  # of the runtime in Python
+            described = [(path, part.get_layer_info)]
+        for name, describe in described:
+            try:
+                engines.append((name, *layers_and_bindings(str(describe()))))
+            except (msgspec.DecodeError, RuntimeError):
+                engines.append((name, [], []))
     return engines
 
 
@@ -220,18 +133,13 @@ class CompiledModule:
 
     compiled: Any  # a module, or a list of modules
     segments: Sequence[Segment]  # its segments, if known
-    folder: Path  # for reports of the runtime in C++
-    tensorrt: Any  # the TensorRT module of the engines
     lookup: Lookup  # from names of the network's layers to modules and operators
-
-    @property
-    def children(self) -> list[tuple[str, Any]]:
-        return list(self.compiled.named_children()) if hasattr(self.compiled, "named_children") else []
 
     @property
     def parts(self) -> list[tuple[str, Any]]:
         """The children that PyTorch runs."""
-        return [(name, child) for name, child in self.children if name.startswith(PART_PREFIX)]
+        children = self.compiled.named_children() if hasattr(self.compiled, "named_children") else ()
+        return [(name, child) for name, child in children if name.startswith(PART_PREFIX)]
 
     def part_layers(self) -> list[Layer]:
         """Return a layer without times for each part that PyTorch runs."""
@@ -247,69 +155,32 @@ class CompiledModule:
             for (name, _), operators in zip(self.parts, operators_by_part, strict=True)
         ]
 
-    def inspect(self) -> tuple[list[ProfiledEngine], dict[str, list[Layer]], list[str], dict[str, str]]:
-        """Return the engines, the layers of each, their bindings, and what is unknown."""
-        engines = engines_in(self.compiled, self.folder, self.tensorrt)
-        layers: dict[str, list[Layer]] = {}
+    def inspect(self) -> tuple[list[Layer], list[str], dict[str, str]]:
+        """Return the layers of all engines, their bindings, and what is unknown."""
+        engines = engine_information(self.compiled)
+        layers: list[Layer] = []
         bindings: list[str] = []
         absent: dict[str, str] = {}
-        for engine in engines:
-            entries, names = engine.information()
+        for engine, entries, names in engines:
+            prefix = f"{engine}/" if len(engines) > 1 else ""
+            layers += [replace(layer, name=prefix + layer.name) for layer in inspected_layers(entries, self.lookup)]
             bindings += names
             absent |= absences(entries, (), help=BEST_HINT)
-            own = inspected_layers(entries, self.lookup)
-            layers[engine.name] = [replace(layer, name=engine.prefix + layer.name) for layer in own]
-        return engines, layers, bindings, absent
+        return layers, bindings, absent
 
     def origins(self, launched: Sequence[GpuLaunch]) -> KernelSources:
         """Return the origin of each kernel of one run: a layer of an engine, or the part around its launch."""
-        _, layers, _, absent = self.inspect()
+        layers, _, absent = self.inspect()
         inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
         parts = [next((inside[name] for name in item.scopes if name in inside), None) for item in launched]
         elsewhere = [item for item, part in zip(launched, parts, strict=True) if part is None]
-        engines = kernel_sources(elsewhere, [layer for item in layers.values() for layer in item], absent)
+        engines = kernel_sources(elsewhere, layers, absent)
         rest = iter(engines.origins)
         origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in parts)
         return KernelSources(tuple(origins), engines.absent)
 
-    def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
-        """Time the layers in ``runs`` calls of ``runner.infer(feed)``, and return the engines' bindings."""
-        engines, layers_by_engine, bindings, absent = self.inspect()
-        if not engines:
-            raise Unsupported(
-                "The compiled module has no engine that reports its layers.",
-                hint="--backend torch_tensorrt:dynamo, or --level kernel",
-            )
-        groups = layers_by_engine | {layer.name: [layer] for layer in self.part_layers()}
-        order = {name: place for place, (name, _) in enumerate(self.children)}  # engines first if the order is unknown
-        ordered = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
-        parts, moments = self.parts, GpuMarks(2 * len(self.parts) + 1)  # one before the run, two per part
-
-        def take() -> Report:
-            report: Report = []
-            for engine in engines:
-                own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.report()]
-                report += use_inspector_names(own, layers_by_engine[engine.name])
-            times = moments.read()[1:]
-            pairs = zip(parts, times[::2], times[1::2], strict=False)
-            report += [(name, (end - begin) * 1e3) for (name, _), begin, end in pairs]
-            moments.take()
-            return report
-
-        with ExitStack() as profiled:
-            for engine in engines:
-                profiled.enter_context(engine)
-            runner.infer(feed)
-            runner.synchronize()
-            for engine in engines:
-                engine.report()
-            profiled.enter_context(hook_parts(parts, lambda _: moments.take(), moments.take))
-            moments.take()
-            layers = time_layers(runner, feed, runs, ordered, take, self.lookup)
-        lost = absences([{}], layers.layers, help=BEST_HINT)
-        return replace(layers, clock=engines[0].clock, absent=absent | lost), bindings
-
-    def scopes(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def scopes(self) -> Iterator[None]:
         """Make every call of PyTorch's parts a scope of the trace, named by the part."""
         entered: list[Any] = []
 
@@ -317,19 +188,14 @@ class CompiledModule:
             entered.append(torch.profiler.record_function(PART_SCOPE + name))
             entered[-1].__enter__()
 
-        return hook_parts(self.parts, enter, lambda: entered.pop().__exit__(None, None, None))
+        def leave() -> None:
+            entered.pop().__exit__(None, None, None)
 
-
-@contextmanager
-def hook_parts(
-    parts: Sequence[tuple[str, Any]], before: Callable[[str], None], after: Callable[[], None]
-) -> Iterator[None]:
-    """Call ``before``, with the part's name, and ``after`` around every call of a part."""
-    with ExitStack() as hooked:
-        for name, child in parts:
-            hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: before(name)).remove)
-            hooked.callback(child.register_forward_hook(lambda *_: after()).remove)
-        yield
+        with ExitStack() as hooked:
+            for name, child in self.parts:
+                hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: enter(name)).remove)
+                hooked.callback(child.register_forward_hook(lambda *_: leave()).remove)
+            yield
 
 
 @contextmanager
@@ -416,10 +282,18 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelTracer):
         return self.compiled, ()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        check_level(self.preparation, replays=self.graph is not None)
-        layers, bindings = self._compiled_module().profile(self, feed, runs)
-        self.preparation.facts["engine_bindings"] = bindings
-        return layers
+        """Time the layers of engines, and the parts that PyTorch runs, by their kernels."""
+        compiled = self._compiled_module()
+        check_level(self.preparation, replays=self.graph is not None and bool(compiled.parts))
+        layers, self.preparation.facts["engine_bindings"], _ = compiled.inspect()
+        if not layers:
+            raise Unsupported(
+                "The compiled module has no engine that reports its layers.",
+                hint="--backend torch_tensorrt:dynamo, or --level kernel",
+            )
+        kernels = trace_kernels(self, feed, runs)
+        timed = layers_of_kernels(kernels, [*layers, *compiled.part_layers()])
+        return replace(timed, absent=timed.absent | absences([{}], timed.layers, help=BEST_HINT))
 
     def scopes(self) -> AbstractContextManager[Any]:
         return self._compiled_module().scopes()
@@ -429,8 +303,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelTracer):
 
     def _compiled_module(self) -> CompiledModule:
         paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
-        folder = self.preparation.folder / "engine-reports"
-        return CompiledModule(*self.compiled_parts(), folder, import_module(self.library.package), lookup_in(paths))
+        return CompiledModule(*self.compiled_parts(), lookup_in(paths))
 
     def device_memory(self) -> None:
         """Return nothing: engines take memory past PyTorch's allocator."""
