@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -179,6 +179,7 @@ def _ranges(
         noted.note = "ranges cached"
         return {name: (low, high) for name, (low, high) in json.loads(path.read_text("utf-8")).items()}
     ranges = calibrated_ranges(plain, calibration_feeds(model, case), method)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(ranges, indent=0).encode())
     return ranges
 
@@ -361,48 +362,35 @@ def _errors_only() -> Iterator[None]:
 
 
 # The error that quantizing one layer adds, for every layer.
-#
-# One session serves all layers: the quantized graph with a switch at every quantized tensor, which selects the tensor
-# or its quantized copy. The switches of an operator are set together, so the outputs are those of a graph in which only
-# this operator is quantized. Sums of integers are computed in fp32.
 
 LAYER_SAMPLES = 8  # samples per layer
-ABSORBED = ("Relu", "Clip")  # operators that the rounding behind them can replace
-SELECTING = ("MaxPool",)  # operators that return some of their input values
+PASSED_ON = (*VIEWS, "Clip", "MaxPool", "Relu")  # operators that are quantized only behind a quantized one
 
 
 def rank_layers(
     plain: Path, model: Model, case: Case, preparation: Preparation, feeds: Sequence[Inputs]
 ) -> list[LayerError]:
-    """Return the layers of the graph in ``plain``, those with the largest quantization error first.
+    """Return the layers with products of the graph in ``plain``, those with the largest quantization error first.
 
-    It is quantized to int8 in the dialect of the CPU, to fp8 in TensorRT's, whatever backend will run it.
+    Each is quantized by itself, to int8 in the dialect of the CPU, to fp8 in TensorRT's, whatever backend will run it.
     """
     dialect = cpu_dialect() if case.precision == "int8" else replace(tensorrt_dialect(case.precision), rest="fp32")
-    quantized = quantized_onnx(plain, model, case, preparation, dialect)
-    with tempfile.TemporaryDirectory() as folder:  # the graph before quantization
-        path = Path(folder) / "plain.onnx"
-        fold(plain, path)
-        return layer_errors(path, quantized, model.inputs, feeds)
-
-
-def layer_errors(
-    plain: Path, quantized: Path, inputs: tuple[TensorSpec, ...], feeds: Sequence[Inputs]
-) -> list[LayerError]:
-    """Return the layers of ``quantized``, those with the largest error first.
-
-    ``plain`` is the graph that was quantized, with the same node names; both are fed with ``feeds``.
-    """
-    switched = SwitchedGraph(plain, quantized)
-    shares = product_shares(infer_shapes(plain, inputs))
-    layers = group_by_layer([node for node in read_nodes(plain).nodes if node.name in switched.switches])
-    expected = [switched.run(feed, ()) for feed in feeds]
-    errors = []
-    for name, nodes in layers.items():
-        actual = [switched.run(feed, [node.name for node in nodes]) for feed in feeds]
-        kinds = tuple(dict.fromkeys(node.kind for node in nodes))
-        share = sum(shares.get(node.outputs[0], 0.0) for node in nodes)
-        errors.append(LayerError(name, kinds, share, _error(actual, expected)))
+    calibrated = quantized_folder(model, case, preparation, "minmax", onnxruntime.__version__) / "calibration.json"
+    with tempfile.TemporaryDirectory() as folder, _errors_only():
+        path, quantized = Path(folder) / "plain.onnx", Path(folder) / "quantized.onnx"
+        make_quantizable(plain, path)
+        ranges = _ranges(path, calibrated, "minmax", model, case, preparation, PhaseNote())
+        nodes, expected = read_nodes(path).nodes, _outputs(path, feeds)
+        shares = product_shares(infer_shapes(path, model.inputs))
+        excluded = _excluded_nodes(onnx.load(str(path)).graph)
+        products = [node for node in nodes if node.kind in PRODUCTS and node.name not in excluded]
+        errors = []
+        for name, own in group_by_layer(products).items():
+            keep = [node.name for node in nodes if node not in own and node.kind not in PASSED_ON]
+            _quantize(path, quantized, dialect, ranges, keep)
+            kinds = tuple(dict.fromkeys(node.kind for node in own))
+            share = sum(shares.get(node.outputs[0], 0.0) for node in own)
+            errors.append(LayerError(name, kinds, share, _error(_outputs(quantized, feeds), expected)))
     return sorted(errors, key=lambda layer: -layer.error)
 
 
@@ -417,89 +405,12 @@ def group_by_layer(nodes: Sequence[OnnxNode]) -> dict[str, list[OnnxNode]]:
     return layers
 
 
-class SwitchedGraph:
-    """A quantized graph whose operators are quantized, or not, from call to call.
-
-    ``switches`` maps an operator's name to the tensors that are quantized with it.
-    """
-
-    def __init__(self, plain: Path, quantized: Path) -> None:
-        model, plain_model = onnx.load(str(quantized)), onnx.load(str(plain))
-        self.switches: dict[str, set[str]] = {}
-        self._tensors = _insert_switches(model, plain_model)
-        for node in plain_model.graph.node:
-            tensors = {name for name in (*node.input, *node.output) if name in self._tensors}
-            if tensors.intersection(node.input) and node.op_type not in (*VIEWS, *ABSORBED, *SELECTING):
-                self.switches[node.name] = tensors
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "switched.onnx"
-            onnx.save(model, str(path), save_as_external_data=True, location="weights")
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-    def run(self, feed: Inputs, quantized: Collection[str]) -> list[Any]:
-        """Return the outputs if only these operators are quantized."""
-        on = {name for operator in quantized for name in self.switches[operator]}
-        flags = {_switch_name(place): np.array(name in on) for place, name in enumerate(self._tensors)}
-        return [np.array(item) for item in self._session.run(None, {**feed, **flags})]
-
-
-def _switch_name(place: int) -> str:
-    return f"inferlens_quantized_{place}"
-
-
-def _insert_switches(model: Any, plain_model: Any) -> list[str]:
-    """Add a switch after every DequantizeLinear node and return the plain names of the switched tensors."""
-    from onnx import TensorProto, helper
-
-    graph = model.graph
-    producers = {name: node for node in graph.node for name in node.output}
-    present = {node.name for node in graph.node}
-    plain_inputs = {node.name: node.input for node in plain_model.graph.node}
-    plain_producers = {name: node for node in plain_model.graph.node for name in node.output}
-    floats = {item.name: item for item in plain_model.graph.initializer}
-    read = {  # dequantized tensors: the input of the same operator in the plain graph
-        name: plain
-        for node in graph.node
-        for name, plain in zip(node.input, plain_inputs.get(node.name, ()), strict=False)
-        if name in producers and producers[name].op_type == "DequantizeLinear"
-    } | {item.name: item.name for item in plain_model.graph.output}
-    names: list[str] = []
-    nodes: list[Any] = []
-    for node in graph.node:
-        nodes.append(node)
-        output = node.output[0]
-        if node.op_type != "DequantizeLinear" or output not in read:
-            continue
-        source, name = producers.get(node.input[0]), read[output]
-        if source is not None and source.op_type == "QuantizeLinear":
-            raw = source.input[0]
-            before = plain_producers.get(name)
-            if before is not None and before.op_type in ABSORBED and before.name not in present:
-                absorbed = [raw, *before.input[1:]]
-                raw = f"{name}_plain"
-                if name not in names:
-                    nodes.append(helper.make_node(before.op_type, absorbed, [raw], raw))
-        elif name in floats:
-            raw = f"{name}_plain"
-        else:
-            continue  # unchanged, because its fp32 values are missing
-        if name not in names:
-            names.append(name)
-        node.output[0] = f"{output}_rounded"
-        flag = _switch_name(names.index(name))
-        nodes.append(helper.make_node("Where", [flag, node.output[0], raw], [output], f"{output}_switch"))
-    del graph.node[:]
-    graph.node.extend(nodes)
-    for name in names:
-        if name in floats:
-            graph.initializer.add().CopyFrom(floats[name])
-            graph.initializer[-1].name = f"{name}_plain"
-    graph.input.extend(
-        helper.make_tensor_value_info(_switch_name(place), TensorProto.BOOL, []) for place in range(len(names))
-    )
-    return names
+def _outputs(path: Path, feeds: Sequence[Inputs]) -> list[list[Any]]:
+    """Return the outputs of a graph for each feed, by ONNX Runtime on the CPU."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return [[np.array(output) for output in session.run(None, feed)] for feed in feeds]
 
 
 def _error(ours: Sequence[Sequence[Any]], theirs: Sequence[Sequence[Any]]) -> float:
