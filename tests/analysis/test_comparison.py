@@ -139,12 +139,6 @@ def runs(found):
     return [tuple(side and side.first.run for side in item) for item in found]
 
 
-def test_cases_are_in_the_order_of_the_base():
-    first, second, third = case(), case("openvino"), case("onnxruntime:cpu")
-    found = match_cases([*ran(second), *ran(first)], [*ran(third, run="new"), *ran(first, run="new")])
-    assert [next(filter(None, item)).first.case for item in found] == [second, first, third]
-
-
 @pytest.mark.parametrize("change", [
     {"batch": 2}, {"precision": "fp16"}, {"threads": 1}, {"options": {"a": 1}}, {"seed": 1}, {"weights": "x"},
     {"io": "host"}, {"model": "other"},

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens.analysis import interference, measures, notes
-from inferlens.analysis.measures import bound_by
 from inferlens.analysis.notes import DIAGNOSTIC_NOTES, LEVEL_BY_CODE, LEVELS, case_notes, note
 from inferlens.analysis.samples import CaseRuns
 from inferlens.record import machine
@@ -145,18 +144,11 @@ def test_what_is_not_warned_of(record):
     assert codes(record) == []
 
 
-@pytest.mark.parametrize(("metrics", "bound"), [
-    ({"enqueue": 9.2, "GPU": 9.0}, "host"), ({"enqueue": 8.8, "GPU": 9.0}, "GPU"), ({"GPU": 9.0}, ""),
-])  # fmt: skip
-def test_what_a_call_waits_for(metrics, bound):
-    assert bound_by(timed(**metrics)) == bound
-
-
 def test_processes_that_failed_and_runs_that_were_cut_short():
     fell = failure(case(), "crashed", "killed by SIGSEGV")
     assert said(FIT, fell, fell) == [("repeat-failed", "2 of 3 processes failed: killed by SIGSEGV.")]
     planned = replace(FIT, repeats=5)
-    assert said(planned, planned) == [("cut-short", "The run was cut short: 2 of 5 processes were measured.")]
+    assert said(planned, planned) == [("cut-short", "The run was cut short before all of its processes were measured.")]
     assert [code for code, _ in said(FIT, later=(planned,))] == ["cut-short"]
     assert codes(*[planned] * 5) == []
 

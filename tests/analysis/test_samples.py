@@ -10,10 +10,10 @@ from msgspec.structs import replace
 from inferlens.analysis import samples
 from inferlens.analysis.samples import CaseRuns, latencies, latest
 from inferlens.record.machine import Marks
-from inferlens.record.record import IN_TURNS, Environment, Measurement, Record
+from inferlens.record.record import IN_TURNS, Measurement, Record
 from inferlens.spec.case import Budget
 from inferlens.stats.samples import median
-from tests.views.samples import CPU_MACHINE, case, failure, in_turns, record
+from tests.views.samples import case, failure, in_turns, record
 
 FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
 
@@ -172,10 +172,6 @@ def test_cases_keep_their_place_whatever_comes_later():
     records = [record(one, run="a"), record(other, run="a"), record(one, run="b", created="2027-01-01T00:00:00Z")]
     assert [(case_runs.first.case, case_runs.first.run) for case_runs in latest(records)] == [(one, "b"), (other, "a")]
     assert latest([]) == []
-
-
-def test_machines_are_kept_apart():
-    assert len(latest([made(environment=CPU_MACHINE), made(id="x", environment=Environment(cpu="another"))])) == 2
 
 
 def test_processes_that_failed_are_records_without_samples():

@@ -224,7 +224,6 @@ def test_ranks_of_a_job(folder):
     ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
     ({"a.json": rank(1), "b.json": rank(1)}, "several have the same rank"),
     ({"a.json": rank(0, 2), "b.json": rank(1, 4)}, "they are of jobs of different sizes"),
-    ({"a.json": rank(0), "b.json": rank(1, begin=5e6)}, "they were not taken at the same time"),
     ({"rank0.json": rank(None), "rank1.json": rank(None)}, ""),
 ])  # fmt: skip
 def test_only_traces_that_say_so_are_ranks_of_one_job(files, why, tmp_path):

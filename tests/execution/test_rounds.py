@@ -152,7 +152,7 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     assert [len(each.later) for each in runs] == [1, 0, *[0] * (after - 1)]
     assert race({each.first.id: each for each in runs[:2]}).answer.kind == "fastest"
     said = [note.message for note in case_notes(runs[0]) if note.code == "cut-short"]
-    assert said == ["A later run was cut short before its cases had met in two rounds."]
+    assert said == ["A later run was cut short before all of its processes were measured."]
 
 
 def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(tmp_path):

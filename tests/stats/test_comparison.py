@@ -83,12 +83,6 @@ def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
     assert noisy < late < 0.11
 
 
-def test_odds_sum_to_one():
-    odds = difference(1.03, 0.05).odds(0.02)
-    assert sum(odds.values()) == pytest.approx(1)
-    assert max(odds, key=odds.__getitem__) == "SLOWER"
-
-
 @pytest.mark.parametrize("side", [[], [[]], [[0.0] * 20]])
 def test_nothing_to_compare(side):
     comparison = compare([normal(1)], side)

@@ -26,7 +26,7 @@ from inferlens.stats.intervals import (
     share_interval,
     student_quantile,
 )
-from tests.stats.series import autoregressive, normal
+from tests.stats.series import autoregressive
 
 SERIES = st.lists(st.floats(min_value=1e-6, max_value=10, allow_nan=False), min_size=10, max_size=60)
 
@@ -57,20 +57,6 @@ def test_far_quantiles_need_many_samples(share, count, known):
     assert (quantile_interval(samples, share) is not None) is known
 
 
-def test_ties_do_not_break_it():
-    samples = list(np.round(normal(3, 300), 4))
-    interval = median_interval(samples)
-    assert interval.low in samples
-    assert 1e-2 in interval
-
-
-def test_correlated_samples_give_a_wider_interval():
-    noise = np.random.default_rng(3).standard_normal(1000)
-    slow = np.convolve(noise, np.ones(15) / 15**0.5, mode="same")
-    independent, correlated = (median_interval(1 + 0.01 * values) for values in (noise, slow))
-    assert correlated.high - correlated.low > 1.5 * (independent.high - independent.low)
-
-
 @settings(max_examples=60, deadline=None)
 @given(SERIES, SERIES, st.sampled_from([0.125, 0.5, 2.0, 1024.0]))
 def test_intervals_hold_their_numbers_scale_with_their_samples_and_invert(base, candidate, factor):
@@ -96,11 +82,6 @@ def test_intervals_hold_their_numbers_scale_with_their_samples_and_invert(base, 
 def test_student_quantiles_of_the_tables(probability, freedom, value):
     assert student_quantile(probability, freedom) == pytest.approx(value, abs=6e-5)
     assert student_quantile(1 - probability, freedom) == pytest.approx(-value, abs=6e-5)
-
-
-def test_rank_of_whole_numbers_is_the_binomial_one():
-    probability = sum(math.comb(10, k) for k in range(2, 11)) / 2**10  # two or more of ten below the median
-    assert fractional_rank(10, 0.5, probability) == pytest.approx(2.0)
 
 
 @given(st.floats(2, 1e5), st.floats(0.01, 0.99), st.floats(0.001, 0.999))

@@ -3,7 +3,6 @@
 import math
 import random
 
-import numpy as np
 import pytest
 
 from inferlens.stats.search_model import Observation, Point, predict, setting_effects
@@ -43,13 +42,6 @@ def test_most_is_gained_by_what_is_faster_or_not_known():
     assert chance[1] < 0.01
 
 
-def test_what_will_be_measured_is_known_better_afterwards():
-    belief = predict(seen((A, 0.0, 1), (B, 0.5, 1)), [A, of("a", "x"), of("a", "x", "y")])
-    after = belief.after_measuring(1)
-    assert np.all(np.diag(after.covariance) <= np.diag(belief.covariance) + 1e-12)
-    assert after.gain(0)[1] < belief.gain(0)[1]
-
-
 # What settings are said to do, of planted ones: no more than is known, and nothing of what does nothing.
 
 EFFECTS = {"a": -0.3, "b": 0.0, "c": 0.0, "d": 0.0}
@@ -76,16 +68,6 @@ def test_a_setting_that_does_nothing_is_rarely_called_an_effect_also_where_it_lo
         lows_and_highs += [max(told)[1:]] if told else []  # of the one that a search would keep
     assert len(lows_and_highs) > 100
     assert sum(low > 1 or high < 1 for low, high in lows_and_highs) <= 0.05 * len(lows_and_highs)
-
-
-def test_more_rounds_tell_more():
-    draw, widths = random.Random(1), []
-    for count in (3, 12, 48):
-        speedup, low, high = setting_effects(rounds(draw, count), of("f", "a"))["a"]
-        assert low <= speedup <= high
-        assert low <= math.exp(0.3) <= high
-        widths.append(high / low)
-    assert widths == sorted(widths, reverse=True)
 
 
 def test_what_rounds_do_not_tell_is_not_said():

@@ -37,8 +37,7 @@ ENDS, DAMAGED, SKIPPED = "The text ends within", "The file is damaged", "1 event
     (WHOLE + b"\n" + WHOLE, 200, 200, "What follows the events cannot be read"),
     (WHOLE.replace(b'"name": "op50"', b'"name": op50'), 199, 199, SKIPPED),
     (WHOLE.replace(b'"dur": 1\n', b'"dur": NaN\n', 1).replace(b'"op7"', b'"NaN, Infinity"'), 200, 200, "1 event"),
-    *((WHOLE.replace(b'op7"', name + b'"', 1), 200, 200, "")
-      for name in (b"\\x41", b"\\ud800", b"\\u00zz", b"\xff")),
+    *((WHOLE.replace(b'op7"', name + b'"', 1), 200, 200, "") for name in (b"\\x41", b"\\u00zz", b"\xff")),
     *((text(*MANY, {**MANY[0], "args": args}), 201, 201, "")
       for args in ([], "text", 5, None, {"External id": "five"}, {"grid": "big"}, {"correlation": 2**70})),
     *((text(*MANY, {**MANY[0], field: value}), 200, 201, None)
@@ -61,13 +60,12 @@ NESTED = json.dumps({**MANY[50], "args": {"Input Dims": [[1, 2], [3]], "Call sta
 
 
 @pytest.mark.parametrize(("data", "lost"), [
-    (lines(end=" "), 0), (lines(end=",,\n"), 0), (lines(end="\n").replace(b'"dur": 1}', b'"dur": 1,}'), 0),
+    (lines(end=" "), 0), (lines(end=",,\n"), 0),
     (lines(change={199: LINE + ","}), 0), (b"\xef\xbb\xbf" + lines(), 0),
     (lines(change={50: LINE.replace("50,", '"50.0",').replace("1}", '"1"}')}), 0),
     (lines(change={50: LINE.replace('"ph"', '"ts": 3, "ph": "B", "ph"')}), 0),
     (lines(change={50: LINE.replace("op50", "a, } \x01\t{ NaN, ]}\\x")}), 0),
     (lines(change={50: LINE.replace('"dur": 1', '"dur": -Infinity')}), 0),
-    (lines(change={50: NESTED.replace("[3]]", "[3],]")}), 0),
     (lines(change={50: LINE.replace('"ts": 50', '"ts": "soon"')}), 1), (lines(change={50: LINE.replace(", ", " ")}), 1),
     (lines(change={50: LINE[:-1]}), 1), (lines(change={50: LINE[:30], 120: LINE[20:]}), 2),
     (lines(change={50: LINE.replace('op50"', "op50")}), 1), (lines(change={50: NESTED.replace("[3]]", "[3]")}), 1),

@@ -17,14 +17,12 @@ from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
 from inferlens.trace.tables import (
     CUT_OFF,
-    SLOW,
     kernels,
     memory_devices,
     memory_holders,
     module_tree,
     operators,
     stepping,
-    timeline,
 )
 from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.refusals import refusal
@@ -147,11 +145,10 @@ def test_host_times_are_never_lost(spans):
     assert sum(table.columns["calls"]) <= len(spans)
 
 
-def test_steps_their_outliers_and_what_the_profiler_cut_off():
-    lengths = [100, 101, 99, 100, 250, 100, 101]
+def test_steps_and_what_the_profiler_cut_off():
+    lengths = [100, 250, 101]
     steps = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
     found = list(stepping(Analysis(read_trace(text(*steps)))).rows())
-    assert [row["note"] for row in found] == ["", "", "", "", SLOW, "", ""]
     assert [round(row["time"] * 1e6) for row in found] == lengths
     events = []
     for number, launches in enumerate((10, 10, 3)):
@@ -163,13 +160,6 @@ def test_steps_their_outliers_and_what_the_profiler_cut_off():
     analysis = Analysis(read_trace(text(*events)))
     assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
     assert analysis.overview.left_out == 1
-
-
-def test_slices_add_up_to_the_whole(training_analysis):
-    table = timeline(training_analysis)
-    assert len(table) == 60
-    for column, seconds in (("kernel", 600e-6), ("sm_efficiency", 500e-6)):
-        assert sum(row[column] * row["length"] for row in table.rows()) == pytest.approx(seconds)
 
 
 def test_occupancy_that_the_profiler_lacks_is_computed():
@@ -278,13 +268,6 @@ def test_the_innermost_scope_is_the_last_that_has_begun(spans, moments):
         around = np.flatnonzero(open_then).tolist()
         assert place == (around[-1] if around else -1)  # in the order of begins, outer ones first
         assert launch_links.scopes_around(place, int(at)) == tuple(around)
-
-
-def test_every_event_of_a_public_trace_is_joined():
-    trace = read_trace(shared(H100))
-    links = LaunchLinks(trace)
-    assert (links.launch >= 0).all()
-    assert (links.operator >= 0).all()
 
 
 # Beside the numbers of TensorBoard's own loader, torch-tb-profiler 0.4.3, which is older than the names that events'

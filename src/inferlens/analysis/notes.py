@@ -156,9 +156,7 @@ def _outcome_notes(runs: CaseRuns) -> Iterator[Note]:
     short = runs.later or (runs.records if runs.cut_short else ())
     if short:
         run = "A later run" if runs.later else "The run"
-        message = f"{run} was cut short: {len(short)} of {short[0].repeats} processes were measured."
-        if not short[0].repeats:
-            message = f"{run} was cut short before its cases had met in two rounds."
+        message = f"{run} was cut short before all of its processes were measured."
         yield note("cut-short", message, "The same command again, to its end.")
 
 

@@ -241,10 +241,8 @@ def _rule(code: str, saving: Callable[[TraceEvidence], Saving], sentence: str, h
 
 
 def _data_loader(evidence: TraceEvidence) -> Saving:
-    workers = any("MultiProcessingDataLoader" in name for name in evidence.trace.strings)
-    action = "more num_workers, or a larger prefetch_factor" if workers else "num_workers of DataLoader"
     on_host = evidence.parts["data loader"]
-    return evidence.seconds(evidence.gaps["data-loader"]) if evidence.on_gpu else on_host, {"action": action}
+    return evidence.seconds(evidence.gaps["data-loader"]) if evidence.on_gpu else on_host, {}
 
 
 def _set_up(evidence: TraceEvidence) -> Saving:
@@ -268,9 +266,7 @@ def _copies(evidence: TraceEvidence) -> Saving:
     copies = evidence.where(_HOST_COPY.search)
     words = evidence.words(copies)
     intervals = Intervals.of_events(evidence.trace, evidence.rows[copies]).difference(evidence.analysis.parts["kernel"])
-    pinned = "Pinned" in words["longest"]
-    action = "on a stream beside the kernels" if pinned else "from and to pinned memory (pin_memory, non_blocking=True)"
-    return evidence.seconds(intervals), {**words, "action": action}
+    return evidence.seconds(intervals), words
 
 
 def _attention(evidence: TraceEvidence) -> Saving:
@@ -358,7 +354,7 @@ def _outside(evidence: TraceEvidence) -> Saving:
 
 TRACE_RULES = (
     _rule("data-loader", _data_loader, "The data loader works while nothing else does",
-          "Load data in other processes: {action}."),
+          "Load data in other processes: num_workers of DataLoader."),
     _rule("set-up", _set_up, "The GPU waits for {calls:#call} that set up or take memory, most in {most}",
           "Warm up before the trace, and keep memory between steps."),
     _rule("synchronising", _synchronising, "The GPU runs out of work in {calls:#wait} of the host a step{by}",
@@ -367,7 +363,7 @@ TRACE_RULES = (
           "Devices exchange data while no other kernel runs",
           "Communicate while kernels run: larger buckets, gradients sent as they come."),
     _rule("copies", _copies, "No kernel runs during copies between host and GPU, most in {most}",
-          "Copy less, or {action}."),
+          "Copy less, or from and to pinned memory while kernels run (pin_memory, non_blocking=True)."),
     _rule("attention-not-fused", _attention,
           "Attention is not fused, {calls:#softmax} a step: {part:percent} of {base} with its products",
           "Fuse attention: torch.nn.functional.scaled_dot_product_attention."),

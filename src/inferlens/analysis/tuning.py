@@ -242,19 +242,17 @@ def load_tuning(folder: Path) -> TuningReport:
     try:
         data = (folder / REPORT).read_bytes()
         lines = read_unpacked(plain_or_packed(folder / TRIALS)).split(b"\n")
-    except FileNotFoundError as error:
-        raise InferlensError(f"The tuning in {folder} is not over.", hint=AGAIN) from error
     except OSError as error:
-        raise InferlensError(f"The tuning in {folder} cannot be read: {error.strerror}.", hint=AGAIN) from error
+        problem = f"The tuning in {folder} is not over, or cannot be read: {error.strerror}."
+        raise InferlensError(problem, hint=AGAIN) from error
     try:
         tuning = decode_json(data, TuningReport, SCHEMA, "tuning")
         trials = tuple(msgspec.json.decode(line, type=Trial) for line in lines[1:] if line)
         for name in (tuning.objective.name, *(limit.name for limit in tuning.constraints)):
             check_choice("measure", name, MEASURES)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InferlensError(f"{folder / TRIALS} is broken: {error}.", hint=AGAIN) from error
-    except InferlensError as error:
-        raise InferlensError(f"{folder / REPORT} is broken. {error.sentence}", hint=AGAIN) from error
+    except (msgspec.DecodeError, RecursionError, InferlensError) as error:
+        reason = error.sentence if isinstance(error, InferlensError) else error
+        raise InferlensError(f"The tuning in {folder} is broken: {reason}", hint=AGAIN) from error
     best = Path(os.path.normpath(folder / ".." / BEST))
     tuning = replace(tuning, trials=trials, folder=str(best) if best.is_dir() else "")
     recorded = {record.id for trial in trials for record in trial.records}

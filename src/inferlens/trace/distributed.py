@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from inferlens.trace.tables import kernels, module_tree, operators
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
 _NUMBER = re.compile(r"(\d+)")
-_CLOCKS = 1_000_000_000  # nanoseconds that the clocks of a job's machines may differ by
 USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
 BOTH, NEW, REMOVED = "", "new", "gone"
 _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
@@ -63,36 +62,22 @@ def runs_in(folder: Path) -> list[tuple[str, Path]]:
     return runs
 
 
-class Origin(NamedTuple):
-    """The origin of a trace: its rank, the number of ranks, its begin and its end."""
-
-    rank: int | None
-    world_size: int | None
-    begin: int
-    end: int
-
-
-def origin_of(name: str, trace: Trace) -> Origin:
-    """Return the origin of a trace. The rank may be in its name only. Times are nanoseconds of the writer's clock."""
+def rank_and_size(name: str, trace: Trace) -> tuple[int | None, int | None]:
+    """Return the rank that wrote a trace, which may be in its name only, and the number of ranks."""
     distributed, named = trace.about.distributed, _RANK.search(name)
     rank = int(named[1]) if distributed.rank is None and named else distributed.rank
-    begin, base = trace.begin, trace.about.base
-    ends = (int(begin.min()), int((begin + trace.duration).max())) if len(trace) else (0, 0)
-    return Origin(rank, distributed.world_size, base + ends[0], base + ends[1])
+    return rank, distributed.world_size
 
 
-def why_no_job(origins: Mapping[str, Origin]) -> str:
-    """Return the reason why traces are not all ranks of one job; empty if they are."""
-    every = list(origins.values())
-    for name, item in origins.items():
-        if item.rank is None:
+def why_no_job(ranks: Mapping[str, tuple[int | None, int | None]]) -> str:
+    """Return the reason why traces, by their ranks and sizes, are not all ranks of one job; empty if they are."""
+    for name, (rank, _) in ranks.items():
+        if rank is None:
             return f"{name} has no rank"
-    if len({item.rank for item in every}) < len(every):
+    if len({rank for rank, _ in ranks.values()}) < len(ranks):
         return "several have the same rank"
-    if len({item.world_size for item in every} - {None}) > 1:
-        return "they are of jobs of different sizes"
-    gap = max(item.begin for item in every) - min(item.end for item in every)
-    return "they were not taken at the same time" if gap > _CLOCKS else ""
+    sizes = {size for _, size in ranks.values()} - {None}
+    return "they are of jobs of different sizes" if len(sizes) > 1 else ""
 
 
 def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
@@ -112,7 +97,7 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     )
     return {
         "name": name,
-        "rank": origin_of(name, trace).rank,
+        "rank": rank_and_size(name, trace)[0],
         "utilization": overview.gpus[0].utilization if overview.gpus else None,
         "step_time": overview.step_time,
         "computing": computing / count,

@@ -144,8 +144,8 @@ WARP = 32
 REGISTER_UNIT = 256  # registers are given to warps in such units
 # Multiprocessors by compute capability: the most blocks of one, 32 where it is not named here.
 MOST_BLOCKS = {"7.5": 16, "8.0": 32, "8.9": 24, "10.1": 24, "11.0": 24}
-MOST_BLOCKS_OF_MAJOR = {3: 16, 8: 16, 12: 24}
-CAPABILITIES = range(5, 13)  # major numbers
+MOST_BLOCKS_OF_MAJOR = {8: 16, 12: 24}
+CAPABILITIES = range(7, 13)  # major numbers
 SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
 RESERVED = 1024  # bytes of shared memory per block that the driver takes, since 8.0
 _UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
@@ -171,9 +171,8 @@ def theoretical(
         gpu.threads_per_multiprocessor // WARP // warps,
     ]
     if registers:
-        parts = 2 if gpu.compute_capability == "6.0" else 4
         of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
-        limits.append(gpu.registers_per_multiprocessor // parts // of_warp * parts // warps)
+        limits.append(gpu.registers_per_multiprocessor // 4 // of_warp * 4 // warps)  # a multiprocessor has four parts
     unit = SHARED_UNITS[major >= 8]
     units = -(-(shared_memory + (RESERVED if major >= 8 else 0)) // unit)
     if units:

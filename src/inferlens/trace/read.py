@@ -582,30 +582,19 @@ def decode_events(text: bytes) -> list[Event]:
     return events
 
 
-# A string, which stays as it is; a brace without a comma behind it, a comma too many, or a number that JSON lacks.
-_DAMAGE = re.compile(
-    rb'("(?:[^"\\]|\\.)*")|(\}\s*)(?=\{)|,(?=\s*[,}\]])'
-    rb"|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])",
-    re.DOTALL,
+# A string, which stays as it is, or a number that JSON lacks.
+_NUMBERS = re.compile(
+    rb'("(?:[^"\\]|\\.)*")|(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])', re.DOTALL
 )
 _ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
-_SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
 
 
 def mend_json(text: bytes) -> bytes:
-    """Return ``text`` with the usual damage undone: odd numbers become ``null``, commas and escapes are put right."""
+    """Return ``text`` with the usual damage undone: odd numbers become ``null``, and backslashes are escaped."""
     text = text.translate(_CONTROLS).decode(errors="replace").encode()
-    text = _DAMAGE.sub(_undone, text)
-    text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
+    text = _NUMBERS.sub(lambda match: match[1] or b"null", text)
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
-
-
-def _undone(match: re.Match[bytes]) -> bytes:
-    string, brace = match.groups()
-    if brace:
-        return brace + b","
-    return string or (b"" if match[0] == b"," else b"null")
 
 
 # Notes on damage: sentences, and counts of events by their fate, such as ``were skipped``.

@@ -125,10 +125,7 @@ def _launched(analysis: Analysis, nest: Nest, of: Ints, count: int) -> Any:
     return np.bincount(modules, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)
 
 
-# Tukey's fences: a step is an outlier this many interquartile ranges beyond the middle half, from so many steps on.
-FENCE = 1.5
-LEAST_STEPS = 5
-CUT_OFF, SLOW, FAST = "cut off by the profiler", "slower than the others", "faster than the others"
+CUT_OFF = "cut off by the profiler"
 KINDS: dict[int, str] = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
 
@@ -255,17 +252,9 @@ def stepping(analysis: Analysis) -> Columns:
             "utilization": used if len(kernels) else np.full(len(steps), np.nan),
             "launched": steps.launched,
             **{name: shares[name] / SECOND for name in PARTS},
-            "note": _notes(length, steps.counted_in_means),
+            "note": np.where(steps.counted_in_means, "", CUT_OFF).tolist(),
         }
     )
-
-
-def _notes(length: Any, counted: Any) -> list[str]:
-    low, high = np.quantile(length[counted], [0.25, 0.75]) if counted.sum() >= LEAST_STEPS else (-np.inf, np.inf)
-    reach = FENCE * (high - low)
-    out = np.where(length > high + reach, SLOW, np.where(length < low - reach, FAST, ""))
-    notes: list[str] = np.where(counted, out, CUT_OFF).tolist()
-    return notes
 
 
 _RUNNING = {

@@ -528,11 +528,9 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     data = stepping(analysis)
     rows = list(data.rows())
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
-    odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
     least, longest = (duration(end) for end in (min(times, default=0.0), max(times, default=0.0)))
     took = least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
     sentences = [f"A traced step takes {took}."] if times else ["There is none."]
-    sentences += [f"{listing(odd[:2])}."] if odd and times else []
     sums = {part: sum(row[part] for row in rows) for part in PARTS}
     most = [part for part in sorted(PARTS, key=lambda part: -sums[part])[:_PARTS] if sums[part]]
     columns = [

@@ -211,7 +211,7 @@ def _folder_traces(
     if not named:
         expected = f"files that end in {', '.join(distributed.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
-    traces, rows, origins, problems = [], [], {}, []
+    traces, rows, ranks, problems = [], [], {}, []
     for name, path in named:
         try:
             analysis = load(path)
@@ -221,13 +221,13 @@ def _folder_traces(
             continue
         traces.append(replace(shown, name=plain(name), words=(str(folder / name),)))
         rows.append((distributed.rank_of(name, analysis), distributed.run_of(name, analysis.overview)))
-        origins[plain(name)] = distributed.origin_of(name, analysis.trace)
+        ranks[plain(name)] = distributed.rank_and_size(name, analysis.trace)
     if not traces:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     if len(traces) == 1:
         trace = replace(traces[0], notes=[*problems, *traces[0].notes])
         return [trace if problems else replace(trace, name=_trace_name(folder), words=(str(folder),))]
-    why = distributed.why_no_job(origins) if result else None
+    why = distributed.why_no_job(ranks) if result else None
     overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
     words = traces[0].words if why != "" else (str(folder),)
     items = [overview] if "overview" in views or not brief else []
