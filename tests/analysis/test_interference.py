@@ -10,7 +10,6 @@ from inferlens.analysis.interference import (
     SENSOR_ERROR,
     UPDATE,
     MachineLoad,
-    cpu_energy_per_item,
     energy_per_item,
     interference_warnings,
     mark_samples,
@@ -30,33 +29,30 @@ def test_a_few_disturbed_samples_are_left_out():
     marks = mark_samples(BEGINS, LATENCIES, log)
     assert [round(BEGINS[i], 2) for i in marks.discarded] == [round(4.9 + i / 100, 2) for i in range(20)]
     # The numbers are of the others, and nothing need be known.
-    assert (marks.clean, marks.short, interference_warnings(marks)) == (True, False, ())
+    assert (marks.clean, interference_warnings(marks)) == (True, ())
 
 
-def test_many_disturbed_samples_ask_for_another_run_once():
+def test_many_disturbed_samples_all_count():
     log = gpu_log(reasons=during(2.0, 5.0, 0x40, 0))
     marks = mark_samples(BEGINS, LATENCIES, log)
-    assert (marks.short, marks.discarded, marks.clean) == (True, (), False)
+    assert (marks.discarded, marks.clean) == ((), False)
     (warning,) = interference_warnings(marks)
     assert (warning.code, "cool" in warning.advice) == ("disturbed", True)
 
 
-@pytest.mark.parametrize(("end", "count", "left_out", "repeat"), [
-    (4.5, 800, 400, False), (5.0, 800, 0, False), (9.0, 800, 0, False), (4.5, 36, 0, True), (9.0, 36, 0, False),
-], ids=["half of it", "more than half", "all of it", "half of a short one", "all of a short one"])  # fmt: skip
-def test_of_other_programs_the_quiet_half_counts_and_what_was_busy_to_the_end_is_not_measured_again(
-    end, count, left_out, repeat
-):
+@pytest.mark.parametrize(("end", "count", "left_out"), [(4.5, 800, 400), (5.0, 800, 0), (4.5, 36, 0)],
+                         ids=["half of it", "more than half", "half of a short one"])  # fmt: skip
+def test_of_other_programs_the_quiet_half_counts(end, count, left_out):
     log = cpu_log(2, busy=2.0, others=during(1.5, end + 0.5, 1.0, 0.0))
     begins = [1 + 8 * i / count for i in range(count)]
     marks = mark_samples(begins, [7 / count] * count, log)
-    assert (len(marks.discarded), marks.short) == (pytest.approx(left_out, abs=2), repeat)
+    assert len(marks.discarded) == pytest.approx(left_out, abs=2)
 
 
 def test_the_power_limit_is_the_cases_own_doing():
     log = gpu_log(reasons=during(2.0, 9.0, 0x04, 0), sm_clock=during(3.0, 5.0, 1_500_000_000, 1_980_000_000))
     marks = mark_samples(BEGINS, LATENCIES, log)
-    assert (marks.short, marks.discarded, marks.touched) == (False, (), {"power cap": 710})
+    assert (marks.discarded, marks.touched) == ((), {"power cap": 710})
     (warning,) = interference_warnings(marks)
     assert (warning.code, warning.message.partition(" of ")[0]) == ("power-cap", "88.8 %")
 
@@ -75,7 +71,6 @@ def test_what_disturbs(log, kind, words, begin, end):
     assert set(marks.touched) == {kind}
     assert words in marks.spans[0].why
     assert (marks.spans[0].begin, marks.spans[0].end) == pytest.approx((begin, end))
-    assert marks.short is (kind == "clock change"), "half of the series was quiet, and too much to leave out is hot"
     assert (kind == "cpu quota") is (not marks.disturbed and bool(interference_warnings(marks)))
 
 
@@ -166,7 +161,7 @@ def test_a_run_is_busy_if_half_of_what_was_watched_is(loud, quiet, busy):
 
 def test_energy_of_the_counter():
     log = gpu_log(energy=lambda time: 300 * time)
-    energy = energy_per_item(log, 2.0, 8.0, 600)
+    energy = energy_per_item(log, "cuda", 2.0, 8.0, 600)
     assert energy.joules == pytest.approx(3.0)
     assert energy.high - 3.0 == pytest.approx(3.0 - energy.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR_ERROR))
     assert energy.basis.startswith("NVML: counter")
@@ -177,7 +172,7 @@ def test_energy_of_the_counter():
 def test_a_counter_that_is_updated_late_is_within_the_bounds(late):
     """The counter jumps every 100 ms, and what it shows is up to 100 ms old."""
     log = gpu_log(energy=lambda time: 300 * ((time - late) // UPDATE) * UPDATE)
-    energy = energy_per_item(log, 2.03, 4.04, 201)
+    energy = energy_per_item(log, "cuda", 2.03, 4.04, 201)
     assert (energy.low or 9.0) <= 3.0 <= (energy.high or 0.0)
 
 
@@ -187,24 +182,24 @@ BUSY = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
 RELOADED = gpu_log(energy=lambda time: 300 * time if time < 5 else 300 * time - 1500)
 
 
-@pytest.mark.parametrize(("measure", "log", "begin", "end", "items", "words"), [
-    (energy_per_item, RISING, 2.0, 2.9, 90, "too few"), (energy_per_item, RISING, 2.0, 8.0, 0, "too few"),
-    (energy_per_item, RISING, 20.0, 30.0, 600, "too few"), (energy_per_item, RISING, 8.0, 14.0, 600, "did not cover"),
-    (energy_per_item, RISING, -5.0, 5.0, 600, "did not cover"), (energy_per_item, RELOADED, 2.0, 8.0, 600, "went back"),
-    (energy_per_item, gpu_log(), 2.0, 8.0, 600, "no counter"),
-    (energy_per_item, MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5, "no driver"),
-    (energy_per_item, SHARED, 2.0, 8.0, 600, "another process"),
-    (cpu_energy_per_item, MachineLog(interval=0.1), 0, 5, 5, "the CPUs were not watched"),
-    (cpu_energy_per_item, BUSY, 2.0, 8.0, 600, "other processes"),
+@pytest.mark.parametrize(("device", "log", "begin", "end", "items", "words"), [
+    ("cuda", RISING, 2.0, 2.9, 90, "too few"), ("cuda", RISING, 2.0, 8.0, 0, "too few"),
+    ("cuda", RISING, 20.0, 30.0, 600, "too few"), ("cuda", RISING, 8.0, 14.0, 600, "did not cover"),
+    ("cuda", RISING, -5.0, 5.0, 600, "did not cover"), ("cuda", RELOADED, 2.0, 8.0, 600, "went back"),
+    ("cuda", gpu_log(), 2.0, 8.0, 600, "no counter"),
+    ("cuda", MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5, "no driver"),
+    ("cuda", SHARED, 2.0, 8.0, 600, "other processes"),
+    ("cpu", MachineLog(interval=0.1), 0, 5, 5, "the CPUs were not watched"),
+    ("cpu", BUSY, 2.0, 8.0, 600, "other processes"),
 ])  # fmt: skip
-def test_no_value_is_made_up(measure, log, begin, end, items, words):
-    energy = measure(log, begin, end, items)
+def test_no_value_is_made_up(device, log, begin, end, items, words):
+    energy = energy_per_item(log, device, begin, end, items)
     assert (energy.joules, energy.low, energy.high) == (None, None, None)
     assert words in energy.reason
-    assert energy_per_item(SHARED, 6.0, 9.0, 300).joules == pytest.approx(3.0), "others had gone"
+    assert energy_per_item(SHARED, "cuda", 6.0, 9.0, 300).joules == pytest.approx(3.0), "others had gone"
 
 
 def test_energy_of_the_cpus():
-    energy = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
+    energy = energy_per_item(cpu_log(energy=lambda time: 40 * time), "cpu", 1.0, 9.0, 80)
     assert energy.joules == pytest.approx(4.0)
     assert energy.high / 4.0 - 1 < SENSOR_ERROR + 0.001 < MOST_RELATIVE

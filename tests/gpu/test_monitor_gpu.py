@@ -100,7 +100,7 @@ def test_times_and_memory_are_those_of_the_child(run):
 
 def test_energy_is_below_the_power_limit(run):
     _, log, (begin, end, calls) = run
-    energy = energy_per_item(log, begin, end, calls)
+    energy = energy_per_item(log, "cuda", begin, end, calls)
     assert energy.joules is not None, energy.reason
     assert log.gpu
     watts = energy.joules * calls / (end - begin)

@@ -94,7 +94,7 @@ def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path
     nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED}
     log = watched(nvml, tmp_path)
     assert (log.gpu.energy, nvml.calls["nvmlDeviceGetTotalEnergyConsumption"]) == ((), 1)
-    assert "Not Supported" in log.absent["energy"] == energy_per_item(log, 100.0, 102.0, 10).reason
+    assert "Not Supported" in log.absent["energy"] == energy_per_item(log, "cuda", 100.0, 102.0, 10).reason
 
 
 def test_a_gpu_that_is_lost_leaves_holes(tmp_path):

@@ -5,9 +5,8 @@ and ended anywhere there. A mean over an interval stands for that interval.
 
 Samples are marked by the time at which they ran, never by their value, so no sample is discarded for being slow.
 Disturbed samples are discarded if they are at most :data:`DISCARD_AT_MOST` of all (:data:`DISCARD_HOT` if heat or a
-clock is among the causes) and enough remain. Otherwise all count. If half of the series was quiet, the case is measured
-once more first; on a machine that stays busy that would change nothing. Effects of the case itself, at its power limit
-or CPU quota, are reported and not removed: they are its speed on this machine.
+clock is among the causes) and enough remain. Otherwise all count. Effects of the case itself, at its power limit or CPU
+quota, are reported and not removed: they are its speed on this machine.
 
 Energy is that of the whole board or package, whoever used it, idle power included: from a GPU's energy counter (Volta
 and later have one), and from the RAPL counters of CPUs. It is the mean power in the span times the seconds per item, so
@@ -349,65 +348,28 @@ def mean_value(
     return round(sum(span * value for span, value in spans) / seconds, 3) if seconds else None
 
 
-def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
-    """Return the GPU's energy for one item, from ``begin`` to ``end`` in seconds of the log's clock.
+def energy_per_item(log: MachineLog, device: str, begin: float, end: float, items: int) -> Energy:
+    """Return the energy for one item of a GPU or of all CPU packages, from ``begin`` to ``end`` in the log's seconds.
 
-    Only calls ran in this span, with so many ``items``: batch times calls. Without a sound value, return the reason.
+    Only calls ran in this span, with so many ``items``: batch times calls. The energy is that between the first and the
+    last reading of the counter inside the span. Both may be as old as one update, so up to one update's energy is
+    missing, or too much. Without a sound value, return the reason.
     """
-    gpu = log.gpu
-    if gpu is None:
-        return Energy(reason=log.absent.get("gpu", "the GPU was not watched"))
-    if _overlaps(foreign_spans(log), begin, end):
-        return Energy(reason="another process used the GPU meanwhile, and its energy cannot be separated")
-    if not gpu.energy:
-        why = log.absent.get("energy", "NVML has no counter of this GPU's energy")
-        return Energy(reason=why, seconds=end - begin, items=items)
-    return _counter_energy(gpu.times, gpu.energy, begin, end, items, UPDATE, "NVML: counter of the board's energy")
-
-
-def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
-    """Return the energy of all CPU packages for one item; see :func:`energy_per_item`."""
-    cpu = log.cpu
-    if cpu is None or not cpu.energy:
-        return Energy(reason=log.absent.get("cpu_energy", "the CPUs were not watched"))
-    if _overlaps(cpu_busy_spans(log), begin, end):
-        return Energy(reason="other processes kept the CPUs busy, and their energy cannot be separated")
-    basis = "RAPL: all CPU packages, whoever used them"
-    return _counter_energy(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, basis)
-
-
-def energy_reader(device: str) -> Callable[[MachineLog, float, float, int], Energy]:
-    """Return the function that reads the energy of an item that a device computed."""
-    return energy_per_item if device == "cuda" else cpu_energy_per_item
-
-
-def _overlaps(spans: Sequence[Span], begin: float, end: float) -> bool:
-    return any(span.end > begin and span.begin < end for span in spans)
-
-
-def _counter_energy(
-    times: Sequence[float], counter: Sequence[float | None], begin: float, end: float, items: int, update: float,
-    basis: str,
-) -> Energy:  # fmt: skip
-    """Return the energy by a counter, between its first and last reading inside the span.
-
-    Both readings may be as old as one update, so up to one update's energy is missing, or too much.
-    """
+    samples: GpuSamples | CpuSamples | None = log.cpu
+    if device == "cuda":
+        samples, spans, update, basis = log.gpu, foreign_spans(log), UPDATE, "NVML: counter of the board's energy"
+        unknown = log.absent.get("gpu") or log.absent.get("energy", "NVML has no counter of this GPU's energy")
+    else:
+        spans, update, basis = cpu_busy_spans(log), RAPL_UPDATE, "RAPL: all CPU packages, whoever used them"
+        unknown = log.absent.get("cpu_energy", "the CPUs were not watched")
+    if not samples or not samples.energy:
+        return Energy(reason=unknown)
+    if any(other.end > begin and other.begin < end for other in spans):
+        return Energy(reason="other processes used the device meanwhile, and their energy cannot be separated")
     span = end - begin
-    readings = [
-        (time, joules)
-        for time, joules in zip(times, counter, strict=True)
-        if joules is not None and begin <= time <= end
-    ]
-    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(readings)]
-    growth = [later[1] - earlier[1] for earlier, later in itertools.pairwise(readings)]
-    reason = ""
-    if items <= 0 or span < LEAST_SPAN or len(readings) < LEAST_READINGS:
-        reason = f"{max(0, items)} items and {len(readings)} readings in {span:.2g} s are too few"
-    elif max(readings[0][0] - begin, end - readings[-1][0]) > 2 * max(gaps):
-        reason = "the watch did not cover the whole span"
-    elif min(growth) < 0:
-        reason = "the counter of energy went back, as when the driver is loaded anew"
+    counter = zip(samples.times, samples.energy, strict=True)
+    readings = [(time, joules) for time, joules in counter if joules is not None and begin <= time <= end]
+    reason = _unsound(readings, begin, end, items)
     if reason:
         return Energy(reason=reason, seconds=span, items=items)
     duration = readings[-1][0] - readings[0][0]
@@ -418,3 +380,14 @@ def _counter_energy(
         return Energy(reason=reason, basis=basis, seconds=span, items=items)
     joules, margin = watts * span / items, error * span / items
     return Energy(joules=joules, low=joules - margin, high=joules + margin, basis=basis, seconds=span, items=items)
+
+
+def _unsound(readings: Sequence[tuple[float, float]], begin: float, end: float, items: int) -> str:
+    """Return the reason why readings of a counter give no energy from ``begin`` to ``end``; empty for sound ones."""
+    if items <= 0 or end - begin < LEAST_SPAN or len(readings) < LEAST_READINGS:
+        return f"{max(0, items)} items and {len(readings)} readings in {end - begin:.2g} s are too few"
+    pairs = list(itertools.pairwise(readings))
+    if max(readings[0][0] - begin, end - readings[-1][0]) > 2 * max(later[0] - earlier[0] for earlier, later in pairs):
+        return "the watch did not cover the whole span"
+    went_back = any(later[1] < earlier[1] for earlier, later in pairs)
+    return "the counter of energy went back, as when the driver is loaded anew" if went_back else ""

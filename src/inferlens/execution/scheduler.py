@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.interference import energy_reader, mark_samples
+from inferlens.analysis.interference import energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, environment_by, live_files
@@ -561,7 +561,7 @@ def _energy(
     inputs = result.model.inputs if result.model else ()
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
     items = batch * measurement.calls * len(measurement.samples)
-    return energy_reader(case.device)(log, measurement.begins[0], _end(measurement), items)
+    return energy_per_item(log, case.device, measurement.begins[0], _end(measurement), items)
 
 
 @dataclass

@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from inferlens.analysis.interference import energy_reader, mean_value
+from inferlens.analysis.interference import energy_per_item, mean_value
 from inferlens.analysis.load import FOLDER, best_record, capacity_race, load_loads, may_win
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, check_choice, library
@@ -435,7 +435,7 @@ def with_observations(record: LoadRecord, log: MachineLog) -> LoadRecord:
             gpu=mean_value(gpu.times, gpu.utilisation, begin, end),
             host=None if busy is None else busy / (log.cpus or 1),
             others=mean_value(cpu.times, cpu.others, begin, end),
-            energy=energy_reader(record.case.device)(log, begin, end, run.answered),
+            energy=energy_per_item(log, record.case.device, begin, end, run.answered),
         )
 
     record = structs.replace(record, runs=tuple(map(observed, record.runs)))
