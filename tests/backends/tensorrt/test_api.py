@@ -99,8 +99,7 @@ def test_what_a_release_lacks_is_asked_for_by_name_before_it_is_used(kind):
         if isinstance(argument, ast.Constant) and isinstance(argument.value, str)
     }
     follows = {  # those that are there with another one, which is asked for
-        "EngineInvalidityDiagnostics", "EngineValidity", "num_compute_capabilities", "create_runtime_config",
-        "set_runtime_cache",
+        "num_compute_capabilities", "create_runtime_config", "set_runtime_cache",
     }  # fmt: skip
     by_value = {"CUBLAS", "CUBLAS_LT", "CUDNN", "E8M0", "FP4", "SAME_COMPUTE_CAPABILITY"}  # looked up among the members
     for name, releases in TABLE[kind].items():

@@ -236,21 +236,6 @@ def test_an_engine_of_the_other_flavour_or_another_version(built, rtx):
         unsupported("was built by TensorRT for RTX", check_engine, built.path, read, rtx, None)
 
 
-@without_gpu
-def test_the_runtime_has_the_last_word(built, rtx, monkeypatch):
-    """Without a GPU it does not know, and is not asked."""
-    engine = built.path, built.provenance, rtx, H200
-    unsupported(r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties", check_engine, *engine)
-    known = rtx.module.EngineInvalidityDiagnostics
-    causes = int(known.UNSUPPORTED_CC)
-    runtime = SimpleNamespace(get_engine_validity=lambda _: ("invalid", causes))
-    monkeypatch.setattr(rtx.module.Runtime, "__new__", lambda *_: runtime)
-    monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
-    check_engine(*engine)
-    causes |= int(known.OLD_CUDA_DRIVER)
-    unsupported(r"on NVIDIA H200 with .*: unsupported cc, old cuda driver", check_engine, *engine)
-
-
 @pytest.mark.parametrize(
     ("level", "built_on", "gpu", "fits"),
     [

@@ -43,7 +43,6 @@ from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion, unwritable
 from inferlens.models.compiled import (
     AGAIN,
-    SIZE,
     Provenance,
     new_provenance,
     read_engine_header,
@@ -404,11 +403,8 @@ def _spec(tensor: Any) -> TensorSpec:
 
 def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     """Return the error for a file that the parser refused: the first node, its operator, its module, the reason."""
-    try:
-        errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
-    except UnicodeDecodeError:  # names that are not UTF-8
-        failures = []
+    errors = [parser.get_error(index) for index in range(parser.num_errors)]
+    failures = [(error.desc().strip(), error.node_name(), error.node_operator()) for error in errors]
     if not failures or any(item in text for text, *_ in failures for item in UNREADABLE_TEXTS):
         return Unsupported(
             f"{flavour.name} cannot read {path}: it is not an ONNX file, or it is damaged.", hint="export it again"
@@ -537,11 +533,6 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
             raise Unsupported(
                 one_line(f"The ONNX graph has an input '{name}', the model was described with {', '.join(profile)}.")
             )
-        if tensor.is_shape_tensor:
-            raise Unsupported(
-                one_line(f"The values of the input '{name}' determine shapes inside the graph."),
-                hint="export the model with that input as a constant",
-            )
         for shape in profile[name]:
             if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
                 raise Unsupported(
@@ -619,7 +610,6 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
         )
     if gpu is not None:
         _check_gpu(path, provenance, flavour, gpu)
-        _check_with_runtime(path, flavour, gpu)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -644,18 +634,3 @@ def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu:
             ),
             hint=AGAIN,
         )
-
-
-def _check_with_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
-    """Run the runtime's own check of a header; it knows too little about compute capabilities."""
-    trt: Any = flavour.module
-    if not hasattr(trt.Runtime, "get_engine_validity"):
-        return
-    logger = new_logger(flavour)
-    with path.open("rb") as file:
-        validity, causes = trt.Runtime(logger).get_engine_validity(file.read(SIZE))
-    members = trt.EngineInvalidityDiagnostics.__members__
-    named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
-    if validity == trt.EngineValidity.INVALID and named != ["unsupported cc"]:
-        why = ", ".join(named) or error_summary(logger.errors)
-        raise Unsupported(f"{path} cannot run here, on {gpu.name} with {flavour.title}: {why}.", hint=AGAIN)
