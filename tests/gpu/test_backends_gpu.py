@@ -184,16 +184,6 @@ def test_device_memory_is_given_back(label, options, preparation):
     assert left[2] - left[0] < 2**20  # frozen TorchScript was seen to keep a little each time; why was not found
 
 
-def test_the_device_is_untouched_before_entry(preparation):
-    model = small.model()
-    before = torch.cuda.memory_allocated()
-    for label in LABELS:
-        case = small.case(label, device="cuda")
-        if small.backend(label).capabilities().refusal(case, small.found("module")) is None:
-            small.backend(label).prepare(model, case, preparation)
-    assert torch.cuda.memory_allocated() == before
-
-
 def test_what_libraries_tell(preparation):
     with prepared("torch_compile:reduce-overhead", {}, small.model(), preparation):
         assert preparation.facts["graphs"] == 1

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import inferlens
-from inferlens.analysis.profile_table import kernel_table
 from inferlens.backends.base import Absence, KernelTracer, LayerProfiler, Preparation
 from inferlens.backends.profiling import kernels as kernel_runs
 from inferlens.backends.tensorrt.library import find_flavour
@@ -191,19 +190,6 @@ def test_folded_batch_norms_launch_nothing(label, option, tmp_path):
     assert not {path for kernel in kernels.kernels for path in kernel.modules if ".bn" in path}
 
 
-def test_kernels_of_templates(tmp_path):
-    """Autotuning chooses between libraries and Triton templates; the same is chosen for the call that tells."""
-    model = layered.model(layered.Fused, 2, 3, 64, 64)
-    kernels = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
-    told = [(kernel.name, kernel.layer, kernel.modules) for kernel in kernels.kernels]
-    check_pairs(kernels)
-    # A graph's inputs are copied.
-    copied = sum(sum(kernel.times) for kernel in kernels.kernels if "multi_tensor_apply" in kernel.name)
-    assert seconds(kernels, known=True) >= 0.9 * (seconds(kernels) - copied), (kernels.absent, told)
-    modules = {path for kernel in kernels.kernels for path in kernel.modules}
-    assert {f"{layered.ODD}.0", f"{layered.ODD}.1", f"{layered.ODD}.2", "last"} <= modules, told
-
-
 def check_pairs(found):
     """Without modules for all where a CUDA graph launches other kernels than the call that tells; there it is said."""
     if not any(kernel.modules for kernel in (found.kernels if isinstance(found, Kernels) else found.layers)):
@@ -274,24 +260,6 @@ def test_kernels_and_layers_of_onnxruntime(options, name, tmp_path):
     assert sum(float(np.median(layer.times)) for layer in dropped) <= 0.05 * seconds(kernels) / RUNS
     took = sum(float(np.median(each.times)) for each in layers.layers)
     assert took == pytest.approx(seconds(kernels) / RUNS, rel=0.25)
-
-
-def test_the_command_keeps_and_shows_them(tmp_path):
-    """In processes of their own: timed unprofiled, then profiled at both levels."""
-    profiles = inferlens.profile(
-        "tests.backends.small:Convolution", level="layer,kernel", backend="pytorch", device="cuda", precision="fp16",
-        input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
-    )  # fmt: skip
-    assert [(profile.level, profile.status, profile.reason) for profile in profiles] == [
-        ("layer", "ok", ""), ("kernel", "ok", ""),
-    ]  # fmt: skip
-    table = kernel_table(profiles[1], unprofiled=(1e-3,) * 20)
-    assert not isinstance(table, str), table
-    assert table.reconciliation.attributed >= 0.95
-    shown = command("kernels", "results", "--by", "launch", "--format", "json", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    (case,) = json.loads(shown.stdout)["cases"]
-    assert {"convolution", "linear"} <= {module for row in case["rows"] for module in row["modules"]}
 
 
 @pytest.mark.alone
@@ -386,15 +354,6 @@ def test_graph_breaks(tmp_path):
     assert layered.of(layers, "first")
     assert layered.of(layers, "second")
     assert known(layers) > 0.9
-
-
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
-@pytest.mark.parametrize(
-    ("label", "way"), [(INDUCTOR[0], ""), (INDUCTOR[0], "freezing"), (TRACE, ""), (TRACE, "freeze")]
-)
-def test_real_models_are_attributed(label, way, name, tmp_path):
-    layers = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
-    assert known(layers) > (0.95 if label == TRACE else 0.9), layers.absent
 
 
 @pytest.mark.parametrize("way", ["", "freeze"])

@@ -31,12 +31,6 @@ def test_a_record_has_the_use_and_the_energy_of_the_gpu(tmp_path):
     assert run.energy.joules is None or 0.1 < run.energy.joules < 5, run.energy
 
 
-def test_two_instances_share_a_gpu(tmp_path):
-    record = loaded(tmp_path, "pytorch", "pytorch.cuda_graph=true", rate=("400",), instances=2)
-    assert record.runs[0].failed == 0
-    assert record.memory.host_peak
-
-
 def test_nothing_compiles_under_load(tmp_path):
     record = loaded(tmp_path, "torch_compile:reduce-overhead", rate=("200",))
     assert record.runs[0].compiled == {}

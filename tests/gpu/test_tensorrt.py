@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import inferlens
-from inferlens.backends.base import TOLERANCES, Absence, Preparation
+from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.onnx.graph import onnx_file
 from inferlens.backends.pytorch.runner import HostIoRunner
 from inferlens.backends.tensorrt.engine import EngineJob, cached_engine
@@ -21,7 +21,6 @@ from inferlens.backends.tensorrt.runner import BoundContext, Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.spec.case import TensorSpec
 from tests.backends import small
-from tests.backends.small import quantized_file
 
 HERE = [variant for variant in ("trt", "rtx") if not isinstance(find_flavour(variant), Absence)]
 pytestmark = pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX")
@@ -202,28 +201,6 @@ def test_several_builds_tell_how_far_they_differ(label, preparation, tmp_path):
     assert len(report.builds) >= 2
     assert all(build.layers and build.gpu_seconds for build in report.builds)
     assert report.findings
-
-
-# Quantized models
-
-
-@pytest.mark.parametrize(
-    ("kind", "layer"), [("int8", "linear"), ("fp8", "linear"), ("int8", "convolution"), ("fp8", "convolution")]
-)
-def test_quantized_files_run_or_are_refused_or_called_wrong(label, kind, layer, tmp_path):
-    """TensorRT for RTX has INT8 convolutions from 1.7 on; its FP8 convolutions are wrong on compute capability 9.0."""
-    (record,) = bench(quantized_file(tmp_path, kind, layer), backend=label, output=str(tmp_path / "out"))
-    assert record.case.precision == kind
-    rtx = load_flavour("rtx") if label.endswith("rtx") else None
-    if rtx and (kind, layer) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7):
-        assert record.status == "unsupported"
-        assert "cannot build the engine" in record.reason
-        return
-    assert (record.status, record.reason) == ("ok", "")
-    assert record.agreement
-    right = record.agreement.rel_l2 is not None and record.agreement.rel_l2 < TOLERANCES[kind]
-    assert record.ranked == right
-    assert right or (kind, layer) == ("fp8", "convolution")
 
 
 # A crash

@@ -46,7 +46,7 @@ LEVEL_BY_CODE: dict[str, Level] = {
     **OUTCOME_LEVELS,
     # The case differs from its description.
     "no-engines": "changes", "lower-precision": "changes", "at-chance": "changes",
-    "no-effect": "weakens", "no-cuda-graph": "weakens", "provider-fallback": "weakens", "moved-optimum": "weakens",
+    "no-effect": "weakens", "no-cuda-graph": "weakens", "provider-fallback": "weakens",
     "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
     "unknown-origin": "weakens", "partly-quantized": "weakens", "random-calibration": "weakens",
     "less-accurate": "weakens",

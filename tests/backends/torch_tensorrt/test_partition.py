@@ -103,9 +103,8 @@ def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found):
     assert [operator.module for operator in first.operators if operator.name == "aten.addmm.default"] == ["inner"]
     inner = {operator.module for operator in second.operators if operator.name == "aten.addmm.default"}
     assert inner <= {"first.inner", "second.inner", None}
-    between = found["parts"].interruptions
-    assert len(between) == 2, "Dynamo tells a break of the caller and of the function: it is one"
-    assert "called from partitions.py line " in between[0].place
+    (between,) = found["parts"].interruptions  # one line, at which both parts break
+    assert between.place.startswith("partitions.py line ")
 
 
 def test_layers_without_a_name_carry_what_they_were_converted_from(partitions):

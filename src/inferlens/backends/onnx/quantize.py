@@ -141,7 +141,7 @@ PER_CHANNEL_OPSET = 13  # the first opset with several scales per tensor
 
 
 def make_quantizable(path: Path, written: Path) -> None:
-    """Write the graph in ``path`` with folded constants and inferred shapes, as the quantizer takes it.
+    """Write the graph in ``path`` as the quantizer takes it: constants folded, shapes inferred, weights in one file.
 
     Old opsets are raised, and biases get one dimension: with two, and with a scale per channel, ONNX Runtime's
     quantizer fails.
@@ -151,21 +151,16 @@ def make_quantizable(path: Path, written: Path) -> None:
         onnx.external_data_helper.load_external_data_for_model(graph, str(path.parent))
         path = written.with_name("raised.onnx")
         onnx.save(onnx.version_converter.convert_version(graph, PER_CHANNEL_OPSET), str(path))
-    fold(path, written)
+    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
+    # Given a path, the library searches external weights in the wrong folder.
+    source = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
+    shape_inference.quant_pre_process(source, str(written), skip_symbolic_shape=True)
     graph = onnx.load(str(written))
     biases = {node.input[2] for node in graph.graph.node if node.op_type == "Gemm" and len(node.input) > 2}
     tensors = [item for item in graph.graph.initializer if item.name in biases]
     for bias in (bias for bias in tensors if len(bias.dims) == 2 and bias.dims[0] == 1):
         bias.dims[:] = bias.dims[1:]
     onnx.save(graph, str(written))
-
-
-def fold(path: Path, written: Path) -> None:
-    """Write the graph in ``path`` with folded constants, inferred shapes and all weights in one file."""
-    shape_inference = library("onnxruntime.quantization.shape_inference", extra="onnx")
-    # Given a path, the library searches external weights in the wrong folder.
-    model = onnx.load(str(path)) if weight_files(path, onnx_graph(path)) else str(path)
-    shape_inference.quant_pre_process(model, str(written), skip_symbolic_shape=True)
 
 
 # Ranges, which all dialects share

@@ -44,7 +44,6 @@ from inferlens.backends.onnx.quantize import needs_quantizing, quantized_onnx, t
 from inferlens.backends.scripts import program, sibling_path, torch_inputs
 from inferlens.backends.tensorrt.engine import (
     KIND,
-    TRUST_HINT,
     EngineJob,
     build_to,
     cached_engine,
@@ -235,9 +234,7 @@ class TensorRT(Backend, Saver, Quantizer, Builder, Deployer):
             check_engine(path, provenance, flavour, current_gpu())
             return path.read_bytes()
 
-        # Without provenance only the runtime knows whether the file holds code.
-        hint = "" if provenance or preparation.trust else f"if it is version-compatible, {TRUST_HINT}"
-        return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
+        return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust)
 
     def _options_and_flavour(self, case: Case) -> tuple[TensorRTOptions, Flavour]:
         """Return options and flavour of a case, after checking the files that options name."""

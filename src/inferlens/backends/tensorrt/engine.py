@@ -22,6 +22,7 @@ from inferlens.backends.onnx.graph import read_nodes
 from inferlens.backends.tensorrt.library import (
     BUILDER_OPTIONS,
     FLAVOURS,
+    TRUST_HINT,
     Flavour,
     Profile,
     TensorRTOptions,
@@ -547,8 +548,6 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
 
 # Checks before TensorRT opens an engine, since one that does not fit can end the process. Code in an engine or a plugin
 # library runs only if the user allows it by an option.
-
-TRUST_HINT = "--trust, if you trust who built it"
 
 
 def check_engine_file(

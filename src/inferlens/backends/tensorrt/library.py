@@ -38,6 +38,7 @@ FLAVOURS = {
     "trt": FlavourKind("tensorrt", "TensorRT", "tensorrt"),
     "rtx": FlavourKind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
 }
+TRUST_HINT = "--trust, if you trust who built it"
 GPU_HINT = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
 # Logged after every other error on a machine without a driver; not a cause.

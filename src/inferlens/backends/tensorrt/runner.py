@@ -41,6 +41,7 @@ from inferlens.backends.tensorrt.layers import (
     onnx_lookup,
 )
 from inferlens.backends.tensorrt.library import (
+    TRUST_HINT,
     Flavour,
     Shape,
     TensorRTOptions,
@@ -70,13 +71,12 @@ class Engine:
 
     ``content`` was checked by ``check_engine``. ``host_code`` allows the code in a version-compatible engine: only for
     engines that were built here or are trusted. The file ``cache`` keeps kernels of flavours that compile them when an
-    engine runs. ``hint`` is what to try if the engine cannot be opened.
+    engine runs.
     """
 
     def __init__(
-        self, content: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None,
-        host_code: bool = False, hint: str = "",
-    ) -> None:  # fmt: skip
+        self, content: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None, host_code: bool = False
+    ) -> None:
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
         self.flavour = flavour
@@ -86,6 +86,7 @@ class Engine:
             self._runtime.engine_host_code_allowed = True
         self.cuda_engine: Any = self._runtime.deserialize_cuda_engine(content)
         if self.cuda_engine is None:
+            hint = "" if host_code else f"if it is version-compatible, {TRUST_HINT}"
             raise self._error("cannot open the engine", hint)
         names = [self.cuda_engine.get_tensor_name(index) for index in range(self.cuda_engine.num_io_tensors)]
         modes = {name: self.cuda_engine.get_tensor_mode(name) for name in names}
@@ -245,7 +246,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     """A runner that makes its engine by ``build`` when it is entered, on a stream of its own.
 
     With a CUDA graph a call is a replay that reads captured inputs, into which feeds are copied. Without it the engine
-    reads the feed's tensors. ``host_code`` and ``hint`` are as of :class:`Engine`.
+    reads the feed's tensors. ``host_code`` is as of :class:`Engine`.
     """
 
     reuses_outputs = True
@@ -258,7 +259,6 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     options: TensorRTOptions
     onnx: Path | None = None  # the source of the engine
     host_code: bool = False
-    hint: str = ""
 
     def __post_init__(self) -> None:
         self.calls: list[BoundContext] = []
@@ -383,10 +383,7 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
     def _open_engine(self, content: bytes) -> Engine:
         """Return the engine, checked to have the case's inputs and profile."""
         cache = Path(self.options.timing_cache) if self.options.timing_cache and self.flavour.jit else None
-        engine = Engine(
-            content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code,
-            hint=self.hint,
-        )  # fmt: skip
+        engine = Engine(content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code)
         names, cuda_engine = {spec.name for spec in self.model.inputs}, engine.cuda_engine
         if not set(engine.inputs) <= names:
             shapes = (f"{name}={shape_text(tuple(cuda_engine.get_tensor_shape(name)))}" for name in engine.inputs)
@@ -424,8 +421,6 @@ class EngineRunner(Runner, LayerProfiler, KernelTracer):
         facts["layers"] = cuda_engine.num_layers
         facts["profiles"] = cuda_engine.num_optimization_profiles
         facts["streams"] = len(self.calls)
-        if hasattr(cuda_engine, "device_memory_size_v2"):
-            facts["activation_bytes"] = cuda_engine.device_memory_size_v2
 
 
 def _graph_replay(graph: Any, stream: Any) -> Callable[[Feed], None]:

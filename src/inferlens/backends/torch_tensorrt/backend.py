@@ -177,7 +177,6 @@ class CompilingRunner(ReplayingRunner):
             program = self._export_module() if self.exports else self._module_on_device()
             with watch_partitioner() as self._lowered_graphs, compile_step(self.model.name, "partition"):
                 self.compile(program, self.keywords() | {"dryrun": True, "require_full_compilation": False})
-            self._warn_of_sizes()
             return structs.replace(self.read_partition(), assumed_gpu=assumed_gpu)
 
     def read_partition(self) -> Partition:
@@ -216,7 +215,6 @@ class CompilingRunner(ReplayingRunner):
         facts, options = self.preparation.facts, self.options
         facts["flavour"] = self.library.flavour
         facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native else "C++"
-        self._warn_of_sizes()
         try:
             partition = self.read_partition()
         except Exception as error:  # it reads internals of the library; the case runs without it
@@ -234,14 +232,6 @@ class CompilingRunner(ReplayingRunner):
                 f"{message} of '{self.model.name}', but require_full_compilation is set.",
                 hint="inferlens partition, which shows which part and why",
             )
-
-    def _warn_of_sizes(self) -> None:
-        """Warn where engines cannot be fastest at the requested sizes."""
-        moved = moved_optimum(self.model.inputs)
-        if moved:
-            places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
-            why = f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end."
-            self.preparation.warn("moved-optimum", why, "opt=2 or more, or --backend torch_tensorrt:ts-script.")
 
 
 class Dynamo(CompilingRunner):
@@ -350,9 +340,6 @@ class ScriptBase(CompilingRunner):
         )
         return cast("Partition", partition)
 
-    def _warn_of_sizes(self) -> None:
-        """Do nothing: this front end takes a size of 1."""
-
 
 class TraceFrontEnd(ScriptBase):
     """The TorchScript front end from a trace."""
@@ -380,12 +367,6 @@ class ScriptFrontEnd(ScriptBase):
 FRONT_ENDS: dict[str, type[CompilingRunner]] = {
     item.variant: item for item in (Dynamo, Compile, TraceFrontEnd, ScriptFrontEnd)
 }
-
-
-def moved_optimum(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes to be fastest at, by input name, where they cannot be the requested ones."""
-    examples = {spec.name: example_shape(spec) for spec in specs}
-    return {spec.name: examples[spec.name] for spec in specs if spec.dynamic and examples[spec.name] != spec.profile[1]}
 
 
 def example_shape(spec: TensorSpec) -> tuple[int, ...]:

@@ -259,24 +259,19 @@ class CapturedGraphs:
         return torch_tensorrt
 
     def interruptions(self) -> tuple[Interruption, ...]:
-        """Return where Python runs between the graphs, in order."""
+        """Return the lines at which Python runs between the graphs, in order, and the graph before each."""
         from torch._dynamo import utils
 
-        interruptions: list[Interruption] = []
+        interruptions: dict[tuple[str, str], Interruption] = {}
         graph = -1
-        before: tuple[str, ...] = ()
         for item in list(getattr(utils, "graph_break_reasons", ()))[self._reason_count :]:
             graph = next((number for number, end in enumerate(self._end_reasons) if end is item), graph)
-            why = reason(item.reason)
-            lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ())
-            # Dynamo reports a break in a called function twice: for the caller, and for the function.
-            if not (lines and lines == before[-len(lines) :] and interruptions[-1].reason == why):
-                called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
-                interruptions.append(Interruption(graph, why, f"{lines[-1]}{called}" if lines else ""))
-            before = lines
-        reasons = {interruption.reason for interruption in interruptions}
+            lines = [f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in item.user_stack or ()]
+            why, place = reason(item.reason), lines[-1] if lines else ""
+            interruptions.setdefault((why, place), Interruption(graph, why, place))
+        reasons = {why for why, _ in interruptions}
         rest = dict.fromkeys(reason(item) for item in utils.counters.get("graph_break", {}))
-        return (*interruptions, *(Interruption(graph, why) for why in rest if why not in reasons))
+        return (*interruptions.values(), *(Interruption(graph, why) for why in rest if why not in reasons))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
