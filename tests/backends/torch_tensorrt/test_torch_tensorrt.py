@@ -281,10 +281,10 @@ def test_what_cannot_be_saved_says_what_can(preparation):
     ],
 )  # fmt: skip
 def test_a_file_for_another_gpu_or_version_is_not_opened(changes, rtx, words, monkeypatch):
-    monkeypatch.setattr(running, "current_gpu", lambda: Gpu(name="NVIDIA T4", compute_capability="7.5"))
+    monkeypatch.setattr(running, "current_gpu", lambda: Gpu(name="NVIDIA A10", compute_capability="8.6"))
     provenance = Provenance(
         created="", kind="", file_sha256="", case=case(), model=ModelFacts(name="small"), format="module",
-        flavour="TensorRT", version="11.0.0.1", gpu="NVIDIA T4", compute_capability="7.5",
+        flavour="TensorRT", version="11.0.0.1", gpu="NVIDIA A10", compute_capability="8.6",
     )  # fmt: skip
     provenance = structs.replace(provenance, **changes)
     with pytest.raises(Unsupported, match=words) if words else nullcontext():

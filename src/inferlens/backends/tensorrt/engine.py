@@ -26,6 +26,7 @@ from inferlens.backends.tensorrt.library import (
     Flavour,
     Profile,
     TensorRTOptions,
+    check_gpu,
     check_profile,
     current_gpu,
     error_summary,
@@ -607,29 +608,10 @@ def check_engine(path: Path, provenance: Provenance | None, flavour: Flavour, gp
         raise Unsupported(
             f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it.", hint=AGAIN
         )
-    if gpu is not None:
-        _check_gpu(path, provenance, flavour, gpu)
+    # The runtime of TensorRT for RTX checks kernels when it compiles them.
+    if gpu is not None and provenance is not None and provenance.gpu and not flavour.jit:
+        check_gpu(path, provenance, gpu, str(provenance.options.get("hardware_compatible", "none")))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:3] if re.fullmatch("[0-9]{1,9}", part))
-
-
-def _check_gpu(path: Path, provenance: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
-    """Refuse an engine for another GPU model, unless it was built to be compatible."""
-    if provenance is None or flavour.jit or not provenance.gpu:  # the runtime checks kernels that it compiles
-        return
-    same = provenance.compute_capability == gpu.compute_capability
-    fits = {
-        "none": provenance.gpu == gpu.name and same,
-        "same_compute_capability": same,
-        "ampere_plus": int(gpu.compute_capability.partition(".")[0] or 0) >= 8,
-    }
-    if not fits.get(str(provenance.options.get("hardware_compatible", "none")), False):
-        raise Unsupported(
-            one_line(
-                f"{path} was built on and for {provenance.gpu} (compute capability "
-                f"{provenance.compute_capability}); here is {gpu.name} ({gpu.compute_capability})."
-            ),
-            hint=AGAIN,
-        )

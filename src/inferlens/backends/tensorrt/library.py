@@ -20,8 +20,8 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.availability import import_library, unsupported_on_error, warn_ignored_options
 from inferlens.backends.base import Absence, Knob, Preparation, Ranges
-from inferlens.errors import InferlensError, Unsupported, one_line, reason, suggestion
-from inferlens.models.compiled import Provenance
+from inferlens.errors import InferlensError, Unsupported, one_line, reason
+from inferlens.models.compiled import AGAIN, Provenance
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
 
@@ -119,6 +119,24 @@ def current_gpu() -> Gpu | None:
             return None
     gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
     return Gpu(name=str(gpu.name), memory=int(gpu.total_memory), compute_capability=f"{gpu.major}.{gpu.minor}")
+
+
+def check_gpu(path: Path, provenance: Provenance, gpu: Gpu, compatible: str) -> None:
+    """Refuse a file for another GPU model; ``compatible`` is a value of the option ``hardware_compatible``."""
+    same = provenance.compute_capability == gpu.compute_capability
+    fits = {
+        "none": provenance.gpu == gpu.name and same,
+        "same_compute_capability": same,
+        "ampere_plus": int(gpu.compute_capability.partition(".")[0] or 0) >= 8,
+    }
+    if not fits.get(compatible, False):
+        raise Unsupported(
+            one_line(
+                f"{path} was built on and for {provenance.gpu} (compute capability "
+                f"{provenance.compute_capability}); here is {gpu.name} ({gpu.compute_capability})."
+            ),
+            hint=AGAIN,
+        )
 
 
 def option_words(text: str) -> tuple[str, ...]:
@@ -391,28 +409,23 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
     profile: Profile = {}
     for part in text.split("+"):
         name, equals, shapes = part.strip().rpartition("=")
-        if not equals and len(specs) > 1:
-            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=PROFILE_FORM)
-        name = name.strip() if equals else specs[0].name
+        name = name.strip() if equals or len(specs) > 1 else specs[0].name
         if name not in specs_by_name:
-            names, hint = one_line(", ".join(specs_by_name)), one_line(suggestion(name, specs_by_name))
-            raise InferlensError(f"The model has no input '{name}'.", expected=names, hint=hint)
+            message = f"The profile '{part.strip()}' names no input of the model, such as {', '.join(specs_by_name)}."
+            raise InferlensError(one_line(message), expected=PROFILE_FORM)
         profile[name] = _shapes(shapes.strip(), specs_by_name[name])
     return profile
 
 
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     words = [word.strip() for word in text.split("/")]
-    if len(words) not in (1, 3) or not all(SHAPE_TEXT.match(word) for word in words):
-        raise InferlensError(f"'{text}' is not a profile of '{one_line(spec.name)}'.", expected=PROFILE_FORM)
-    parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
-    least, best, most = parsed * 3 if len(parsed) == 1 else parsed
-    if len(best) != len(spec.shape) or not _within(least, best, most):
-        raise InferlensError(
-            f"'{text}' does not fit '{one_line(spec.name)}', which is {shape_text(spec.shape)}, or does not grow from "
-            "min over opt to max."
-        )
-    return least, best, most
+    parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words if SHAPE_TEXT.match(word)]
+    if len(words) in (1, 3) and len(parsed) == len(words):
+        least, best, most = parsed * 3 if len(parsed) == 1 else parsed
+        if len(best) == len(spec.shape) and _within(least, best, most):
+            return least, best, most
+    message = f"'{text}' is not a profile of '{spec.name}', which is {shape_text(spec.shape)}."
+    raise InferlensError(one_line(message), expected=PROFILE_FORM)
 
 
 def _within(least: Shape, shape: Shape, most: Shape) -> bool:

@@ -34,7 +34,7 @@ from inferlens.backends.tensorrt.layers import (
     kernel_sources,
     layers_and_bindings,
 )
-from inferlens.backends.tensorrt.library import current_gpu
+from inferlens.backends.tensorrt.library import check_gpu, current_gpu
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replace_attributes
 from inferlens.backends.torch_tensorrt.partitions import (
     ENGINE_MODULES,
@@ -361,15 +361,10 @@ def check_file(path: Path, provenance: Provenance | None, library: Library) -> N
             f"{path} holds engines of {provenance.flavour} {provenance.version}; here is {library.flavour} {here}.",
             hint=EXPORT_AGAIN,
         )
-    gpu = current_gpu() or Gpu(name="")
-    same = provenance.compute_capability == gpu.compute_capability and (library.rtx or provenance.gpu == gpu.name)
     # TensorRT for RTX has no engines for other GPUs, whatever the file's options say.
-    if not same and (library.rtx or not provenance.options.get("hardware_compatible")):
-        raise Unsupported(
-            f"{path} was built on {provenance.gpu} (compute capability "
-            f"{provenance.compute_capability}) and for it; here is {gpu.name} ({gpu.compute_capability}).",
-            hint=EXPORT_AGAIN,
-        )
+    compatible = "ampere_plus" if provenance.options.get("hardware_compatible") else "none"
+    compatible = "same_compute_capability" if library.rtx else compatible
+    check_gpu(path, provenance, current_gpu() or Gpu(name=""), compatible)
 
 
 def open_module(path: Path) -> Any:
