@@ -14,12 +14,11 @@ from msgspec import structs
 from torch import nn
 
 from inferlens.backends.base import GpuLaunch
-from inferlens.backends.pytorch.runner import WRAPPED_PATH, flat_outputs
 from inferlens.backends.torch_tensorrt import backend
 from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
-from inferlens.backends.torch_tensorrt.partitions import FILE_NOTE, compiled_partition, partition_choices
+from inferlens.backends.torch_tensorrt.partitions import ENGINE_CALL, compiled_partition, partition_choices
 from inferlens.errors import Unsupported
 from inferlens.models.compiled import Provenance
 from inferlens.record.profile import Layer
@@ -144,47 +143,22 @@ def test_modules_and_torchscript_are_scripted(tmp_path, preparation):
 
 # Partitions of what is compiled
 
-KNOWN = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
-ENGINES = """
-graph(%x : Tensor, %engine : Tensor):
-  %1 : Tensor[] = prim::ListConstruct(%x)
-  %2 : Tensor[] = tensorrt::execute_engine(%1, %engine)
-  %3 : Tensor = prim::ListUnpack(%2)
-  %4 : Tensor = aten::relu(%3)
-  %5 : Tensor[] = prim::ListConstruct(%4)
-  %6 : Tensor[] = tensorrt::execute_engine(%5, %engine)
-  %7 : Tensor = prim::ListUnpack(%6)
-  return (%7)
-"""
+FIELDS = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
 
 
-def read(compiled, **more):
-    part = compiled_partition(compiled, FILE_NOTE, **KNOWN, **more)
-    assert part.note == FILE_NOTE
-    return part
-
-
-def test_a_compiled_module_without_engines_says_so():
+def test_a_compiled_module_shows_its_engines_alone():
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
-    script = torch.jit.trace(flat_outputs(module), torch.randn(2, 4))
-    part = read(script.inlined_graph, forced=["aten::relu"], wrapped=WRAPPED_PATH)
-    assert (part.operators, part.in_tensorrt, part.engines) == (2, 0, ()), "without an engine all can be counted"
-    assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
-    assert [(operator.module, operator.why) for operator in part.segments[0].operators] == [("0", ""), ("1", "forced")]
-    assert read(torch.jit.trace(module, torch.randn(2, 4))).segments[0].operators[0].module == "0"
+    script = torch.jit.trace(module, torch.randn(2, 4))
     program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
-    assert [(operator.name, operator.module) for operator in read(program).segments[0].operators] == [
-        ("aten.linear.default", "0"), ("aten.relu.default", "1"),
-    ]  # fmt: skip
-    assert compiled_partition(module, FILE_NOTE, **KNOWN) is None, "no graph to read"
-
-
-def test_of_a_script_with_engines_what_is_not_known_is_no_number():
-    part = read(torch._C.parse_ir(ENGINES))
-    assert (part.operators, part.in_tensorrt, part.engines) == (None, None, (None, None))
-    assert [segment.runs_in for segment in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
-    (between,) = part.breaks
-    assert (between.operators, between.modules, between.why) == ({"aten.relu": 1}, (None,), ())
+    for compiled in (script, program):
+        part = compiled_partition(compiled, **FIELDS)
+        assert (part.operators, part.in_tensorrt, part.engines, part.segments) == (None, None, (), ())
+    assert compiled_partition(module, **FIELDS) is None, "no graph to read"
+    program.add_module("inner", type("TorchTensorRTModule", (nn.Module,), {})())
+    part = compiled_partition(program, **FIELDS)
+    assert (part.engines, [segment.runs_in for segment in part.segments]) == ((None,), ["TensorRT"])
+    names = ("tensorrt::execute_engine(%1, %engine)", "aten::relu(%4)", "tensorrt::execute_engine(%5, %engine)")
+    assert len(ENGINE_CALL.findall("\n".join(f"  %2 : Tensor[] = {name}" for name in names))) == 2
 
 
 def test_a_case_that_ran_does_not_fail_for_its_partition(preparation):

@@ -39,7 +39,6 @@ from inferlens.backends.base import (
 )
 from inferlens.backends.onnx.quantize import check_share
 from inferlens.backends.pytorch.runner import (
-    WRAPPED_PATH,
     Feed,
     dynamic_sizes,
     example_feed,
@@ -71,7 +70,6 @@ from inferlens.backends.torch_tensorrt.library import (
     script_settings,
 )
 from inferlens.backends.torch_tensorrt.partitions import (
-    SCRIPT_NOTE,
     CapturedGraphs,
     LoweredGraph,
     compiled_partition,
@@ -226,8 +224,9 @@ class CompilingRunner(ReplayingRunner):
         if not partition.engines:
             why = f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size})."
             self.preparation.warn("no-engines", why, "inferlens partition shows why.")
-        if options.require_full_compilation and (partition.breaks or partition.interruptions):
-            message = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
+        if options.require_full_compilation and (partition.breaks or partition.interruptions or not partition.engines):
+            between = partition.interruptions and not partition.breaks
+            message = "Python runs between the compiled graphs" if between else "PyTorch runs a part"
             raise Unsupported(
                 f"{message} of '{self.model.name}', but require_full_compilation is set.",
                 hint="inferlens partition, which shows which part and why",
@@ -315,8 +314,6 @@ class Compile(CompilingRunner):
 class ScriptBase(CompilingRunner):
     """The TorchScript front end, ``torch_tensorrt.ts.compile``, whose partitioner cannot be watched."""
 
-    wrapped_path: ClassVar[str] = ""  # the model's path inside the compiled module
-
     def keywords(self) -> dict[str, Any]:
         return script_settings(self.options, self.case)
 
@@ -333,19 +330,14 @@ class ScriptBase(CompilingRunner):
         raise Unsupported(message, hint=DYNAMO)
 
     def read_partition(self) -> Partition:
-        """Return the partition as far as the compiled module shows it."""
-        forced = self.keywords()["torch_executed_ops"]
-        partition = compiled_partition(
-            self.compiled, SCRIPT_NOTE, forced=forced, wrapped=self.wrapped_path, **self._partition_fields()
-        )
-        return cast("Partition", partition)
+        """Return the number of engines: the compiled module does not show more."""
+        return cast("Partition", compiled_partition(self.compiled, **self._partition_fields()))
 
 
 class TraceFrontEnd(ScriptBase):
     """The TorchScript front end from a trace."""
 
     variant = "ts-trace"
-    wrapped_path = WRAPPED_PATH
 
     def export(self, module: Any) -> Any:
         """Return a trace with flat outputs, since the front end takes no dictionaries."""

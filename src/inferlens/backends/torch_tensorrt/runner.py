@@ -38,7 +38,6 @@ from inferlens.backends.tensorrt.library import check_gpu, current_gpu
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, replace_attributes
 from inferlens.backends.torch_tensorrt.partitions import (
     ENGINE_MODULES,
-    FILE_NOTE,
     SCOPE,
     clean_path,
     compiled_partition,
@@ -337,7 +336,7 @@ class LoadedRunner(ReplayingRunner):
         size = self._made_with.get("min_block_size")
         try:
             partition = compiled_partition(
-                module, FILE_NOTE, front_end=self.case.variant, flavour=self.library.flavour,
+                module, front_end=self.case.variant, flavour=self.library.flavour,
                 min_block_size=size if isinstance(size, int) else self.options.min_block_size,
             )  # fmt: skip
         except Exception:  # the content depends on the version that wrote it
