@@ -20,7 +20,6 @@ from inferlens.trace.read import read_trace
 from inferlens.trace.tables import kernels
 from tests.backends import small
 from tests.backends.profiling import samples as layered
-from tests.backends.test_torchscript import Encoder
 from tests.commands import inferlens as command
 from tests.commands import traced
 
@@ -347,21 +346,6 @@ def test_layers_of_a_replay_have_modules_and_its_time(label, options, name, tmp_
     assert known(layers) >= 0.95, (unknown, layers.absent)
     assert np.median(sums) <= 1.2 * unprofiled
     assert (label == "pytorch" and not options) or np.median(sums) >= 0.6 * unprofiled
-
-
-def test_graph_breaks(tmp_path):
-    layers = layers_of(INDUCTOR[0], layered.model(layered.Breaking, 1, 64, 32), tmp_path)
-    assert layered.of(layers, "first")
-    assert layered.of(layers, "second")
-    assert known(layers) > 0.9
-
-
-@pytest.mark.parametrize("way", ["", "freeze"])
-@pytest.mark.parametrize("label", [TRACE, SCRIPT])
-def test_torchscript_attributes_transformers(label, way, tmp_path):
-    layers = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
-    assert known(layers) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
-    assert "layers.0" in {path for layer in layers.layers for path in layer.modules} or (label == SCRIPT and way)
 
 
 # Traces of steps

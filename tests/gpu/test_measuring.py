@@ -1,7 +1,6 @@
 """Measuring on a real GPU: calls in flight, cold caches, rotating inputs, the watch and what the record says of it."""
 
 import itertools
-import os
 import statistics
 import time
 
@@ -178,18 +177,6 @@ def test_a_worker_for_each_gpu(tmp_path):
              {record.case.model for record in records}}  # fmt: skip
     assert all(len(its) == 1 and "" not in its for its in cards.values())
     assert len(set.union(*cards.values())) == min(torch.cuda.device_count(), 2)
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 4, reason="needs four CPUs")
-def test_two_rounds_at_once_take_turns_on_the_gpu(tmp_path):
-    records = inferlens.bench(
-        "torchvision:resnet18", backend="pytorch,torchscript:trace", precision="fp16", device="cuda", within="1s",
-        option="pytorch.cuda_graph=false", output=tmp_path,
-    )  # fmt: skip
-    assert {record.status for record in records} == {"ok"}
-    rounds = {record.repeat for record in records if record.repeat}
-    assert {1, 2} <= rounds
-    assert all(IN_TURNS in record.facts for record in records if record.repeat)
 
 
 # A tuning on an NVIDIA GPU: it ends with a winner that is right, and that can be used.

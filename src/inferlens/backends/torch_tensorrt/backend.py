@@ -99,8 +99,8 @@ torch: Any = LateModule("torch")
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
-SCRIPTS = ("ts-trace", "ts-script")
-SCRIPT_VARIANT = "ts-script"  # also takes TorchScript models
+SCRIPT_FORMATS: dict[str, tuple[Format, ...]] = {"ts-trace": FORMATS, "ts-script": ("module", "torchscript")}
+SCRIPTS = tuple(SCRIPT_FORMATS)
 DYNAMO_ONLY = "what NVIDIA ModelOpt quantizes is exported for torch_tensorrt:dynamo alone"
 NO_MODELOPT = "it takes NVIDIA ModelOpt, which is not installed (pip install nvidia-modelopt requests)"
 
@@ -467,7 +467,7 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             supports=(
                 Support("dynamo", "cuda", (*precisions, *to), FORMATS, quantizes=to, keeps=("fp16",) if to else ()),
                 Support("compile", "cuda", precisions, FORMATS),
-                *(Support(name, "cuda", script, _formats(name)) for name in scripts),
+                *(Support(name, "cuda", script, SCRIPT_FORMATS[name]) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
             ),
             absent=() if scripts else tuple(Absence(name, no_script, DYNAMO) for name in SCRIPTS),
@@ -570,18 +570,9 @@ class TorchTensorRT(Backend, Saver, Partitioner, Deployer):
             raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=DYNAMO)
         if model.module is None:
             raise Unsupported(f"'{model.spec}' is not a PyTorch module.", hint="--backend tensorrt, for an ONNX file")
-        without_source = model.format == "exported" and case.variant == SCRIPT_VARIANT
-        if without_source or model.format not in _formats(case.variant):
-            variant = SCRIPT_VARIANT if model.format == "torchscript" else "ts-trace"
-            message = f"{case.backend_label} does not take '{model.spec}', of the format {model.format}."
-            raise Unsupported(message, hint=f"--backend torch_tensorrt:{variant}")
         if case.precision in QUANTIZED:
             if model.format != "module":
                 raise Unsupported("ModelOpt quantizes modules, not exported programs.", hint="the original model")
             quantize_module(model, case, preparation)
             options = structs.replace(options, min_block_size=1)  # a pair of roundings may be a block
         return FRONT_ENDS[case.variant](model, case, preparation, options, library)
-
-
-def _formats(variant: str) -> tuple[Format, ...]:
-    return (*FORMATS, "torchscript") if variant == SCRIPT_VARIANT else FORMATS
