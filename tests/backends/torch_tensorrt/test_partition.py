@@ -90,10 +90,10 @@ def test_operators_of_torch_compile_have_the_paths_of_their_modules(found):
     def paths(name):
         return [(operator.name, operator.module) for segment in found[name].segments for operator in segment.operators]
 
-    assert dict(paths("filtered"))["aten.tanh.default"] == ""
+    assert dict(paths("filtered"))["aten.tanh.default"] is None, "only parts of the model are known"
     assert [module for name, module in paths("filtered") if name == "aten.addmm.default"] == ["before", "after"]
     whole = {module for _, module in paths("resnet18")}
-    assert {module for _, module in paths("compile")} >= whole - {"avgpool"}
+    assert {module for _, module in paths("compile")} >= whole - {"", "avgpool"}
     assert len(found["compile"].engines) == 1
 
 

@@ -43,7 +43,6 @@ SCOPE = "__module."
 COMPILED_NOTE = "The compiled module shows its engines, not which operators run in them and which in PyTorch."
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
-LOCAL_NAME = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # prefix of all names in a compiled function
 
 
 class LoweredGraph:
@@ -237,28 +236,16 @@ class CapturedGraphs:
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
-    """Set the module path of every node in one of Dynamo's graphs, where it is certain.
+    """Set the module path of every node in one of Dynamo's graphs that a part of ``module`` called.
 
-    Dynamo notes modules by their ids, and by their names in the compiled function. Both together give the path of that
-    function's module, which is the path of nodes without a note.
+    Dynamo names modules by their ids, and by their places in the compiled function, which may be a part of the model.
     """
-    paths = {str(id(part)): path for path, part in module.named_modules()}
-    types = {path: type(part) for path, part in module.named_modules()}
-    node_paths: dict[Any, str | None] = {}
-    own: set[str] = set()
+    parts = {str(id(part)): (path, type(part)) for path, part in module.named_modules()}
     for node in graph_module.graph.nodes:
         stack = node.meta.pop(STACK, None)
-        if stack:
-            key, (called, *_) = list(stack.items())[-1]
-            path, local = paths.get(str(key).partition("@")[0]), clean_path(LOCAL_NAME.sub("", str(called)))
-            node_paths[node] = path
-            if path is not None and (not local or f".{path}".endswith(f".{local}")):
-                own.add(path.removesuffix(local).rstrip("."))
-    root = own.pop() if len(own) == 1 else None
-    for node in graph_module.graph.nodes:
-        path = node_paths.get(node, root)
-        if path is not None:
-            node.meta[STACK] = {path: (path, types[path])}
+        part = parts.get(str(list(stack)[-1]).partition("@")[0]) if stack else None
+        if part is not None:
+            node.meta[STACK] = {part[0]: part}
 
 
 @contextmanager
