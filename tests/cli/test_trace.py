@@ -29,12 +29,11 @@ def one_kernel(name: str, module: str) -> bytes:
     return text(step(0, 0, 100), around, launch(1, 10), kernel(1, 20, 50, name))
 
 
-def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:
+def rank(number: int | None, size: int = 16) -> bytes:
     """A step in which half of the communication is hidden behind a kernel; of a rank, if it has one."""
     talks = [
-        step(0, begin, 500), event("nccl:all_reduce", begin + 10, 20, External__id=4), launch(1, begin + 12),
-        launch(2, begin + 50), kernel(1, begin + 100, 100, "ncclDevKernel_AllReduce", stream=20),
-        kernel(2, begin + 150, 100, "gemm"),
+        step(0, 0, 500), event("nccl:all_reduce", 10, 20, External__id=4), launch(1, 12), launch(2, 50),
+        kernel(1, 100, 100, "ncclDevKernel_AllReduce", stream=20), kernel(2, 150, 100, "gemm"),
     ]  # fmt: skip
     about = {} if number is None else {"distributedInfo": {"rank": number, "world_size": size}}
     return text(*talks, **about)
