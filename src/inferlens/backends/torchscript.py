@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, structs
 from msgspec.structs import replace
 
 from inferlens.backends.availability import ignore_deprecations, unsupported_on_error
@@ -232,18 +232,15 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 # Layers: the operators that TorchScript's interpreter calls, fused ones too, with the modules that they came from. The
 # graph that ran holds the modules; PyTorch's execution trace of one untimed call holds the tensors.
 
-GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
-NO_NAMES = "the graph that ran names no modules for them."
+GROUP = "prim::TensorExprGroup"
+NO_NAMES = "the graph that ran names no modules for them, or has branches or loops."
 FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
 SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
-MAX_PATHS = 64  # through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
-# By explained calls: the number of skipped nodes, and a linked list of used nodes.
-Paths = dict[int, tuple[int, Any]]
 Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
 
 
@@ -304,13 +301,12 @@ class ModulePaths:
         return alike.pop() if len(alike) == 1 else None
 
 
-class ExecutedNode(Struct):
-    """A node of the graph that ran, with the kinds and modules of its fused parts, and its blocks."""
+class ExecutedNode(NamedTuple):
+    """A node of the graph that ran, with the kinds and modules of its fused parts."""
 
     name: str
     kinds: tuple[str, ...]
     paths: tuple[str | None, ...]
-    blocks: list[list[ExecutedNode]] = []
 
 
 class ScriptNames(OperatorNames):
@@ -325,8 +321,6 @@ class ScriptNames(OperatorNames):
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
         self._unnamed = frozen and not modules.names_seen
         self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
-        self._loops = any(node.name == LOOP for node in walk(nodes))
-        self._without_tensors = 0
         calls = self.calls(root)
         numbers = {id(operator): call for call, operator in number_calls(root.walk())}
         self._layers = {
@@ -339,23 +333,18 @@ class ScriptNames(OperatorNames):
         return number_calls(outermost_operators(root, lambda name: "::" in name or name.startswith("fused_")))
 
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
-        """Name layers by module and operator, with a number among equals; a loop's turns share a layer."""
+        """Name layers by module and operator, with a number among equals."""
         count: Counter[str] = Counter()
-        alike: dict[Any, Layer] = {}
         layers = {}
         for call in times:
             layer = self._layers.get(call) or Layer(name="", kind=short_kind(call[0]), operators=(call[0],))
-            key = (call[0], layer.modules, layer.inputs) if self._loops else call
-            if key not in alike:
-                name = "/".join(filter(None, (layer.modules[0] if layer.modules else "", layer.kind)))
-                count[name] += 1
-                alike[key] = replace(layer, name=name if count[name] == 1 else f"{name} #{count[name]}")
-            layers[call] = alike[key]
-        self._without_tensors = sum(not layer.outputs for layer in alike.values())
+            name = "/".join(filter(None, (layer.modules[0] if layer.modules else "", layer.kind)))
+            count[name] += 1
+            layers[call] = replace(layer, name=name if count[name] == 1 else f"{name} #{count[name]}")
         return layers
 
     def absent(self) -> dict[str, str]:
-        count = self._without_tensors
+        count = sum(not layer.outputs for layer in self._layers.values())
         return {"tensors": f"unknown for {count} fused operators."} if count else {}
 
     def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
@@ -371,87 +360,36 @@ class ScriptNames(OperatorNames):
 
 
 def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
-    """Return the nodes of the graph that ran, or of a block in it, in order."""
+    """Return the nodes of the graph that ran, in order, with those in its blocks."""
     result = []
     for node in block.nodes():
         kind, parts = node.kind(), [node]
         if kind == GROUP:
             parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
         kinds, paths = tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts))
-        result.append(ExecutedNode(kind, kinds, paths, [nodes_of(inner, modules) for inner in node.blocks()]))
-    return result
-
-
-def walk(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
-    """Yield all nodes, with those in blocks."""
-    for node in nodes:
-        yield node
-        for block in node.blocks:
-            yield from walk(block)
-
-
-def filter_nodes(nodes: list[ExecutedNode], names: set[str]) -> list[ExecutedNode]:
-    """Return the nodes with these names, and those that contain such nodes."""
-    result = []
-    for node in nodes:
-        blocks = [filter_nodes(block, names) for block in node.blocks]
-        if any(blocks) or node.name in names:
-            result.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
+        result.append(ExecutedNode(kind, kinds, paths))
+        for inner in node.blocks():
+            result += nodes_of(inner, modules)
     return result
 
 
 def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
-    """Return for each called operator its node, or ``None`` where that is ambiguous.
+    """Return for each called operator its node, or ``None`` where a branch or a loop makes that ambiguous.
 
-    Without branches there are as many nodes of a name as calls, and they go by order. Otherwise calls are followed
-    through the graph.
+    Without them there are as many nodes of a name as calls, and they go by order.
     """
     words = [GROUP if "::" not in name else name for name in names]
     alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
-    for node in walk(nodes):
+    for node in nodes:
         alike[node.name].append(node)
     count, used = Counter(words), Counter[str]()
-    followed: dict[int, ExecutedNode] = {}
-    if any(len(alike[word]) != count[word] for word in count):
-        places = [place for place, word in enumerate(words) if alike[word]]
-        paths = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in places], {0: (0, None)})
-        _, path = paths.get(len(places), (0, None))
-        for place in reversed(places if path else []):
-            path, followed[place] = path
     result: list[ExecutedNode | None] = []
-    for place, word in enumerate(words):
-        result.append(alike[word][used[word]] if len(alike[word]) == count[word] else followed.get(place))
+    for word in words:
+        by_order = len(alike[word]) == count[word]
+        equal = len({node.paths for node in alike[word]}) == 1
+        result.append(alike[word][used[word] if by_order else 0] if by_order or equal else None)
         used[word] += 1
     return result
-
-
-def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> Paths:
-    """Return paths through ``nodes`` that explain the calls ``words``.
-
-    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of paths that explain as many
-    calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
-    """
-    for node in nodes:
-        after: Paths = dict(paths) if node.name == LOOP else {}
-        turn = paths
-        while turn and node.blocks:
-            inside = (path for block in node.blocks for path in follow_paths(block, words, turn).items())
-            more = [path for path in inside if _keep_better(after, *path)]
-            turn = dict(more) if node.name == LOOP else {}
-        if not node.blocks:
-            for at, (passed, item) in paths.items():
-                _keep_better(after, at, (passed + 1, item))
-                if at < len(words) and words[at] == node.name:
-                    _keep_better(after, at + 1, (passed, (item, node)))
-        paths = dict(sorted(after.items(), key=lambda path: path[1][0])[:MAX_PATHS])
-    return paths
-
-
-def _keep_better(paths: Paths, at: int, path: tuple[int, Any]) -> bool:
-    better = at not in paths or path[0] < paths[at][0]
-    if better:
-        paths[at] = path
-    return better
 
 
 def short_kind(kind: str) -> str:
