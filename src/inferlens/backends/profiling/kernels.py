@@ -1,7 +1,7 @@
 """Kernels and layers of traced runs, and the origins of kernels in a CUDA graph.
 
 A replay calls no operators and no modules, but runs the kernels of its capture in their order. A run without the graph
-launches the same kernels, each from an operator or a module. Both sequences are aligned by name and shape, so that each
+launches the same kernels, each from an operator or a module. Both sequences are aligned by name, so that each
 kernel of the replay gets the origin of its counterpart. Where the sequences differ by more than a few kernels, none
 gets an origin.
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from statistics import median_high
 from typing import Any
 from urllib.parse import quote, unquote
@@ -48,10 +47,6 @@ torch: Any = LateModule("torch")
 MIN_ALIGNED = 0.9  # share of either sequence; below it, pairs may belong to different layers
 DIFFERENT_LAUNCHES = "unknown: the call without a CUDA graph launched {}, a run {}, not the same in the same order."
 UNMATCHED = "unknown for {} of {} kernels, which the call without a CUDA graph did not launch."
-SHAPES: tuple[Callable[[GpuLaunch], Hashable], ...] = (
-    lambda kernel: (kernel.name, kernel.grid, kernel.block),
-    lambda kernel: kernel.name,  # autotuning may choose another grid
-)
 
 
 class MatchedKernels(Struct, frozen=True):
@@ -67,10 +62,9 @@ def sources_by_match(launched: Sequence[GpuLaunch], matched: MatchedKernels) -> 
 
     A kernel whose name the other run lacks belongs to the replay alone, such as a copy of an input, and has no origin.
     """
-    there = [kernel for kernel, _ in matched.kernels]
-    names = {kernel.name for kernel in there}
-    places = [place for place, item in enumerate(launched) if item.name in names]
-    pairs = align_launches([launched[place] for place in places], there)
+    there = [kernel.name for kernel, _ in matched.kernels]
+    places = [place for place, item in enumerate(launched) if item.name in there]
+    pairs = longest_common_pairs([launched[place].name for place in places], there)
     origins = [KernelOrigin()] * len(launched)
     if len(pairs) < MIN_ALIGNED * max(len(places), len(there)) or not (there or matched.absent):
         return KernelSources(tuple(origins), {"modules": DIFFERENT_LAUNCHES.format(len(there), len(launched))})
@@ -81,29 +75,13 @@ def sources_by_match(launched: Sequence[GpuLaunch], matched: MatchedKernels) -> 
     return KernelSources(tuple(origins), absent | matched.absent)
 
 
-def align_launches(here: Sequence[GpuLaunch], there: Sequence[GpuLaunch]) -> list[tuple[int, int]]:
-    """Return pairs of positions in two sequences of launches, in order: by shape first, then by name alone."""
-    pairs: list[tuple[int, int]] = []
-    for shape in SHAPES:
-        ends = pairwise([(-1, -1), *pairs, (len(here), len(there))])
-        pairs = sorted([*pairs, *(
-            (place + 1 + i, index + 1 + j)
-            for (place, index), (next_place, next_index) in ends
-            for i, j in longest_common_pairs(
-                [shape(launched) for launched in here[place + 1 : next_place]],
-                [shape(launched) for launched in there[index + 1 : next_index]],
-            )
-        )])  # fmt: skip
-    return pairs
-
-
-def longest_common_pairs(here: Sequence[Hashable], there: Sequence[Hashable]) -> list[tuple[int, int]]:
+def longest_common_pairs(here: Sequence[str], there: Sequence[str]) -> list[tuple[int, int]]:
     """Return pairs of positions at which two sequences are equal, as many as their order allows.
 
     This is the longest common subsequence by Hunt and Szymanski (1977): of all pairs that fit, the longest chain in
     which both positions rise. Of several it is the one with the earliest positions in ``there``.
     """
-    places: dict[Hashable, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for index, name in enumerate(there):
         places.setdefault(name, []).append(index)
     ends: list[int] = []  # last position in ``there`` of the best chain of each length
@@ -133,9 +111,7 @@ def longest_common_pairs(here: Sequence[Hashable], there: Sequence[Hashable]) ->
 SCOPE = f"{SPAN_PREFIX}module "
 NO_ORIGINS = "unknown: {} does not report the layers and modules of kernels."
 NO_MODULE = "unknown for {} of {} kernels, copies and fills, which no module launched."
-DIFFERENT_RUNS = (
-    "not all runs launched the same: kernels of one name, shape and origin are one, with the most calls of a run."
-)
+DIFFERENT_RUNS = "not all runs launched the same: a kernel that a run did not launch takes no time there."
 
 
 def trace_kernels(runner: Runner, feed: Any, runs: int, label: str = "the backend") -> Kernels:
@@ -195,27 +171,28 @@ def kernels_of_runs(
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
-    """Return one kernel for each position if all runs launched the same, else one for each that is alike."""
+    """Return one kernel for each launch of a run; launches of several runs are one if they and their number are equal.
+
+    The number counts launches of one name, shape and origin in their run.
+    """
     absent = {} if tracer else {"origins": NO_ORIGINS.format(label)}
-    same = len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) == 1
-    if not same:
+    if len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) > 1:
         absent["order"] = DIFFERENT_RUNS
     sources: dict[tuple[GpuLaunch, ...], KernelSources] = {}  # by launches, once for equal runs
-    by_key: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
+    by_key: dict[Any, tuple[KernelOrigin, list[TracedEvent | None]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.gpu_launch for event in run.events)
         if tracer and launched not in sources:
             sources[launched] = tracer.kernel_sources(launched)
             absent |= sources[launched].absent
         origins = sources[launched].origins if tracer else (KernelOrigin(),) * len(launched)
-        for place, (event, item, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
-            key = place if same else (item.name, item.grid, item.block, item.operator, origin)
-            by_key.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
-    kernels = list(by_key.values())
-    if not same:
-        kernels.sort(key=lambda kernel: min(event.begin for events in kernel[1] for event in events))
+        count: Counter[Any] = Counter()
+        for event, item, origin in zip(run.events, launched, origins, strict=True):
+            alike = (item.name, item.grid, item.block, item.operator, origin)
+            by_key.setdefault((alike, count[alike]), (origin, [None] * len(runs)))[1][number] = event
+            count[alike] += 1
     return Kernels(
-        kernels=tuple(_kernel(events, origin, gpu) for origin, events in kernels),
+        kernels=tuple(_kernel(events, origin, gpu) for origin, events in by_key.values()),
         whole=tuple(run.whole for run in runs),
         busy=tuple(run.busy for run in runs),
         launches=median_high([run.launches for run in runs]),
@@ -227,23 +204,23 @@ def kernels_of_runs(
     )
 
 
-def _kernel(events_by_run: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: GpuLimits) -> Kernel:
-    """Return one kernel from its events in every run; the first event gives its shape."""
-    event = next(events[0] for events in events_by_run if events)
+def _kernel(events: Sequence[TracedEvent | None], origin: KernelOrigin, gpu: GpuLimits) -> Kernel:
+    """Return one kernel from its event in every run, ``None`` where it was not launched; the first gives its shape."""
+    launches = [event for event in events if event is not None]
+    event = launches[0]
     launched = event.gpu_launch
     is_kernel = launched.kind == KERNEL
     shape = (launched.block, event.registers, event.shared_memory)
     occupied = kernels.achieved(gpu, launched.grid, *shape) if is_kernel else None
-    begins = tuple(max(min(event.begin for event in events), 0) / 1e9 for events in events_by_run if events)
+    begins = tuple(max(event.begin, 0) / 1e9 for event in launches)
     return Kernel(
         name=launched.name,
         kind=launched.kind,
         layer=origin.layer,
         operator=launched.operator,
         modules=origin.modules,
-        times=tuple(sum(event.time for event in events) / 1e9 for events in events_by_run),
-        begins=begins if all(events_by_run) else (),
-        calls=max(map(len, events_by_run)),
+        times=tuple(event.time / 1e9 if event else 0.0 for event in events),
+        begins=begins if len(launches) == len(events) else (),
         grid=launched.grid,
         block=launched.block,
         registers=event.registers,
