@@ -227,9 +227,6 @@ def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch):
     nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77))
     before = gpu_before(nvml)
     assert (before.memory_used, before.processes, before.absent, nvml.open) == (77, (3, 9), {}, 0)
-    nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = NOT_SUPPORTED
-    before = gpu_before(nvml)
-    assert (before.processes, "Not Supported" in before.absent["processes"]) == (None, True)
     nvml.refuse["nvmlInit"] = 12
     assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
 
@@ -393,7 +390,7 @@ def test_a_busy_process_is_the_load_of_the_case_or_of_others(mine):
 # Waiting for a quiet machine.
 
 
-BUSY = "python uses 0.9 of 2 CPUs"
+BUSY = "other programs use 0.9 of 2 CPUs"
 
 
 @pytest.mark.parametrize(("looks", "limit", "expected"), [
@@ -411,15 +408,10 @@ def test_it_says_what_it_waits_for_and_how_that_ended(looks, limit, expected):
     assert limit < 600 or len(doing) == looks.count(BUSY)
 
 
-@pytest.mark.parametrize(("others", "python", "expected"), [
-    (0.2, 0.2, ""), (0.9, 0.9, "python uses 0.9 of 2 CPUs"), (1.5, 0.8, "python uses 0.8 of 2 CPUs"),
-    (1.5, 0.1, "other programs use 1.5 of 2 CPUs"),
-])  # fmt: skip
-def test_the_program_that_uses_most_is_named(monkeypatch, others, python, expected):
+@pytest.mark.parametrize(("others", "expected"), [(0.2, ""), (1.5, "other programs use 1.5 of 2 CPUs")])
+def test_a_busy_machine_is_seen(monkeypatch, others, expected):
     loads = iter([{"others": None}, {"others": others}])
-    seconds = iter([{7: (1.0, "python")}, {7: (1.0 + 2 * python, "python")}])
     monkeypatch.setattr(monitor.Cpus, "load", lambda *_: next(loads))
-    monkeypatch.setattr(monitor, "_cpu_seconds", lambda: next(seconds))
     monkeypatch.setattr(monitor.time, "sleep", lambda _: None)
     monkeypatch.setattr("inferlens.measure.monitor.usable_cpus", lambda: (0, 1))
     assert other_programs(2.0) == expected

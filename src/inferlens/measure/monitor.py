@@ -521,22 +521,15 @@ def in_first_namespace() -> bool:
 
 def gpu_before(nvml: Any = None) -> Before:
     """Look at the GPU that CUDA calls the first, while none of our cases runs. Never fails."""
-    absent: dict[str, str] = {}
-
-    def query(name: str, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except Exception as error:  # whatever the driver comes up with is no error of the case
-            absent[name] = reason_of(error)
-            return None
-
     try:
         with open_nvml(nvml) as opened:
             gpu = WatchedGpu(opened)
-            memory, processes = query("memory_used", gpu.memory_used), query("processes", gpu.processes)
-    except Exception as error:
+            before = Before(memory_used=gpu.memory_used())
+            with suppress(opened.NVMLError):  # not every system lists them
+                before = replace(before, processes=tuple(sorted(gpu.processes())))
+            return before
+    except Exception as error:  # whatever the driver comes up with is no error of the case
         return Before(absent={"gpu": reason_of(error)})
-    return Before(memory_used=memory, processes=None if processes is None else tuple(sorted(processes)), absent=absent)
 
 
 def visible(nvml: Any) -> list[Any]:
@@ -622,30 +615,17 @@ def wait_for_quiet(
 
 
 def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
-    """Return what other programs use in some seconds, such as ``python uses 0.9 of 2 CPUs``; empty if nothing."""
-    cpus, before = Cpus(lambda: [os.getpid()]), _cpu_seconds()
+    """Return what other programs use in some seconds, such as ``other programs use 0.9 of 2 CPUs``; empty if nothing."""
+    cpus = Cpus(lambda: [os.getpid()])
     with suppress(OSError):
         cpus.load(time.perf_counter())
         time.sleep(seconds)
         others = cpus.load(time.perf_counter())["others"] or 0.0
         if others > OTHERS_BUSY:
-            own, after = set(cpus.tree.pids()), _cpu_seconds()
-            used = {pid: after[pid][0] - before.get(pid, (0.0,))[0] for pid in after.keys() - own}
-            first = max(used, key=lambda pid: used[pid], default=0)
-            most = used.get(first, 0.0) / seconds  # processes of other containers are hidden
-            who, load = (f"{after[first][1]} uses", most) if 2 * most > others else ("other programs use", others)
-            return f"{who} {load:.1f} of {len(cpus.usable)} CPUs"
+            return f"other programs use {others:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
         with suppress(Exception), open_nvml() as nvml:  # whatever the driver comes up with
             share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
             if share > FOREIGN_ACTIVE:
                 return f"other processes use {percent(share)} of the GPU's time"
     return ""
-
-
-def _cpu_seconds() -> dict[int, tuple[float, str]]:
-    """Return the CPU seconds and the name of every visible process, by its number."""
-    every = [process.info for process in psutil.process_iter(["pid", "name", "cpu_times"])]
-    return {
-        one["pid"]: (one["cpu_times"].user + one["cpu_times"].system, one["name"]) for one in every if one["cpu_times"]
-    }
