@@ -195,12 +195,6 @@ def test_exported_programs_run(label, preparation):
     small.agrees(small.as_program(model), small.case(label), preparation, model)
 
 
-@pytest.mark.parametrize("label", ["torch_compile:reduce-overhead", "torch_compile:max-autotune-no-cudagraphs"])
-def test_variants_for_the_gpu_are_right_on_the_cpu_too(label, preparation):
-    """On the CPU they run the code of another, and take a compiler's time."""
-    small.agrees(small.model(), small.case(label), preparation)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_library_is_an_answer(name, monkeypatch):
     """With none of the libraries importable, capabilities say what is missing and how to get it."""

@@ -48,11 +48,6 @@ def test_the_best_that_is_right_is_known_and_ahead_of_the_next():
     assert (round(best, 3), round(second / best, 2)) == (0.514, 1.03)
 
 
-def test_a_greedy_choice_of_each_knob_alone_is_not_the_best():
-    alone = {name: min(range(len(item)), key=item.__getitem__) for name, item in FACTORS.items() if name != "knob_e"}
-    assert factor(FakeOptions(**alone)) > 1.1 * factor(FakeOptions(**BEST))
-
-
 @pytest.mark.parametrize(("knob", "wrong"), [("knob_e", True), ("knob_a", False)])
 def test_one_knob_makes_outputs_wrong(knob, wrong, preparation):
     inputs = {"x": np.ones((1, 3, 1), np.float32)}
@@ -66,11 +61,3 @@ def test_one_knob_makes_the_build_long(value, seconds, preparation):
     preparation.now = itertools.count().__next__
     with prepared(preparation, knob_f=value):
         assert [(phase.name, phase.seconds) for phase in preparation.phases] == [("build", seconds + 1)]
-
-
-def test_the_knobs_are_those_of_the_space():
-    assert {knob.name: (0, *knob.values) for knob in Fake.knobs} == {
-        name: tuple(range(len(item))) for name, item in FACTORS.items()
-    }
-    for options, fit in (({}, False), ({"knob_c": 2}, True)):
-        assert ("knob_d" in {knob.name for knob in Fake.knobs if knob.fits(case(options=options))}) == fit

@@ -201,7 +201,7 @@ VERSION = inferlens.__version__
     ("hello", "is not a Python interpreter"),
     (said(python=[3, 9, 18], error="No module named 'inferlens'", missing="inferlens"), "is Python 3.9.18"),
     (said(python=[3, 11, 7], error="No module named 'inferlens'", missing="inferlens"), "has no Inferlens"),
-    (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "has another Inferlens 0.0.9"),
+    (said(python=[3, 11, 7], version="0.0.9", error="no code", missing="inferlens.measure"), "another Inferlens 0.0.9"),
     (said(python=[3, 11, 7], version=VERSION, error="No module", missing="msgspec"), "lacks msgspec"),
     (said(python=[3, 11, 7], version=VERSION, code="of another"), f"has another Inferlens {VERSION}"),
 ])  # fmt: skip

@@ -56,8 +56,9 @@ def watcher(nvml, root, *, ticks=20, at=None, pids=(PID,), first_namespace=True,
 
     cpus = Cpus(lambda: [PID], usable=(0, 1), root=root)
     cpus.tree.pids = lambda: list(pids)
-    words = {"gpu": True, **words, "nvml": nvml, "cpus": cpus, "clock": lambda: now[0], "wait": wait}
+    words = {"gpu": True, **words, "cpus": cpus, "clock": lambda: now[0], "wait": wait}
     with (
+        mock.patch.dict(sys.modules, pynvml=nvml),
         mock.patch.object(monitor, "in_first_namespace", return_value=first_namespace),
         mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
         Monitor(lambda: [PID], **words) as watch,
@@ -191,7 +192,8 @@ def test_a_thread_that_hangs_does_not_hang_the_run(monkeypatch):
         entered.set()
         return released.wait(60)
 
-    with Monitor(lambda: [PID], gpu=True, nvml=FakeNvml(), wait=hang) as watch:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    with Monitor(lambda: [PID], gpu=True, wait=hang) as watch:
         entered.wait(60)
     assert "hung" in watch.log().absent["watch"]
     released.set()
@@ -225,10 +227,11 @@ def test_the_fake_has_no_function_that_nvml_lacks():
 def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77))
-    before = gpu_before(nvml)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    before = gpu_before()
     assert (before.memory_used, before.processes, before.absent, nvml.open) == (77, (3, 9), {}, 0)
     nvml.refuse["nvmlInit"] = 12
-    assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
+    assert "NVML" in gpu_before().absent["gpu"]
 
 
 def sampled(readings, times, now, **words):

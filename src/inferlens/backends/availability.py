@@ -51,12 +51,10 @@ def has_gpu() -> bool:
 
 
 @contextmanager
-def open_nvml(nvml: Any = None) -> Iterator[Any]:
-    """Yield NVML, or ``nvml`` in its place. Errors of the library and the driver are passed on."""
-    if nvml is None:
-        import pynvml
+def open_nvml() -> Iterator[Any]:
+    """Yield NVML. Errors of the library and the driver are passed on."""
+    import pynvml as nvml
 
-        nvml = pynvml
     nvml.nvmlInit()
     try:
         yield nvml

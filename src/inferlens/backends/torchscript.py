@@ -196,8 +196,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         return sources_by_match(launched, self._matched)
 
     def _names(self, feed: Feed) -> ScriptNames:
-        modules, on_gpu = ModulePaths(self.model.module, self._wrapped_path), self.case.device == "cuda"
-        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
+        modules = ModulePaths(self.model.module, self._wrapped_path)
+        return ScriptNames(self, modules, feed, on_gpu=self.case.device == "cuda")
 
     def _script(self, module: Any) -> Any:
         if isinstance(module, torch.jit.ScriptModule):
@@ -233,8 +233,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 # graph that ran holds the modules; PyTorch's execution trace of one untimed call holds the tensors.
 
 GROUP = "prim::TensorExprGroup"
-NO_NAMES = "the graph that ran names no modules for them, or has branches or loops."
-FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
+NO_NAMES = "the graph that ran names no modules for them, as in an archive that was frozen, or has branches or loops."
 SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
@@ -258,21 +257,11 @@ class ModulePaths:
         self._wrapped = wrapped
         self.names_seen = False  # whether any node has a module
 
-    def node_path(self, node: Any) -> str | None:
-        """Return the module of a graph node; empty is the model, ``None`` is unknown."""
-        scope, instances = node.scopeName(), node.getModuleHierarchy()
-        if not scope and not instances:
-            return ""
-        self.names_seen = True
-        path = self.scope_path(scope) if scope else None
-        return self.instance_path(instances) if path is None and instances else path
-
-    def scope_path(self, scope: str) -> str | None:
-        """Return the path in a traced node's scope, such as ``__module.block/__module.block.0``."""
-        path = scope.rpartition("/__module.")[2].removeprefix("__module.")
-        if self._wrapped:
-            path = path.removeprefix(self._wrapped).removeprefix(".")
-        return self._first_paths.get(path)
+    def node_path(self, node: Any) -> str:
+        """Return the module of a graph node; empty is the model."""
+        instances = node.getModuleHierarchy()
+        self.names_seen = self.names_seen or bool(instances)
+        return self.instance_path(instances)
 
     def instance_path(self, text: str) -> str:
         """Return the path in the instances of an inlined node, such as ``block(Block).0(Conv2d)``.
@@ -312,15 +301,16 @@ class ExecutedNode(NamedTuple):
 class ScriptNames(OperatorNames):
     """The operators of a script module, from the graph that ran and one untimed call."""
 
-    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
+    unknown_reason = NO_NAMES
+
+    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool) -> None:
         with TemporaryDirectory(prefix="inferlens-") as folder:
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
             root = trace_single_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
             tensors_by_call = trace_tensors(file.read_bytes()) if file.is_file() else {}
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
-        self._unnamed = frozen and not modules.names_seen
-        self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
+        self._named = modules.names_seen
         calls = self.calls(root)
         numbers = {id(operator): call for call, operator in number_calls(root.walk())}
         self._layers = {
@@ -348,7 +338,7 @@ class ScriptNames(OperatorNames):
         return {"tensors": f"unknown for {count} fused operators."} if count else {}
 
     def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
-        paths = node.paths if node and not self._unnamed else ()
+        paths = node.paths if node and self._named else ()
         return Layer(
             name="",
             kind=short_kind(name),

@@ -45,12 +45,11 @@ class Monitor:
         *,
         gpu: bool = False,  # whether to watch the GPU that CUDA calls the first
         before: Before | None = None,  # that GPU before there were any
-        nvml: Any = None,  # stands in for nvidia-ml-py
         cpus: Cpus | None = None,  # stands in for this machine's CPUs
         clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
         wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
     ) -> None:
-        self._cpus, self._nvml = cpus or Cpus(started), nvml
+        self._cpus = cpus or Cpus(started)
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
         self._stop = threading.Event()
         self._wait = wait or self._stop.wait
@@ -118,7 +117,7 @@ class Monitor:
     def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
         """Return the columns to fill and their intervals in ticks. The ``stack`` closes NVML."""
         try:
-            gpu = self._gpu = WatchedGpu(stack.enter_context(open_nvml(self._nvml))) if self._wants_gpu else None
+            gpu = self._gpu = WatchedGpu(stack.enter_context(open_nvml())) if self._wants_gpu else None
         except Exception as error:
             gpu, self._absent["gpu"] = None, reason_of(error)
         tables = []
@@ -519,13 +518,13 @@ def in_first_namespace() -> bool:
     return False
 
 
-def gpu_before(nvml: Any = None) -> Before:
+def gpu_before() -> Before:
     """Look at the GPU that CUDA calls the first, while none of our cases runs. Never fails."""
     try:
-        with open_nvml(nvml) as opened:
-            gpu = WatchedGpu(opened)
+        with open_nvml() as nvml:
+            gpu = WatchedGpu(nvml)
             before = Before(memory_used=gpu.memory_used())
-            with suppress(opened.NVMLError):  # not every system lists them
+            with suppress(nvml.NVMLError):  # not every system lists them
                 before = replace(before, processes=tuple(sorted(gpu.processes())))
             return before
     except Exception as error:  # whatever the driver comes up with is no error of the case
@@ -615,7 +614,7 @@ def wait_for_quiet(
 
 
 def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
-    """Return what other programs use in some seconds, such as ``other programs use 0.9 of 2 CPUs``; empty if nothing."""
+    """Return what others use in some seconds, such as ``other programs use 0.9 of 2 CPUs``; empty if nothing."""
     cpus = Cpus(lambda: [os.getpid()])
     with suppress(OSError):
         cpus.load(time.perf_counter())

@@ -8,7 +8,8 @@ compares a case's first call, and one after the last sample, with the reference'
 
 Random outputs are not compared: they are neither right nor wrong. A model that keeps state is judged by its first two
 calls. :func:`apply_quantized_verdict` replaces the tolerance for a quantized case (int8, fp8) whose accuracy was
-measured on labeled data: it is right, and its drop in accuracy is reported. Other shapes, NaN and lost state stay wrong.
+measured on labeled data: it is right, and its drop in accuracy is reported. Other shapes, NaN and lost state stay
+wrong.
 """
 
 from __future__ import annotations

@@ -359,7 +359,7 @@ class OperatorNames(ABC):
 
     @abstractmethod
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
-        """Return the layer of each call, without times, in execution order; calls of one name share a layer."""
+        """Return the layer of each call, without times, in execution order; names are unique."""
 
     def absent(self) -> dict[str, str]:
         """Return what else is unknown, and why; called after :meth:`name_layers`."""
@@ -378,15 +378,13 @@ def trace_layers(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *
         for number, run in enumerate(traced, start=len(clocked.whole)):
             _add_run(times, names, run.root, number, on_gpu=on_gpu)
         clocked += batch
-    merged: dict[str, tuple[Layer, LayerTimes]] = {}
-    for call, layer in names.name_layers(times).items():
-        if layer.name in merged:
-            merged[layer.name][1].add_times(times[call])
-        else:
-            merged[layer.name] = layer, times[call]
     layers = [
-        replace(layer, details={"kernels": list(item.kernels)} if item.kernels else {}, **item.timing(runs))
-        for layer, item in merged.values()
+        replace(
+            layer,
+            details={"kernels": list(times[call].kernels)} if times[call].kernels else {},
+            **times[call].timing(runs),
+        )
+        for call, layer in names.name_layers(times).items()
     ]
     return clocked.layers(
         layers,

@@ -48,16 +48,10 @@ class LayerTimes(Struct):
     calls: dict[int, int] = {}
     kernels: dict[str, None] = {}
 
-    def add(self, run: int, time: float, begin: float, calls: int = 1) -> None:
+    def add(self, run: int, time: float, begin: float) -> None:
         self.times[run] = self.times.get(run, 0.0) + time
         self.begins.setdefault(run, begin)
-        self.calls[run] = self.calls.get(run, 0) + calls
-
-    def add_times(self, later: LayerTimes) -> None:
-        """Add the times of another call, which is later in each run."""
-        for run, seconds in later.times.items():
-            self.add(run, seconds, later.begins[run], later.calls[run])
-        self.kernels.update(later.kernels)
+        self.calls[run] = self.calls.get(run, 0) + 1
 
     def timing(self, runs: int) -> dict[str, Any]:
         return {
@@ -171,27 +165,43 @@ class GpuMarks:
 
 
 def time_modules(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool = False) -> Layers:
-    """Time the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after an untimed one."""
+    """Time the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after an untimed one.
+
+    Each call of a module is an NVTX range with its path, too.
+    """
     layers, absent = module_layers(runner, module, feed)
     paths, modules = zip(*module.named_modules(), strict=True)  # a module with several paths has its first
+    numbers = {id(part): index for index, part in enumerate(modules)}
     moments = GpuMarks(2 * len(modules) + 1) if on_gpu else HostMarks()
     marks: list[int] = []
     times: dict[int, LayerTimes] = {}
     run = itertools.count()
+    begin_range, end_range = nvtx_push_pop()
+
+    def enter(part: Any, _: Any) -> None:
+        index = numbers.get(id(part))
+        if index is not None:
+            marks.append(index)
+            begin_range(f"module: {paths[index]}")
+            moments.take()
+
+    def leave(part: Any, *_: Any) -> None:  # also called where a call fails and the model goes on
+        index = numbers.get(id(part))
+        if index is not None:
+            moments.take()
+            end_range()
+            marks.append(~index)
 
     def after() -> None:
         add_own_times(times, next(run), marks, moments.read()[1:])
         marks.clear()
         moments.take()
 
-    with timing_hooks(modules, marks, moments.take, paths):
+    with module_hooks(enter, leave):
         moments.take()
         clocked = time_runs(runner, feed, runs, after)
-    by_path = {layer.name: layer for layer in layers}
-    for path, part in ((paths[index], modules[index]) for index in sorted(times)):  # some may be called only now
-        by_path.setdefault(path, Layer(name=path, kind=type(part).__name__, modules=(path,)))
     timed = {paths[index]: item.timing(runs) for index, item in times.items()}
-    layers = [replace(layer, **timed[path]) for path, layer in by_path.items() if path in timed]
+    layers = [replace(layer, **timed[layer.name]) for layer in layers if layer.name in timed]
     return clocked.layers(layers, clock=HOOK_GPU_CLOCK if on_gpu else HOOK_CLOCK, absent=absent, on_gpu=on_gpu)
 
 
@@ -237,33 +247,6 @@ def add_own_times(times: dict[int, LayerTimes], run: int, marks: list[int], mome
         times.setdefault(~mark, LayerTimes()).add(run, own, begin)
         if entered:
             entered[-1][1] += moment - begin
-
-
-def timing_hooks(
-    modules: Sequence[Any], marks: list[int], take: Callable[[], None], paths: Sequence[str]
-) -> AbstractContextManager[None]:
-    """Record marks and moments of every call of ``modules``, also where a call fails and the model goes on.
-
-    Each call is an NVTX range with the module's path, too.
-    """
-    numbers = {id(module): index for index, module in enumerate(modules)}
-    begin, end = nvtx_push_pop()
-
-    def enter(module: Any, _: Any) -> None:
-        index = numbers.get(id(module))
-        if index is not None:
-            marks.append(index)
-            begin(f"module: {paths[index]}")
-            take()
-
-    def leave(module: Any, *_: Any) -> None:
-        index = numbers.get(id(module))
-        if index is not None:
-            take()
-            end()
-            marks.append(~index)
-
-    return module_hooks(enter, leave)
 
 
 def value_tensors(value: Any) -> tuple[Tensor, ...]:
@@ -413,12 +396,14 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     """
     links = LaunchLinks(trace)
     launch = links.launch
+    launched = launch != NONE
     moment = trace.begin[trace.gpu.row]
-    moment[launch != NONE] = trace.begin[trace.calls.row[launch[launch != NONE]]]
+    moment[launched] = trace.begin[trace.calls.row[launch[launched]]]
+    innermost = np.array(links.operator)  # the scope around the launch of each event
+    innermost[launched] = links.around_calls()[launch[launched]]
     order = np.lexsort((trace.begin[trace.gpu.row], moment))
     scope_begin = trace.begin[trace.scopes.row]
     scope_order = np.argsort(scope_begin, kind="stable")  # outer scopes first
-    launchers = _LaunchScopes(trace, links)
     annotations = map(int, trace.rows(Category.ANNOTATION))
     spans = (row for row in annotations if trace.name_of(row).split(" ")[:2] == RUN_SPAN.split())
     runs = []
@@ -435,8 +420,10 @@ def read_runs(trace: Trace) -> list[TracedRun]:
             operators.get(int(links.nest.parent[scope]), operators[NONE]).children.append(operators[scope])
         events = []
         for place in places.tolist():
-            events.append(_event(trace, place, launchers, begin, int(moment[place]) - begin))
-            operators.get(launchers.innermost(place), operators[NONE]).kernels.append(events[-1])
+            scope, launch_time = int(innermost[place]), int(moment[place])
+            around = [int(trace.scopes.row[item]) for item in links.scopes_around(scope, launch_time)]
+            events.append(_event(trace, place, around, begin, launch_time - begin))
+            operators.get(scope, operators[NONE]).kernels.append(events[-1])
         runs.append(
             TracedRun(
                 begin=trace.about.base + begin,
@@ -450,46 +437,20 @@ def read_runs(trace: Trace) -> list[TracedRun]:
     return runs
 
 
-class _LaunchScopes:
-    """The scopes around launches, read once per call: a CUDA graph launches all of its kernels in one."""
-
-    def __init__(self, trace: Trace, links: LaunchLinks) -> None:
-        self._trace, self._links, self._launch = trace, links, links.launch
-        self._around_calls = links.around_calls()
-        self._by_call: dict[int, tuple[str, tuple[str, ...]]] = {}
-
-    def innermost(self, place: int) -> int:
-        """Return the index of the innermost scope around the launch of a GPU event, or -1."""
-        call = int(self._launch[place])
-        return int(self._links.operator[place] if call == NONE else self._around_calls[call])
-
-    def operator_and_scopes(self, place: int) -> tuple[str, tuple[str, ...]]:
-        """Return the innermost operator around a launch, and all scopes within the run."""
-        call = int(self._launch[place])
-        if call == NONE:
-            return self._operator([self.innermost(place)]), ()
-        if call not in self._by_call:
-            row = int(self._trace.calls.row[call])
-            scopes = self._links.scopes_around(int(self._around_calls[call]), int(self._trace.begin[row]))
-            names = (self._trace.name_of(int(self._trace.scopes.row[scope])) for scope in scopes)
-            inside = tuple(name for name in names if not name.startswith(RUN_SPAN))
-            self._by_call[call] = self._operator(list(scopes)), inside
-        return self._by_call[call]
-
-    def _operator(self, scopes: list[int]) -> str:
-        """Return the innermost operator, such as ``aten::add``; names of compilers do not count."""
-        for row in (int(self._trace.scopes.row[scope]) for scope in reversed(scopes) if scope != NONE):
-            name = self._trace.name_of(row)
-            if self._trace.category[row] == Category.OPERATOR and "::" in name and not name.startswith("#"):
-                return name
-        return ""
+def _operator(trace: Trace, rows: Sequence[int]) -> str:
+    """Return the innermost operator, such as ``aten::add``; names of compilers do not count."""
+    for row in reversed(rows):
+        name = trace.name_of(row)
+        if trace.category[row] == Category.OPERATOR and "::" in name and not name.startswith("#"):
+            return name
+    return ""
 
 
-def _event(trace: Trace, place: int, launchers: _LaunchScopes, begin: int, launch: int) -> TracedEvent:
+def _event(trace: Trace, place: int, around: Sequence[int], begin: int, launch: int) -> TracedEvent:
+    """Return a GPU event; ``around`` are the rows of the scopes around its launch, outermost first."""
     gpu = trace.gpu
     row = int(gpu.row[place])
     kind = KINDS[Category(int(trace.category[row]))]
-    operator, around = launchers.operator_and_scopes(place)
     grid, block = (tuple(map(int, sizes[place])) for sizes in (gpu.grid, gpu.block))
     stream, registers, shared_memory = (
         None if int(column[place]) == UNKNOWN else int(column[place])
@@ -501,8 +462,8 @@ def _event(trace: Trace, place: int, launchers: _LaunchScopes, begin: int, launc
         gpu_launch=GpuLaunch(
             name=trace.name_of(row),
             kind=kind,
-            operator=operator,
-            scopes=around,
+            operator=_operator(trace, around),
+            scopes=tuple(name for name in map(trace.name_of, around) if not name.startswith(RUN_SPAN)),
             grid=grid if any(grid) else (),
             block=block if any(block) else (),
             stream=stream,

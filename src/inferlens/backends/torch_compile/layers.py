@@ -330,16 +330,12 @@ class InductorNames(OperatorNames):
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by call, with the graph if there are several, and a number among equal names."""
         counts = Counter(name for name, _ in times)
-        alike: dict[str, set[tuple[str, ...]]] = {}
-        for (name, _), layer in self._expected.items():
-            alike.setdefault(name, set()).add(layer.modules)
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
         layers = {}
         for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
             name = call[0]
-            sure = counts[name] == self._count[name] or len(alike.get(name, ())) == 1
-            expected = self._expected.get(call, self._expected.get((name, 0))) if sure else None
+            expected = self._expected.get(call) if counts[name] == self._count[name] else None
             shown = name if several and expected else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
