@@ -210,14 +210,6 @@ def test_frozen_weights_hold_the_batch_norms(tmp_path):
     assert {path for layer in layers.layers for path in layer.modules} == {f"{ODD}.0", f"{ODD}.2", "last"}
 
 
-def test_convolutions_of_1x1_are_products(tmp_path):
-    network = model(Fused)
-    layers = profiled(LABEL, network, prepared(tmp_path), options={"conv_1x1_as_mm": True})
-    attributed(network, layers)
-    assert [layer.modules for layer in layers.layers if layer.kind == "convolution"] == [(f"{ODD}.0",)]
-    assert [layer.modules for layer in layers.layers if layer.kind in ("addmm", "mm")] == [("last",)]
-
-
 def test_no_compiler_is_an_absence_with_a_cure(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     able = small.backend("torch_compile").capabilities()

@@ -67,7 +67,11 @@ def test_it_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
     words = ("ab", "fake:demo", "fake:fast", "fake", *QUICK, "--max-rounds", "3")
     said = inferlens(*words, "--wait", "1m", cwd=tmp_path).stderr
-    assert 0 < said.index("for a quiet machine: other programs use 0.9 of 2 CPUs.") < said.index("The machine is quiet after")
+    assert (
+        0
+        < said.index("for a quiet machine: other programs use 0.9 of 2 CPUs.")
+        < said.index("The machine is quiet after")
+    )
 
 
 def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path):

@@ -9,8 +9,8 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Preparation
 from inferlens.measure.output_check import Expected, compare, judge, observe, worse
 from inferlens.measure.series import Feeding
-from inferlens.models.inputs import make_inputs, own_precision, spec_of
-from inferlens.models.model import Model, OpenedModel
+from inferlens.models.inputs import make_inputs, spec_of
+from inferlens.models.model import Model
 from inferlens.models.weights import buffers, restore
 from inferlens.record.record import Agreement
 from inferlens.spec.case import Case, TensorSpec
@@ -119,15 +119,6 @@ def test_random_outputs_are_not_compared():
     ours, theirs = [np.zeros((2, 2))], [np.ones((2, 2))]
     found = judge([ours, ours], Expected("x", {"random": "drawn"}, [theirs]), 1e-4)
     assert (found.agrees, found.reason) == (None, "outputs are random: not compared")
-
-
-@pytest.mark.parametrize(("module", "precision"), [
-    (lambda: nn.Linear(2, 2).half(), "fp16"), (lambda: nn.Conv2d(3, 8, 3).bfloat16(), "bf16"),
-    (lambda: nn.Linear(2, 2), ""), (lambda: nn.Sequential(nn.Linear(2, 2).half(), nn.Linear(2, 2)), ""),
-    (lambda: nn.ReLU(), ""),
-])  # fmt: skip
-def test_a_module_has_the_precision_that_all_its_weights_are_in(module, precision):
-    assert own_precision(OpenedModel(format="module", module=module())) == precision
 
 
 MAKE, KINDS = onnx.helper, onnx.TensorProto

@@ -403,8 +403,6 @@ def input_tensors(arrays: Inputs, specs: tuple[TensorSpec, ...], precision: str)
 
 def converted_tensor(value: Any, dtype: Any, device: Any, order: Any) -> Any:
     """Return a tensor of this type, device and memory order: the value itself, or a copy."""
-    if value.dtype is dtype and value.device == device and value.is_contiguous(memory_format=order):
-        return value
     tensor = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.ascontiguousarray(value))
     return tensor.to(device, dtype).contiguous(memory_format=order)
 

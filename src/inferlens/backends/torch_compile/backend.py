@@ -513,16 +513,16 @@ def quantize_linear(
         rows = work.get(path, math.inf) / (2 * math.prod(sizes))
         return rows >= MIN_ROWS and not any(size % SIZE_MULTIPLE for size in sizes)
 
-    linear, noun = [path for path, item in modules.items() if is_taken(item, path)], "linear layers"
+    linear = [path for path, item in modules.items() if is_taken(item, path)]
     with preparation.phase("quantize"):
         device = next((parameter.device for parameter in module.parameters()), "cpu")
         kinds = {torch.float16: "fp16", torch.bfloat16: "bf16"}
         precision = next((kinds[item.dtype] for item in module.parameters() if item.dtype in kinds), "fp32")
         feed = (tensor.to(device) for tensor in example_feed(model, case, precision))
         work = flops_by_module(module, tuple(feed))
-        if linear and case.precision == "int8":
-            linear, noun = [*filter(fits, linear)], f"linear layers of {MIN_ROWS} rows or more and sizes in eights"
-        why = f"it has no modules of {noun}"
+        if case.precision == "int8":
+            linear = [*filter(fits, linear)]
+        why = f"it has no modules of linear layers (for int8 of {MIN_ROWS} rows or more and sizes in eights)"
         check_share(flops_share(work, linear), model, case, preparation, why, calibrated=False)
         if case.precision == "int8":
             config = quantization.Int8DynamicActivationInt8WeightConfig()
