@@ -154,11 +154,10 @@ def test_time_is_from_the_first_begin_to_the_last_end(sample, pause, most, count
 
 
 @pytest.mark.parametrize(("rule", "missed"), [
-    (FixedCount(100), None), (FixedCount(100, 0.3), "30 samples were taken in 300 ms; 100 were wanted."),
+    (FixedCount(100), None), (FixedCount(100, 0.3), "30 samples were taken in 300 ms, less than was asked for."),
     (FixedTime(1.0, 10, 5000), None), (HalfWidth(1e-9, 0.5), ""),  # the samples tell
-    (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
-    (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms; 100 ms and at least 50 samples were wanted."),
-    (FixedTime(1.0, 10, 50), "50 samples were taken in 500 ms; 1.00 s and at least 10 samples were wanted."),
+    (FixedTime(1.0, 10, 5000, 0.5), "50 samples were taken in 500 ms, less than was asked for."),
+    (FixedTime(0.1, 50, 5000, 0.2), "20 samples were taken in 200 ms, less than was asked for."),
 ])  # fmt: skip
 def test_what_was_not_reached_is_told(rule, missed):
     fed(rule, noisy(5000, 0.0), chunk=1)

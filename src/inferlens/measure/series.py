@@ -237,7 +237,7 @@ class StoppingRule(ABC):
     """
 
     growth = GROWTH
-    wanted = ""  # the words for a missed goal
+    asked = False  # whether the user asked for this number of samples, or this time
 
     def __init__(self, least: int, most: int, max_time: float, expected: float = math.inf) -> None:
         self.samples: list[float] = []
@@ -278,7 +278,7 @@ class StoppingRule(ABC):
     def missed(self) -> str:
         """The goal that was missed; empty if it was reached, or if the samples show it."""
         taken = f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}"
-        return f"{taken}; {self.wanted}." if self.wanted and not self.reached else ""
+        return f"{taken}, less than was asked for." if self.asked and not self.reached else ""
 
     @property
     def most(self) -> int:
@@ -294,9 +294,10 @@ class StoppingRule(ABC):
 class FixedCount(StoppingRule):
     """A rule for exactly ``count`` samples, or fewer if the time is up."""
 
+    asked = True
+
     def __init__(self, count: int, max_time: float = math.inf) -> None:
         super().__init__(count, count, max_time)
-        self.wanted = f"{count:,} were wanted"
 
     def _enough(self) -> bool:
         return True
@@ -305,12 +306,12 @@ class FixedCount(StoppingRule):
 class FixedTime(StoppingRule):
     """A rule for samples during ``seconds``, at least ``least`` and at most ``most``."""
 
+    asked = True
     growth = 0.0  # checks every time, because that costs nothing here
 
     def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
         super().__init__(least, most, max_time, seconds)
         self._seconds = seconds
-        self.wanted = f"{duration(seconds)} and at least {plural(least, 'sample')} were wanted"
 
     def _enough(self) -> bool:
         return self.spent >= self._seconds

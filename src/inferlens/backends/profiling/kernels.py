@@ -171,10 +171,7 @@ def kernels_of_runs(
     label: str = "the backend",
     started: str = "",
 ) -> Kernels:
-    """Return one kernel for each launch of a run; launches of several runs are one if they and their number are equal.
-
-    The number counts launches of one name, shape and origin in their run.
-    """
+    """Return one kernel for each launch of a run; a launch is known by name, origin and its number among equal ones."""
     absent = {} if tracer else {"origins": NO_ORIGINS.format(label)}
     if len({tuple(event.gpu_launch.name for event in run.events) for run in runs}) > 1:
         absent["order"] = DIFFERENT_RUNS
@@ -188,7 +185,7 @@ def kernels_of_runs(
         origins = sources[launched].origins if tracer else (KernelOrigin(),) * len(launched)
         count: Counter[Any] = Counter()
         for event, item, origin in zip(run.events, launched, origins, strict=True):
-            alike = (item.name, item.grid, item.block, item.operator, origin)
+            alike = item.name, origin
             by_key.setdefault((alike, count[alike]), (origin, [None] * len(runs)))[1][number] = event
             count[alike] += 1
     return Kernels(
