@@ -1,17 +1,13 @@
 """Tunings as documents and charts.
 
-Only the finals are ranked. Rows of the search follow with their speed-up over the winner, and are marked as such.
+Only the finals are ranked. A table of all candidates has those of the search, with their speed-up over the winner.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -31,8 +27,7 @@ from inferlens.analysis.tuning import (
 )
 from inferlens.errors import InferlensError
 from inferlens.record.display import fields_by_key
-from inferlens.record.record import Record
-from inferlens.spec.case import PRECISIONS, short_name
+from inferlens.spec.case import short_name
 from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
@@ -40,7 +35,6 @@ from inferlens.units import (
     drop,
     duration,
     error_size,
-    listing,
     mebibytes,
     percent,
     plural,
@@ -75,9 +69,7 @@ from inferlens.views.picture import (
 )
 from inferlens.views.records import (
     COLUMNS,
-    WIDTH,
     headline,
-    record_blocks,
     records_document,
     records_table,
     remark,
@@ -85,14 +77,13 @@ from inferlens.views.records import (
     row_values,
 )
 from inferlens.views.rows import Row, group_rows, rows
-from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
+from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.tune import StudiedValue, Study
 
 TUNING_SCHEMA = "inferlens.tuning/1"
-MIN_ROWS = 5  # rows, where as many ran
-IN_SEARCH = "in the search"
+MAX_ROWS = 5  # of the finals, on a screen
 SPEED_OBJECTIVES = ("latency", "throughput")  # objectives by which tables of records are ordered anyway
 LONGER = 1.0  # seconds of additional build time that are reported
 MOST_NAMES = 3
@@ -101,13 +92,11 @@ _OBJECTIVE_COLUMNS = {
     "latency.p95": ("p95",), "latency.p99": ("p99",), "energy": ("energy",), "error": ("error",),
     "accuracy-drop": ("drop",), "memory": ("host_peak", "device_peak"),
 }  # fmt: skip
-_ACCURACY_COLUMNS = (
-    Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
-    Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
-)
 _CANDIDATE_COLUMNS = (
     Column("", "vs the winner", "", lambda facts: ratio(facts.candidate.speedup), 0),
     Column("", "interval", "95 %", lambda facts: _interval(facts.candidate), 5),
+    Column("accuracy", "accuracy", "", lambda item: score(item.value, share=item.share) if item else ABSENT, 2),
+    Column("accuracy", "drop", "", lambda item: drop(item.drop) if item else ABSENT, 2),
     Column("error", "error", "rel. L2", error_size, 2),
     Column("memory", "memory", "MiB", mebibytes, 4),
     Column("build", "build", "s", bare_seconds, 3),
@@ -143,7 +132,7 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
         data=data,
         rows=candidates,
         title=title,
-        tries=lambda _: _tries(tuned, shown, facts, top),
+        tries=lambda _: [_tuning_blocks(tuned, shown, facts, top or MAX_ROWS)],
     )
 
 
@@ -165,19 +154,13 @@ def finals_rows(tuned: TuningReport, reference: str | None = None) -> list[Row]:
 
 def candidates_table(facts: Sequence[CandidateFacts], name: str = "") -> Table:
     """Return a table of all candidates and their outcomes."""
-    columns = (
-        *_CANDIDATE_COLUMNS[:2],
-        *_ACCURACY_COLUMNS * any(candidate.accuracy for candidate in facts),
-        *_CANDIDATE_COLUMNS[2:],
-    )
-    styles = ["bold", *("dim" if item.candidate.rejection else "" for item in facts[1:])]
     lines = [
-        Line.from_row(plain(item.case.way), columns, item, style=style)
-        for item, style in zip(facts, styles, strict=False)
+        Line.from_row(plain(item.case.way), _CANDIDATE_COLUMNS, item, style="dim" * bool(item.candidate.rejection))
+        for item in facts
     ]
     about = "The speed-up is against the winner, by all rounds of the search; what failed or was wrong was not timed."
     title = f"Everything that was tried{f': {name}' if name else ''}"
-    return Table(title, "candidate", columns, lines, about=about, fold=True)
+    return Table(title, "candidate", _CANDIDATE_COLUMNS, lines, about=about, fold=True)
 
 
 def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any]:
@@ -192,43 +175,26 @@ def _candidate_data(tuned: TuningReport, facts: CandidateFacts) -> dict[str, Any
     }  # fmt: skip
 
 
-def _tries(
-    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None
-) -> Iterable[list[Table | str]]:
-    """Return what a screen may show: all of it, shorter names, then fewer rows."""
-
-    def blocks(most: int, fold: bool = True) -> list[Table | str]:
-        items = _tuning_blocks(tuned, shown, facts, most)
-        return [item if isinstance(item, str) else replace(item, fold=fold) for item in items]
-
-    fewer = itertools.product(range(max(MIN_ROWS, len(shown)), 0, -1), (True, False))
-    return [blocks(top)] if top else itertools.starmap(blocks, fewer)
-
-
 def _tuning_blocks(
-    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], most: int = MIN_ROWS
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
 ) -> list[Table | str]:
-    """Return the finals' table, rows of the search that fill it, and sentences."""
+    """Return the finals' table, and what the search did."""
     if not shown:
         failures = [f"{plain(item.case.way)}: {plain(item.outcome)}" for item in facts[:MOST_NAMES]]
         about = [search_sentence(tuned, facts), *tuning_sentences(tuned)]
         return ["Nothing ran with right outputs.", *failures, *about]
+    return [_finals_table(tuned, shown, facts, top), *tuning_sentences(tuned)]
+
+
+def _finals_table(
+    tuned: TuningReport, shown: Sequence[Row], facts: Sequence[CandidateFacts], top: int | None = None
+) -> Table:
+    """Return the answer and the rows of the finals."""
     finals = group_rows(shown, "table")[0]
-    table = records_table(finals, None, most, _tuning_columns(tuned))
-    table = replace(table, title=table.title.rpartition(" · ")[0])
-    more = max(most - len(finals), 0)
-    winner = next((row for row in shown if tuned.best and row.label == tuned.best.label), None)
-    candidates = [item.candidate for item in facts]
-    others = [item for item in candidates if not (item.rejection or item.final) and item.speedup]
-    records = {record.id: record for record in tuned.search_records}
-    fills = [_search_line(records[item.record], item, winner, table, finals) for item in others[:more] if winner]
-    answer = [*tuning_answer(tuned, finals), *_bench_sentences(tuned, facts, finals)]
-    answer.insert(1, search_sentence(tuned, facts))
-    columns = [
-        replace(column, wide=column.wide and not (fills and column.title.startswith("vs "))) for column in table.columns
-    ]
-    table = replace(table, columns=columns, lines=[*table.lines, *fills], answer=answer)
-    return [table, *tuning_sentences(tuned)]
+    table = records_table(finals, None, top, _tuning_columns(tuned))
+    first, *decide = tuning_answer(tuned, finals)
+    answer = [first, search_sentence(tuned, facts), *decide, *_bench_sentences(tuned, facts, finals)]
+    return replace(table, title=table.title.rpartition(" · ")[0], answer=answer)
 
 
 def _tuning_columns(tuned: TuningReport) -> list[Column]:
@@ -251,25 +217,6 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     return [*columns, replace(COLUMNS[-1], write=remark_text, keep=2)]
 
 
-def _search_line(record: Record, candidate: Candidate, winner: Row, table: Table, finals: Sequence[Row]) -> Line:
-    """Return a row of the search without times, because the machine changes between rounds.
-
-    Its speed-up is the winner's times their ratio. Its interval combines both, because they come from different
-    processes.
-    """
-    (row,) = rows([structs.replace(record, measurements=(), energy=None, cpu_energy=None)])
-    times, low, high = candidate.speedup or 1.0, candidate.low or 1.0, candidate.high or 1.0
-    spreads = [math.log(high / low) / 2]
-    if winner.speedup_low and winner.speedup_high:
-        spreads.append(math.log(winner.speedup_high / winner.speedup_low) / 2)
-    speedup, spread = (winner.speedup or 1.0) * times, math.exp(math.hypot(*spreads))
-    ends = {"speedup_low": speedup / spread, "speedup_high": speedup * spread}
-    row = structs.replace(row, is_reference=False, speedup=speedup, sure=True, **ends)
-    name = row.way if len({final.precision for final in finals}) > 1 else plain(record.case.way)
-    line = Line.from_row(name, table.columns, row, indent="   ", style="dim")
-    return replace(line, cells=[*line.cells[:-1], IN_SEARCH])
-
-
 def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
     """Return the best case by the objective."""
     fast, measure = tuned.objective.name in SPEED_OBJECTIVES, tuned.objective.measure
@@ -282,28 +229,22 @@ def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
     lines = []
     for line in answers(finals, figure=latency_text if fast else measure_text):
         head = line.head if fast else line.head.replace("FASTEST", "BEST")
-        rivals = len(tuned.answer.open)
         rival = line.rival if fast else line.rival.replace("faster", "better")
-        decide = line.decide if fast and rivals <= 1 else "a longer --budget" if line.decide else ""
+        decide = "a longer --budget" if line.decide else ""
         lines += structs.replace(line, decide=decide, subject="it", head=head, rival=rival).lines
     return lines
 
 
 def _bench_sentences(tuned: TuningReport, facts: Sequence[CandidateFacts], finals: Sequence[Row]) -> list[str]:
-    """Compare the winner with the best default, unless the answer does."""
-    if not facts or not tuned.best:
-        return []
+    """Compare the winner with the best default in the precision of the reference."""
     reference = next((row for row in finals if row.is_reference), None)
     defaults = [item.case for item in facts if item.candidate.final and not item.candidate.settings]
     usual = next((case for case in defaults if reference and case.precision == reference.precision), None)
-    if usual in (None, tuned.best):
-        default_won = tuned.answer.kind == "fastest" and not tuned.constraints and not facts[0].candidate.settings
-        tried = any(item.candidate.settings for item in facts)
-        return ["No setting that was tried is better than its defaults."] * (default_won and tried)
-    nearest = min((row for row in finals if row.behind), key=lambda row: row.behind or 0.0, default=None)
-    texts = [row.label for row in finals if row in (reference, nearest) or row.standing == "equal"]
-    if usual is None or (tuned.answer.kind == "fastest" and usual.label in texts):
+    if usual is None or not tuned.best:
         return []
+    if usual == tuned.best:
+        sure = tuned.answer.kind != "likeliest" and not tuned.constraints
+        return ["No setting that was tried is better than its defaults."] * sure
     row = next(row for row in finals_rows(tuned, usual.label) if row.label == tuned.best.label)
     if not row.speedup:
         return []
@@ -320,9 +261,7 @@ def tuning_sentences(tuned: TuningReport) -> list[str]:
     effects = sorted(tuned.effects, key=lambda effect: -(effect.speedup or 0.0))
     sentences += _settings_sentence("What its settings do", [effect for effect in effects if effect.chosen])
     others = [effect for effect in effects if effect.speedup and not effect.chosen]
-    sentences += _settings_sentence("What others would do", [effect for effect in others if _has_effect(effect)])
-    if same := [plain(_setting_text(effect.setting)) for effect in others if not _has_effect(effect)]:
-        sentences.append(f"Others of which no effect was seen: {_first_names(same, MOST_NAMES)}.")
+    sentences += _settings_sentence("What others would do", others[:MOST_NAMES])
     sentences += untried_sentences(tuned.skipped)
     if tuned.folder:
         folder = plain(tuned.folder)
@@ -362,11 +301,6 @@ def _advice_text(advice: Advice) -> str:
     return f"{settings}, since {BOTTLENECKS[advice.against].format(plain(advice.way))} ({ratio(advice.speedup)})"
 
 
-def _has_effect(effect: Effect) -> bool:
-    """Return whether the interval excludes 1."""
-    return effect.low is not None and effect.high is not None and not effect.low <= 1 <= effect.high
-
-
 def _interval(candidate: Candidate) -> str:
     return ratio_range(candidate.low, candidate.high) if candidate.low != candidate.high else ""
 
@@ -377,76 +311,50 @@ def _setting_text(setting: str) -> str:
 
 
 def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tried") -> list[str]:
-    """Return the backends and precisions that were not tried, with short reasons or flags."""
-    reasons: dict[str, list[str]] = {}
+    """Return the backends and precisions that were not tried, one of each reason."""
+    names_by_reason: dict[str, list[str]] = {}
     for item in untried:
-        flag = item.hint if item.hint.startswith(("--device", "--only")) else ""
-        flag = "inferlens backends" if item.hint.startswith("pip ") else flag
-        why = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
-        requested = "--precision" if item.name in PRECISIONS else "--backend"
-        reasons.setdefault(flag or why or requested, []).append(item.name)
-    line = ""
-    for most in range(MOST_NAMES, 0, -1):
-        line = f"{start}: {'; '.join(f'{_first_names(names, most)} ({plain(why)})' for why, names in reasons.items())}."
-        if len(line) <= WIDTH:
-            break
-    return [line] if reasons else []
-
-
-def _first_names(names: Sequence[str], most: int) -> str:
-    first = [plain(name) for name in names[:most]]
-    hidden = len(names) - len(first)
-    return listing([*first, f"{hidden} more"] if hidden else first)
+        reason = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        names_by_reason.setdefault(reason or item.hint or "not selected", []).append(item.name)
+    texts = [
+        f"{plain(names[0])}{f' and {len(names) - 1} more' * (len(names) > 1)} ({plain(reason)})"
+        for reason, names in names_by_reason.items()
+    ]
+    return [f"{start}: {'; '.join(texts)}."] if texts else []
 
 
 TUNINGS_SCHEMA = "inferlens.tunings/1"
 
 
 def tunings_document(tunings: Sequence[TuningReport], reference: str | None = None, top: int | None = None) -> Document:
-    """Return the document of several tunings, or of a single one."""
+    """Return the document of several tunings, of which a screen has the answers; or of a single one."""
     if len(tunings) == 1:
         return tuning_document(tunings[0], reference, top)
-    records = [record for tuned in tunings for record in tuned.final_records]
-    finals, by_speed = records_document(records, reference), tunings[0].objective.name in SPEED_OBJECTIVES
+    finals = records_document([record for tuned in tunings for record in tuned.final_records], reference)
 
-    def answers_only() -> Sequence[Table | str]:
-        """Return the answers that tables of records lack."""
-        sentences = [(_tuning_name(tuned), tuning_answer(tuned, finals_rows(tuned))) for tuned in tunings]
-        decide = dict.fromkeys(line for _, lines in sentences for line in lines[1:])
-        return [*(f"{name}: {lines[0]}" for name, lines in sentences if lines), *decide, *tunings_sentences(tunings)]
+    def answers_only() -> list[Table | str]:
+        return [*(_answer_line(tuned, reference) for tuned in tunings), *tunings_sentences(tunings)]
 
-    def tables(blocks: Sequence[Table | str]) -> list[Table | str]:
-        return [*_replace_decisions(blocks), *tunings_sentences(tunings)]
-
-    def blocks() -> Sequence[Table | str]:
-        met = tables(finals.blocks() if records else ()) if by_speed else answers_only()
-        return [*met, *(candidates_table(candidate_facts(tuned), _tuning_name(tuned)) for tuned in tunings)]
-
-    def tries(_: Screen) -> Iterator[Sequence[Table | str]]:
-        if not by_speed:
-            yield answers_only()
-            return
-        shown = rows(records, reference)
-        yield from (tables(record_blocks(shown, None, most)) for most in ([top] if top else range(len(records), 0, -1)))
-        if not top:
-            yield [*(answer.brief for answer in answers(shown, full_names=True)), *tunings_sentences(tunings)]
+    def tables() -> Iterator[Table]:
+        for tuned in tunings:
+            shown, facts = finals_rows(tuned, reference), candidate_facts(tuned)
+            yield from [replace(_finals_table(tuned, shown, facts), answer=())] if shown else []
+            yield candidates_table(facts, _tuning_name(tuned))
 
     return Document(
-        blocks=blocks,
+        blocks=lambda: [*answers_only(), *tables()],
         data=lambda: {"schema": TUNINGS_SCHEMA, "tunings": [tuning_document(tuned).data() for tuned in tunings]},
         rows=finals.rows,
         fields=finals.fields,
         title=finals.title,
-        tries=tries,
+        tries=lambda _: [answers_only()],
     )
 
 
-def _replace_decisions(blocks: Sequence[Table | str]) -> list[Table | str]:
-    """Replace commands that decide a run of records by a longer budget."""
-    longer = partial(re.sub, "^(To decide[^:]*).*", r"\1: a longer --budget")
-    return [
-        block if isinstance(block, str) else replace(block, answer=list(map(longer, block.answer))) for block in blocks
-    ]
+def _answer_line(tuned: TuningReport, reference: str | None) -> str:
+    finals = finals_rows(tuned, reference)
+    answer = tuning_answer(tuned, finals)[0] if finals else "nothing ran with right outputs."
+    return f"{_tuning_name(tuned)}: {answer}"
 
 
 def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
@@ -457,13 +365,11 @@ def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
         for tuned in tunings
         if tuned.broken_constraints
     ]
-    sentences += [f"{_tuning_name(tuned)}: nothing ran with right outputs." for tuned in tunings if not tuned.best]
     ended = "" if all(tuned.complete for tuned in tunings) else ", until the time was over: more with --budget"
     took = duration(sum(tuned.seconds for tuned in tunings))
     sentences.append(f"Tried {attempts:,} of {plural(size, 'candidate')} in {took}{ended}.")
-    in_all = [untried for untried in tunings[0].skipped if all(untried in tuned.skipped for tuned in tunings)]
-    in_some = dict.fromkeys(untried for tuned in tunings for untried in tuned.skipped if untried not in in_all)
-    sentences += [*untried_sentences(in_all), *untried_sentences(list(in_some), "Not tried in some")]
+    skipped = dict.fromkeys(item for tuned in tunings for item in tuned.skipped)
+    sentences += untried_sentences(list(skipped), "Not tried everywhere")
     folders = [plain(tuned.folder) for tuned in tunings if tuned.folder]
     if folders:
         others = f" · The others: {', '.join(folders[1:])}" if folders[1:] else ""
@@ -551,12 +457,10 @@ def _tuning_spec(
 
 
 def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
-    """Return the subtitle: the work, and the candidates that are not drawn."""
-    untimed = sum(item.objective is None for item in facts)
+    """Return the subtitle: the work, and how much was tried."""
     row = finals_rows(tuned)[0]
     words = [plain(row.inputs_without(()).replace(":float32", "")), plain(row.device_name)]
     words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
-    words += [f"{untimed} that failed or were wrong are not drawn"] if untimed else []
     return " · ".join([*words, "dashed: nothing is better in both"])
 
 
@@ -617,18 +521,15 @@ def study_answer(study: Study) -> str:
     knob = study.request.knob
     comparisons = {value.text: value.comparison for value in study.values if value.comparison}
     if not comparisons:
-        default_ran = any(value.is_default and CaseRuns(value.records).ranked for value in study.values)
-        return f"{'No other value of' if default_ran else 'Not even the default of'} {knob} ran with right outputs."
+        return f"No value of {knob} can be compared with its default: not all outputs are right."
     if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
     faster = _fastest_value(study)
     value = faster.text if faster else max(comparisons, key=lambda value: comparisons[value].speedup or 0.0)
     interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
-    sentence = f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}"
-    if not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values()):
-        return f"{sentence}: not decided; more with --within."
-    one = faster or len(comparisons) == 1
-    return f"{sentence}." if one else f"No value of {knob} is faster than its default: {sentence}."
+    undecided = not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values())
+    more = ": not decided; more with --within." if undecided else "."
+    return f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}{more}"
 
 
 def _fastest_value(study: Study) -> StudiedValue | None:

@@ -41,11 +41,9 @@ def test_each_value_is_set_against_the_default(tmp_path):
     ("knob_c=2,0", {}, "knob_c=2 is 0.909x its default (0.832 to 0.994)."),
     ("knob_b=1", {"option": "fake.knob_a=1"}, "knob_b=1 is 0.905x its default (0.828 to 0.989)."),
     ("knob_d=1,2", {"option": "fake.knob_c=1"}, "knob_d=1 is 1.33x its default (1.17 to 1.52)."),
-    ("latency=4.4,5", {}, "No value of latency is faster than its default: latency=4.4 is 0.909x its default "
-     "(0.859 to 0.963)."),
+    ("latency=4.4,5", {}, "latency=4.4 is 0.909x its default (0.859 to 0.963)."),
     ("threads=1,2", {}, "threads makes no difference (within 2 %)."),
-    ("knob_e=1", {}, "No other value of knob_e ran with right outputs."),
-    ("when=enter", {"option": "fake.error=1"}, "Not even the default of when ran with right outputs."),
+    ("knob_e=1", {}, "No value of knob_e can be compared with its default: not all outputs are right."),
 ])  # fmt: skip
 def test_the_answer_is_one_sentence(tmp_path, text, words, said):
     found = studied(tmp_path, text, backend="fake", **words)
