@@ -9,7 +9,6 @@ from inferlens.analysis.evidence import Finding
 from inferlens.analysis.trace import trace_findings
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.read import read_trace
-from inferlens.views.trace import VIEWS, Selection
 from tests.commands import refusal_of
 from tests.trace.samples import GPU, H100, event, kernel, launch, shared, step, text
 
@@ -133,18 +132,3 @@ def test_a_trace_that_was_exported_after_the_cycle_is_named_as_that(steps, tmp_p
     said = refusal_of("trace", "late.json", cwd=tmp_path)
     assert "late.json has only the profiler's own events: it was exported outside of the active steps" in said
     assert "on_trace_ready" in said
-
-
-@pytest.mark.parametrize("trace", ["cpu", "no operators", "no shapes"])
-def test_no_command_leads_to_an_empty_view(trace):
-    data = {
-        "cpu": text(step(0, 0, 90), event("aten::mm", 10, 20)), "no operators": text(launch(1, 1), kernel(1, 5, 2)),
-        "no shapes": text(event("aten::mm", 10, 20), launch(1, 12), kernel(1, 15, 9)),
-    }[trace]  # fmt: skip
-    analysis, gpu = Analysis(read_trace(data)), trace != "cpu"
-    for name, view in VIEWS.items():
-        for by in ((), ("shapes",), ("operator",)):
-            _, options = view(analysis, Selection(by)).next_step
-            empty = {"shapes", "modules", *(() if gpu else ("kernels",))}
-            empty |= {"operator"} if trace == "no operators" else set()
-            assert not [word for word in empty if word in options], (name, by)

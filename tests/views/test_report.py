@@ -36,7 +36,7 @@ from inferlens.views.report import (
     spread,
 )
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
-from inferlens.views.trace_documents import TIMELINE_BINS, load_traces, step_timeline, steps_chart, trace_differences
+from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline, steps_chart
 from tests.commands import output_of
 from tests.refusals import refusal
 from tests.trace.samples import event, kernel, launch, step, text, training
@@ -97,13 +97,6 @@ def test_findings_of_many_cases_are_folded_and_what_takes_less_is_green():
     assert '<details id="findings"><summary>Findings of each case' in page_of(EXAMPLES / "kernels" / "resnet50")
     page = page_of(*(EXAMPLES / "traces" / name for name in ("ttrt_fp16_bs8", "pytorch_bs1")))
     assert re.search(r'<tr class="green"><th[^>]*>tensorrt::execute_engine</th>', page)
-
-
-def test_traces_are_compared_with_the_first_of_their_batch_size():
-    paths = traces_under(EXAMPLES / "traces")
-    ways = [f"ttrt_{precision}_bs{batch} against pytorch_bs{batch}" for precision in (16, 32) for batch in (1, 8)]
-    titles = {difference.title for difference in trace_differences([*load_traces(paths)])}
-    assert {way.replace("ttrt_", "ttrt_fp") for way in ways} <= titles
 
 
 def test_steps_of_a_trace_add_up():

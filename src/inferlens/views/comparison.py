@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-import shlex
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +18,6 @@ from inferlens.analysis.comparison import (
     CAPACITY,
     MISSING,
     RATES,
-    REVISION,
     CaseComparison,
     Difference,
     RecordComparison,
@@ -42,7 +38,6 @@ from inferlens.stats.intervals import ends
 from inferlens.units import (
     ABSENT,
     change,
-    change_range,
     change_spread,
     listing,
     milliseconds,
@@ -65,6 +60,7 @@ from inferlens.views.picture import (
     vega_document,
 )
 from inferlens.views.renderers import render
+from inferlens.views.renderers.terminal import wrap
 from inferlens.views.report import MOST_PACKED, environments, pack_records, spread
 from inferlens.views.table import (
     FORMATS,
@@ -102,14 +98,8 @@ class CaseLine:
     base: str
     candidate: str
     change: str
-    interval: str
     remark: str
     notes: tuple[str, ...]
-
-    @property
-    def processes(self) -> str:
-        case = self.compared_case
-        return f"{case.base.processes} / {case.candidate.processes}" if case.comparable else ABSENT
 
 
 def render_comparison(compared: RecordComparison, format: str = "table", *, top: int | None = None, **how: Any) -> str:
@@ -144,7 +134,7 @@ def case_lines(compared: RecordComparison) -> list[CaseLine]:
 
 
 def _line(compared: RecordComparison, case: CaseComparison, name: str, *, several: bool) -> CaseLine:
-    interval, model = case.change_interval, plain(case.case.model)
+    model = plain(case.case.model)
     reasons = [] if case.verdict in ("FASTER", "SAME", "SLOWER") else [case.reason]
     return CaseLine(
         compared_case=case,
@@ -154,7 +144,6 @@ def _line(compared: RecordComparison, case: CaseComparison, name: str, *, severa
         base=_median_text(case.base, compared.metric),
         candidate=_median_text(case.candidate, compared.metric),
         change=_change(case),
-        interval=change_range(interval.low, interval.high) if interval else ABSENT,
         remark=plain(_case_remark(compared, case)),
         notes=tuple(map(plain, [*reasons, *side_notes(Base=case.base.notes, Candidate=case.candidate.notes)])),
     )
@@ -168,21 +157,21 @@ def _change(case: CaseComparison) -> str:
 
 
 def _case_remark(compared: RecordComparison, case: CaseComparison) -> str:
-    """Return a short remark on a case. Most have none, and the headline has those that all cases share."""
-    if case.ran_on_neither:
-        return f"on neither side, {_state_text(case.candidate)}"
+    """Return why a case was not compared, or a doubt. The headline has what all cases share."""
     for name, side in (("candidate", case.candidate), ("base", case.base)):
         if not side.ok:
             return "" if side.state == MISSING else f"{name} {_state_text(side)}"
     words = [f"likely {case.likely_verdict(compared.threshold)}"] if case.verdict == "UNDECIDED" else []
-    words += ["measured once"] * (case.measured_once and not compared.measured_once)
+    words += ["measured once"] * case.measured_once
     return ", ".join([*words, *["outputs unchecked"] * case.outputs_unchecked])
 
 
 def _verdict(case: CaseComparison) -> str:
-    """Return the verdict, or the only side that has the case."""
-    missing = {"CANDIDATE": case.base.state == MISSING, "BASE": case.candidate.state == MISSING}
-    return f"ONLY IN {next(name for name in missing if missing[name])}" if sum(missing.values()) == 1 else case.verdict
+    """Return the verdict; of a case that did not run, on which sides it ran, if that is not its own fault."""
+    if case.ran_on_neither:
+        return "ON NEITHER SIDE"
+    only = {"ONLY IN CANDIDATE": case.base.state, "ONLY IN BASE": case.candidate.state}
+    return next((name for name, other in only.items() if other == MISSING), case.verdict)
 
 
 def _state_text(side: Side) -> str:
@@ -208,9 +197,8 @@ def distinct_names(cases: Sequence[Case], *, omitted: Sequence[str] = ()) -> lis
     names = [" ".join(case.words(*shared)) for case in shown_together(cases)]
     hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
     for words in zip(*hidden, strict=True):
-        counts, differ = Counter(names), len(set(words)) > 1
-        pairs = zip(names, words, strict=True)
-        names = [f"{name} {word}".strip() if differ and counts[name] > 1 else name for name, word in pairs]
+        if len(set(words)) > 1:
+            names = [f"{name} {word}".strip() for name, word in zip(names, words, strict=True)]
     return [plain(name) for name in names]
 
 
@@ -220,8 +208,6 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
         Column("base", "base", metric, keep=1),
         Column("candidate", "candidate", metric, keep=1),
         Column("change", "change", f"± at {percent(compared.level)}"),
-        Column("interval", "interval", percent(compared.level), keep=4, wide=True),
-        Column("processes", "processes", "of each", keep=4, wide=True),
         Column("", "verdict", "", _verdict_text, numeric=False, fold=True),
     )
 
@@ -251,49 +237,35 @@ def comparison_answer(compared: RecordComparison) -> str:
     """Return one sentence with the number of cases per verdict and the largest changes."""
     if not compared.comparisons:
         return "Nothing could be compared."
-    by_verdict = {
-        verdict: [case for case in compared.with_verdict(verdict) if not case.ran_on_neither]
-        for verdict in _WORST_FIRST
-    }
-    unmatched = sum(case.ran_on_neither for case in compared.cases)
     words = {
         "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
         "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
     }  # fmt: skip
-    parts = [] if by_verdict["SLOWER"] or by_verdict["UNDECIDED"] else ["none slower"]
-    states = Counter(_verdict(case) for case in by_verdict["DID NOT RUN"])
-    missing = [f"{states.pop(only):,} {only.lower()}" for only in ("ONLY IN BASE", "ONLY IN CANDIDATE") if states[only]]
-    by_verdict["DID NOT RUN"] = by_verdict["DID NOT RUN"][: states["DID NOT RUN"]]
-    for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
-        if cases := by_verdict[verdict]:
+    cases_by_verdict = group_by(compared.cases, _verdict)
+    parts = []
+    for verdict in (*words, "ONLY IN BASE", "ONLY IN CANDIDATE", "ON NEITHER SIDE"):
+        if cases := cases_by_verdict.get(verdict):
             most = max(abs(case.change or 0.0) for case in cases)
             by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
-            likely = sum(case.likely_verdict(compared.threshold) == "slower" for case in cases)
-            if verdict == "UNDECIDED" and likely:
-                by = f" ({likely:,} likely slower)"
-            parts.append(f"{len(cases):,} {words[verdict]}{by}")
-    text = ", ".join([*parts, *missing, *([f"{unmatched:,} on neither side"] if unmatched else [])])
-    return f"{text[0].upper()}{text[1:]}."
+            parts.append(f"{len(cases):,} {words.get(verdict, verdict.lower())}{by}")
+    return f"{', '.join(parts)}."
 
 
 def comparison_headline(compared: RecordComparison) -> str:
     """Return what all cases share, and the number of processes."""
-    sides = [side for case in compared.cases for side in (case.base, case.candidate) if side.device]
-    devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
-    models, batches, precisions = (
-        {getattr(case.case, name) for case in compared.cases} for name in ("model", "batch", "precision")
-    )
+    cases = [case.case for case in compared.cases]
+    devices = [side.device for case in compared.cases for side in (case.base, case.candidate) if side.device]
+    models, batches, precisions = ({getattr(case, name) for case in cases} for name in ("model", "batch", "precision"))
     counts = [side.processes for case in compared.cases if case.comparable for side in (case.base, case.candidate)]
-    words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
-    words += [*(precisions if len(precisions) == 1 else [])]
+    words = [*models] if len(models) == 1 else [plural(len(models), "model")]
+    words += [listing(list(dict.fromkeys(devices))), *(precisions if len(precisions) == 1 else [])]
     words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
-    sizes = [case.case.sizes.items() for case in compared.cases]
-    words += [f"{name} {size}" for name, size in sizes[:1] and sizes[0] if all((name, size) in item for item in sizes)]
+    sizes = cases[0].sizes.items() if cases else ()
+    words += [f"{name} {size}" for name, size in sizes if all(case.sizes.get(name) == size for case in cases)]
     if counts:
-        most = plural(max(counts), "round" if compared.metric == CAPACITY else "process")
-        processes = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
-        once = compared.measured_once
-        words.append(f"{compared.metric}, {'each side measured once' if once else f'{processes} on each side'}")
+        processes = plural(max(counts), "round" if compared.metric == CAPACITY else "process")
+        fewest = "" if min(counts) == max(counts) else f"{min(counts):,} to "
+        words.append(f"{compared.metric}, {fewest}{processes} on each side")
     return " · ".join(plain(word) for word in words if word)
 
 
@@ -325,25 +297,13 @@ def _difference(difference: Difference, cases: int) -> str:
 def next_steps(compared: RecordComparison) -> list[str]:
     slower = max(compared.with_verdict("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
     if slower:
-        case = slower.case
-        return [*_commits(compared, case), f"Why slower:  {profile_command(case, gpu=case.device != 'cpu')}"]
+        return [f"Why slower:  {profile_command(slower.case, gpu=slower.case.device != 'cpu')}"]
     if undecided := compared.with_verdict("UNDECIDED"):
         model = undecided[0].case.model
         words = ("load", [model, "--rerun"]) if compared.metric == CAPACITY else ("bench", [model, "--repeats", "5"])
         again = plain(plan.command(*words))
         return [f"To decide, measure both sides again:  {again}"]
     return []
-
-
-def _commits(compared: RecordComparison, case: Case) -> list[str]:
-    """Return the command that shows the code changes of a model, if both sides have a revision."""
-    code = (change for change in compared.differences if change.field == REVISION and case.runs_own_code)
-    revisions = next(([change.base, change.candidate] for change in code), [])
-    if not revisions or not all(re.fullmatch(r"[0-9a-f]+\+?", item) for item in revisions):
-        return []
-    revisions = [revisions[0].rstrip("+"), *(item for item in revisions[1:] if not item.endswith("+"))]
-    folder = ["-C", case.checkout] if case.checkout else []
-    return [f"What changed:  {plain(shlex.join(['git', *folder, 'diff', *revisions]))}"]
 
 
 def _comparison_data(compared: RecordComparison) -> dict[str, object]:
@@ -547,7 +507,6 @@ CHANGES_CAPTION = (
     "Bars reach as far as a change may be off; beyond the grey band it matters. Filled: decided; hollow: not yet."
 )
 _FAR = 3.0  # times the largest ratio: how far a bar is drawn at most
-_MAX_NAME = 60  # characters of a name
 _COLOURS = {"SLOWER": PALETTE[4], "FASTER": PALETTE[2], "SAME": GREY, "UNDECIDED": PALETTE[1]}
 _SHAPES = {"SLOWER": "triangle-right", "FASTER": "triangle-left", "SAME": "circle", "UNDECIDED": "diamond"}
 
@@ -600,25 +559,21 @@ def _chart(compared: RecordComparison, shown: Sequence[CaseLine], total: int, th
         marks("point", point, where="!datum.decided", **hollow),
         marks("text", {"y": y, "text": field("change:N")}, align="left", x=CHART_WIDTH + 10),
     ]
-    names = LETTER * (max(len(value["case"]) + len(value["change"]) for value in values) + 2)
-    room = CHART_WIDTH + names
     few = f" · the {len(shown)} of {plural(total, 'case')} that changed most" * (total > len(shown))
-    subtitle = cut_middle(f"{comparison_headline(compared)}{few}", int(room / LETTER))
-    heading = title(cut_middle(comparison_answer(compared), int(room / TITLE_LETTER)), subtitle, offset=14)
+    answer = wrap(comparison_answer(compared), int(CHART_WIDTH / TITLE_LETTER))
+    heading = title(answer, cut_middle(f"{comparison_headline(compared)}{few}", int(CHART_WIDTH / LETTER)), offset=14)
     return vega_document(overlay(layers, values, width=CHART_WIDTH, height={"step": STEP}, title=heading), theme)
 
 
 def _values(shown: Sequence[CaseLine]) -> list[dict[str, Any]]:
     """Return the values per case. A bar beyond all points ends at the edge."""
     most = max(max(_ratio(line), 1 / _ratio(line)) for line in shown) * _FAR
-    names = [cut_middle(line.full, _MAX_NAME) for line in shown]
     values: list[dict[str, Any]] = []
-    for line, name in zip(shown, names, strict=True):
+    for line in shown:
         case, ratio = line.compared_case, _ratio(line)
         interval = case.change_interval if case.replicated else None
         values.append({
-            "case": name if names.count(name) == 1 else f"{name} {len(values) + 1}",
-            "verdict": case.verdict, "decided": case.verdict != "UNDECIDED", "ratio": ratio,
+            "case": line.full, "verdict": case.verdict, "decided": case.verdict != "UNDECIDED", "ratio": ratio,
             "low": max(1 + interval.low, 1 / most) if interval else ratio,
             "high": min(1 + interval.high, most) if interval else ratio,
             "change": line.change, "base": line.base, "candidate": line.candidate,

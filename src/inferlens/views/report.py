@@ -25,7 +25,6 @@ from inferlens.analysis.graph import build_graph, profile_source
 from inferlens.analysis.interference import mean_load
 from inferlens.analysis.load import as_record, load_folders, load_loads, load_tests
 from inferlens.analysis.samples import CaseRuns, device_name, group_by, latest
-from inferlens.analysis.trace import trace_findings
 from inferlens.analysis.tuning import TuningReport, find_tunings, load_tuning, tunings_under
 from inferlens.errors import InferlensError, paths_like
 from inferlens.record.builds import QUANTIZATIONS, Partition, Quantization, partition_in, read_quantization
@@ -81,7 +80,7 @@ from inferlens.views.trace_documents import (
     ReportTrace,
     load_traces,
     runs_view,
-    trace_differences,
+    trace_difference,
     trace_names,
     traces_chart,
 )
@@ -173,9 +172,6 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
     return inputs
 
 
-MAX_ADVICE = 3
-
-
 def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
     """Yield what bounds a single trace and what to do, or the step times of several."""
     readable = [(item, item.analysis) for item in inputs.loaded_traces if item.analysis]
@@ -183,13 +179,8 @@ def traces_answer(inputs: ReportInputs) -> Iterator[Block]:
         ((trace, _),) = readable
         yield Table(trace.name, answer=trace.answer[:1], sentences=trace.answer[1:])
     elif readable:
-        sentences = _side_by_side(_overviews(inputs)).answer
-        advice = [
-            (plain(item.name), finding) for item, analysis in readable for finding in trace_findings(analysis)[:1]
-        ]
-        advice.sort(key=lambda pair: -(pair[1].seconds or 0.0))
-        hints = [f"{name}: {finding.sentence} {finding.hint}" for name, finding in advice[:MAX_ADVICE]]
-        yield Table(plural(len(readable), "trace"), answer=sentences[:1], sentences=[*sentences[1:], *hints])
+        first, *more = _side_by_side(_overviews(inputs)).answer
+        yield Table(plural(len(readable), "trace"), answer=[first], sentences=more)
 
 
 def traces_section(inputs: ReportInputs) -> Iterator[Block]:
@@ -204,7 +195,8 @@ def traces_section(inputs: ReportInputs) -> Iterator[Block]:
             yield item.problem
         else:
             yield Section(f"trace-{number}", item.name, item.blocks, folded=len(inputs.traces) > 1)
-    yield from trace_differences(inputs.loaded_traces)
+    if len(inputs.loaded_traces) == 2:
+        yield from trace_difference(*inputs.loaded_traces)
     if len(inputs.traces) > MAX_REPORT_TRACES:
         yield f"{plural(len(inputs.traces) - MAX_REPORT_TRACES, 'more trace')} not shown."
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import distributed
 from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, GpuUse, Overview
 from inferlens.trace.distributed import USE
-from inferlens.trace.model import Category, Columns
+from inferlens.trace.model import Columns
 from inferlens.trace.tables import (
     BEFORE,
     CUT_OFF,
@@ -44,7 +42,7 @@ from inferlens.units import (
     plural,
     significant,
 )
-from inferlens.views.renderers.terminal import bar, wrap
+from inferlens.views.renderers.terminal import bar
 from inferlens.views.table import Column, Line, Table, count, cut_middle, plain, share, text
 
 _BAR = 24  # characters of a bar at 1
@@ -175,9 +173,6 @@ RUN_COLUMNS = _columns(
 
 # Sentences about traces.
 
-_UNKNOWN = 0.01  # of the kernels' time: smaller shares are omitted
-_MOSTLY_UNKNOWN = 0.9  # of the kernels' time: the rest tells nothing
-_IDLE = 0.05  # of a slice: less counts as idle
 _LONGEST = 40  # characters of a name in a sentence
 Row = Mapping[str, Any]
 
@@ -186,11 +181,8 @@ def tensor_core_sentence(gpu: GpuUse) -> list[str]:
     """Return the share of kernel time on tensor cores, if kernels ran."""
     if gpu.tensor_share is None:
         return []
-    unknown = gpu.tensor_untold or 0.0
-    if unknown > _MOSTLY_UNKNOWN:
-        return [f"GPU {gpu.device}: whether tensor cores are used is not known for {percent(unknown)} of the time."]
-    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
-    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{more}."]
+    unknown = f" ({percent(gpu.tensor_untold)} unknown)" if gpu.tensor_untold else ""
+    return [f"GPU {gpu.device}: tensor cores in {percent(gpu.tensor_share)} of the kernels' time{unknown}."]
 
 
 def dominant_names(
@@ -208,9 +200,8 @@ def dominant_names(
             break
     if not names:
         return ["Nothing here takes any time."]
-    sentences = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
     took = f"{milliseconds(part)} of {milliseconds(whole)} ms a step"
-    return [f"{percent(part / whole)} of {whole_name} ({took}) goes to {listing(sentences)}."]
+    return [f"{percent(part / whole)} of {whole_name} ({took}) goes to {listing(list(dict.fromkeys(names)))}."]
 
 
 def kernel_label(data: Columns, top: int | None = None) -> Callable[[Row], str]:
@@ -248,25 +239,17 @@ def peak_sentence(device: AllocatedMemory, columns: Columns) -> str:
     return f"{peak}, {byte_count(first['held'])} of it {holder}."
 
 
-def idle_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
-    """Return how much of the time is used, and the longest pause."""
+def busy_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
+    """Return how much of the time is used."""
     if not whole:
         return ["There is nothing in this trace."]
-    activity, subject = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
     worked = sum(row[busy] * row["length"] for row in rows)
-    begin, end = 0.0, 0.0
-    for idle, some in groupby(rows, key=lambda row: row[busy] < _IDLE):
-        first, *_, last = [*some] * 2
-        if idle and last["begin"] + last["length"] - first["begin"] > end - begin:
-            begin, end = first["begin"], last["begin"] + last["length"]
-    pause = f"; {subject} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
-    return [f"{activity} {percent(worked / whole)} of the time{pause}."]
+    return [f"{'A kernel' if busy == 'kernel' else 'An operator'} runs {percent(worked / whole)} of the time."]
 
 
 TOP = 10
 GROUPINGS = ("name", "shapes", "stack", "operator")
-_ROOM, _WIDTH = 11, 100  # lines of advice and of what a step went to that fit on a screen, and their columns
-_PARTS = 4  # of a step, that the table of steps has
+MAX_ADVICE = 2
 MIN_SHARE = 0.0005  # of a step: what people need not see
 _BOUND = {
     "GPU": "GPU busy {busy} of a traced step: the GPU is the bottleneck.",
@@ -347,6 +330,11 @@ class TraceView:
     next_step: tuple[str, str]
 
 
+_NOTHING_MORE = ("", "")
+_WHICH_KERNELS = ("Which kernels take it?", "--view kernels")
+_WHICH_OPERATORS = ("Which operators take it?", "--view operators")
+
+
 @dataclass(frozen=True)
 class Selection:
     """The selected part of a view.
@@ -365,15 +353,10 @@ class Selection:
 def _overview(analysis: Analysis, _: Selection) -> TraceView:
     overview = analysis.overview
     step = overview.step_time or 1.0
-    idle = {cause: time / step for cause, time in overview.idle.items()}
-    busy = percent(max(0.0, 1 - sum(idle.values())))
+    busy = percent(max(0.0, 1 - sum(overview.idle.values()) / step))
     findings = enumerate(trace_findings(analysis), 1)
     advice = [plain(f"{place}. {finding.sentence} {finding.hint}") for place, finding in findings]
-    rows = sum(seconds >= MIN_SHARE * step for seconds in overview.parts.values())
-    fits = np.cumsum([len(wrap(item, _WIDTH)) for item in advice], dtype=int) <= _ROOM - rows
-    left = len(advice) - max(int(fits.sum()), 1)
-    sentences = [_BOUND[overview.bound].format(busy=busy, host=percent(overview.waiting / step))]
-    sentences += advice[: len(advice) - max(left, 0)]
+    sentences = [_BOUND[overview.bound].format(busy=busy, host=percent(overview.waiting / step)), *advice[:MAX_ADVICE]]
     names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
     marked = WHOLE_TRACE not in analysis.counted.names
     length = f"of {duration(overview.step_time)}"
@@ -385,43 +368,17 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
         data = operators(analysis)
         times, whole_name = _own_seconds(analysis, data)
         sentences[1:1] = dominant_names(zip(data.columns["name"], times, strict=True), whole_name)
-        return TraceView(" · ".join(filter(None, about)), sentences, [parts], _next_step(analysis))
-    more = [f"{plural(left, 'more piece')} of advice"] if left > 0 else []
-    more += [f"{plural(len(overview.gpus) - 1, 'more GPU')}"] if len(overview.gpus) > 1 else []
-    causes = [f"{cause} {percent(part)}" for cause, part in sorted(idle.items(), key=lambda pair: -pair[1]) if part]
-    shown_causes = bool(causes) and overview.bound != "host"  # of which the first sentence has the host's part
-    beneath = [f"GPU idle: {', '.join(causes)} of a step."] * shown_causes + tensor_core_sentence(overview.gpus[0])
+        return TraceView(" · ".join(filter(None, about)), sentences, [parts], _WHICH_OPERATORS)
+    left = {"more hint": len(advice) - MAX_ADVICE, "more GPU": len(overview.gpus) - 1}
+    more = [plural(count, noun) for noun, count in left.items() if count > 0]
+    hidden = [f"({', '.join(more)}: --format json)"] if more else []
     tables = [
-        replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
+        replace(parts, sentences=[*tensor_core_sentence(overview.gpus[0]), *hidden]),
         TraceTable("gpus", "GPUs", "GPU", GPU_COLUMNS, _gpus(overview), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", overview.idle, step), wide=True),
     ]
-    return TraceView(" · ".join(about), sentences, tables, _next_step(analysis))
-
-
-_KERNELS, _OPERATORS, _MODULES, _STEPS = (f"--view {name}" for name in ("kernels", "operators", "modules", "steps"))
-_LAUNCHERS, _OPERATOR_SHAPES = f"{_KERNELS} --by operator", f"{_OPERATORS} --by shapes"
-# The question that a view answers, and whether it has content.
-_NEXT_STEPS: dict[str, tuple[str, Callable[[Analysis], Any]]] = {
-    _KERNELS: ("Which kernels take it?", lambda analysis: len(analysis.trace.gpu)),
-    _LAUNCHERS: ("Who launches them?", lambda analysis: (analysis.launch_links.operator >= 0).any()),
-    _MODULES: (
-        "Of which modules?",
-        lambda analysis: any(path != NO_MODULE for path in module_tree(analysis).columns["path"]),
-    ),
-    _OPERATORS: ("Which operators take it?", lambda analysis: analysis.costs.is_operator.any()),
-    _OPERATOR_SHAPES: (
-        "Of which shapes?",
-        lambda analysis: any(analysis.trace.texts[code] for code in {*analysis.trace.scopes.shapes}),
-    ),
-    _STEPS: ("What is in a step?", lambda analysis: len(analysis.steps)),
-}
-
-
-def _next_step(analysis: Analysis, *views: str) -> tuple[str, str]:
-    """Return the first next step with content; by default the bottleneck's."""
-    pace = (_KERNELS, _OPERATORS) if analysis.overview.bound in ("GPU", "both") else (_OPERATORS, _KERNELS)
-    return next(((_NEXT_STEPS[view][0], view) for view in views or pace if _NEXT_STEPS[view][1](analysis)), ("", ""))
+    next_step = _WHICH_KERNELS if overview.bound in ("GPU", "both") else _WHICH_OPERATORS
+    return TraceView(" · ".join(about), sentences, tables, next_step)
 
 
 def _gpus(overview: Overview) -> Columns:
@@ -456,8 +413,8 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("operators", "", "operator", (*OPERATOR_COLUMNS, *more), data, top=selection.top,
                        steps=analysis.tables_of)  # fmt: skip
     about = f"operators · {_call_count_text(analysis, data, 'call')}"
-    shapes = [] if keys else [_OPERATOR_SHAPES]
-    return TraceView(about, sentences, [table], _next_step(analysis, *shapes, _LAUNCHERS, _STEPS))
+    next_step = _NOTHING_MORE if keys else ("Of which shapes?", "--view operators --by shapes")
+    return TraceView(about, sentences, [table], next_step)
 
 
 def _own_seconds(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
@@ -485,8 +442,8 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
     sentences = dominant_names(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
-    launchers = [] if by_operator else [_LAUNCHERS]
-    return TraceView(about, sentences, [table], _next_step(analysis, *launchers, _MODULES, _OPERATORS))
+    launchers = ("Who launches them?", "--view kernels --by operator")
+    return TraceView(about, sentences, [table], ("Of which modules?", "--view modules") if by_operator else launchers)
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
@@ -497,7 +454,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("modules", "", "module", MODULE_COLUMNS, data, tree=True, top=top, rank=rank, steps=steps)
     about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_step_phrase(analysis)}"
     sentences = heaviest_module([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
-    return TraceView(about, sentences, [table], _next_step(analysis))
+    return TraceView(about, sentences, [table], _NOTHING_MORE)
 
 
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
@@ -517,7 +474,7 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
     ]
     none = "The trace has no memory events: profile with profile_memory=True."
     sentence = peak_sentence(devices[0], columns) if devices else none
-    return TraceView(f"memory{_step_phrase(analysis)}", [sentence], tables, _next_step(analysis))
+    return TraceView(f"memory{_step_phrase(analysis)}", [sentence], tables, _NOTHING_MORE)
 
 
 def _moment(row: Row) -> str:
@@ -531,17 +488,10 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     least, longest = (duration(end) for end in (min(times, default=0.0), max(times, default=0.0)))
     took = least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
     sentences = [f"A traced step takes {took}."] if times else ["There is none."]
-    sums = {part: sum(row[part] for row in rows) for part in PARTS}
-    most = [part for part in sorted(PARTS, key=lambda part: -sums[part])[:_PARTS] if sums[part]]
-    columns = [
-        replace(column, wide=column.wide or (column.key in PARTS and column.key not in most)) for column in STEP_COLUMNS
-    ]
-    table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
+    table = TraceTable("steps", "", "step", STEP_COLUMNS, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
-    question, options = _next_step(analysis, _KERNELS, _OPERATORS)
-    if slowest.isdecimal() and options:
-        question, options = "What is in the slowest?", f"{options} --step {slowest}"
-    return TraceView(plural(len(data), "step"), sentences, [table], (question, options))
+    next_step = ("What is in the slowest?", f"--view kernels --step {slowest}")
+    return TraceView(plural(len(data), "step"), sentences, [table], next_step if slowest.isdecimal() else _NOTHING_MORE)
 
 
 def _timeline(analysis: Analysis, _: Selection) -> TraceView:
@@ -559,8 +509,8 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     name, title, first = "timeline", "Slices of the time", "from (ms)"
     slices = TraceTable(name, title, first, TIMELINE_COLUMNS, data, lambda row: milliseconds(row["begin"]), wide=True)
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
-    about, sentences = f"timeline of {duration(whole)}", idle_sentence(rows, busy, whole)
-    return TraceView(about, sentences, tables, _next_step(analysis, _STEPS))
+    about, sentences = f"timeline of {duration(whole)}", busy_sentence(rows, busy, whole)
+    return TraceView(about, sentences, tables, ("What is in a step?", "--view steps"))
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
@@ -573,10 +523,7 @@ VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
 
 _LEAST_CHANGE = 0.05  # of what a row takes: less has no colour
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
-_NONE_SHARED = {"kernels": "No kernel", "operators": "No operator of the same shapes", "modules": "No module"}
 _SPEED = "Tracing slows the host: inferlens bench measures the speed."
-_ELSEWHERE = "inferlens modules compares profiles by module"  # of engines too, whose traces have no modules
-_BY_MODULE = ("By module?", "--view modules")
 
 
 def _signed(value: float | None) -> str:
@@ -622,29 +569,10 @@ def compare_view(before: Analysis, after: Analysis, view: str, selection: Select
     where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
     subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
     total = _times(*(sum(data.columns[key]) for key in ("before", "after")))
-    sentences, look = [f"{subject}: {total} a step"], ("In the order of a step?", "--view timeline")
-    if not len(data):
-        sentences, look = [f"Neither has {view}."], ("Which operators changed?", "--view operators")
-    elif _shared(view, before, after, data):
-        sentences = [f"{sentences[0]}; {_states(data)}."]
-    elif view != "modules" and _shared("modules", before, after):
-        sentences, look = [f"{sentences[0]}.", f"{_NONE_SHARED[view]} is in both."], _BY_MODULE
-    else:
-        sentences = [f"{sentences[0]}.", f"{_NONE_SHARED[view]} is in both: {_ELSEWHERE}."]
-    return TraceView(f"{view}, what changed most first", sentences, [table], look)
-
-
-def _shared(view: str, before: Analysis, after: Analysis, data: Columns | None = None) -> bool:
-    """Return whether both have a common kernel, module or operator shape."""
-    if view == "operators":
-        return data is not None and distributed.BOTH in data.columns["state"]
-
-    def names(analysis: Analysis) -> set[str]:
-        if view == "modules":
-            return set(module_tree(analysis).columns["path"]) - {NO_MODULE}
-        return set(analysis.trace.names_of(analysis.trace.rows(Category.KERNEL)))
-
-    return not names(before).isdisjoint(names(after))
+    answer = f"{subject}: {total} a step; {_states(data)}." if len(data) else f"Neither has {view}."
+    in_order = ("In the order of a step?", "--view timeline")
+    next_step = ("By module?", "--view modules") if view == "kernels" else in_order
+    return TraceView(f"{view}, what changed most first", [answer], [table], next_step)
 
 
 def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
@@ -663,15 +591,8 @@ def _compare_overviews(before: Analysis, after: Analysis) -> TraceView:
     tables = [table("parts", "a step's time", *times)]
     if first.gpus or second.gpus:
         tables.append(table("idle", "why the GPU is idle", first.idle, second.idle))
-    return TraceView("", sentences, tables, _comparison_next_step(before, after))
-
-
-def _comparison_next_step(before: Analysis, after: Analysis) -> tuple[str, str]:
-    if not (before.overview.gpus and after.overview.gpus):
-        return "Which operators changed?", "--view operators"
-    if not _shared("kernels", before, after) and _shared("modules", before, after):
-        return _BY_MODULE
-    return "Which kernels changed?", "--view kernels"
+    changed = "kernels" if first.gpus and second.gpus else "operators"
+    return TraceView("", sentences, tables, (f"Which {changed} changed?", f"--view {changed}"))
 
 
 def _times(before: float, after: float) -> str:

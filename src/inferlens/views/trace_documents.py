@@ -15,7 +15,6 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from inferlens.analysis.profile_table import short_name
-from inferlens.analysis.samples import group_by
 from inferlens.analysis.trace import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import distributed
@@ -66,7 +65,7 @@ from inferlens.views.trace import (
 Load = Callable[[Path], Analysis]
 _TIMES = re.compile(r" \([^()]* ms a step\)")  # for which the row of a trace among others has no room
 _MAX_TRACES = 12  # traces of several that people get
-_WIDEST = 100  # columns of a command that stays on one line
+_WIDEST = 60  # characters of the first sentence of a trace among others
 
 
 @dataclass(frozen=True)
@@ -225,9 +224,9 @@ def _folder_traces(
     if not traces:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     if len(traces) == 1:
-        trace = replace(traces[0], notes=[*problems, *traces[0].notes])
-        return [trace if problems else replace(trace, name=_trace_name(folder), words=(str(folder),))]
-    why = distributed.why_no_job(ranks) if result else None
+        notes = [*problems, *traces[0].notes]
+        return [replace(traces[0], name=_trace_name(folder), words=(str(folder),), notes=notes)]
+    why = distributed.why_no_job(origins) if result else None
     overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
     words = traces[0].words if why != "" else (str(folder),)
     items = [overview] if "overview" in views or not brief else []
@@ -282,12 +281,10 @@ def _extremes(rows: Sequence[Row]) -> str:
 
 def _answers_view(traces: Sequence[ShownTrace], view: str, place: int) -> TraceView:
     """Return the first sentence of a view for each trace."""
-    names = min(max(len(shown.name) for shown in traces), _WIDEST * 2 // 5)
-    column = Column("", "", numeric=False, max_width=_WIDEST - names - 2)
     sentences = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in traces)
     lines = [Line(shown.name, [sentence]) for shown, sentence in zip(traces[:_MAX_TRACES], sentences, strict=False)]
     left = [f"{plural(len(traces) - _MAX_TRACES, 'more trace')}: --wide"] if len(traces) > _MAX_TRACES else []
-    table = Table("", "trace", [column], lines, notes=left)
+    table = Table("", "trace", [Column("", "", numeric=False, max_width=_WIDEST)], lines, notes=left)
     return TraceView(f"{view} of {len(traces)} traces", (), [table], ("One of them?", f"--view {view}"))
 
 
@@ -538,24 +535,14 @@ def load_traces(paths: Sequence[Path]) -> Iterator[ReportTrace]:
             yield ReportTrace(name, problem=str(error))
 
 
-def trace_differences(traces: Sequence[ReportTrace]) -> Iterator[Section]:
-    """Compare each trace with the first one whose name ends in the same number, such as a batch size."""
-    alike = group_by(traces, lambda trace: "".join(re.findall(r"\d+$", trace.name)))
-    for group in alike.values() if len(alike) < len(traces) else [traces]:
-        for item in group[1:]:
-            base = group[0]
-            if not (base.analysis and item.analysis):
-                continue  # its own section has the reason
-            some = Selection(top=REPORT_ROWS)
-            try:
-                views = [compare_view(base.analysis, item.analysis, view, some) for view in REPORT_VIEWS]
-            except InferlensError:
-                continue
-            title, shown = f"{item.name} against {base.name}", ShownTrace("", (), views)
-            blocks = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
-            chart = partial(traces_chart, [(base.name, base.analysis.overview), (item.name, item.analysis.overview)])
-            drawn = [picture(f"against-{title}", TRACES_CAPTION, chart)] if len(traces) > 2 else []
-            yield Section(re.sub(r"\W+", "-", title), title, [*drawn, *blocks], folded=True)
+def trace_difference(base: ReportTrace, candidate: ReportTrace) -> Iterator[Section]:
+    """Compare two traces, if both can be read."""
+    if base.analysis and candidate.analysis:
+        some = Selection(top=REPORT_ROWS)
+        views = [compare_view(base.analysis, candidate.analysis, view, some) for view in REPORT_VIEWS]
+        shown = ShownTrace("", (), views)
+        blocks = traces_document([shown], REPORT_VIEWS, all_tables=True, next_step=False).blocks()
+        yield Section("difference", f"{candidate.name} against {base.name}", blocks, folded=True)
 
 
 def trace_names(paths: Sequence[Path]) -> list[str]:
