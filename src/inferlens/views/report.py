@@ -9,7 +9,6 @@ import dataclasses
 import gzip
 import itertools
 import shlex
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,12 +32,12 @@ from inferlens.record.load import LoadRecord
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import BEST, LoadedProfiles, load_profiles, load_records, read_one
 from inferlens.spec.case import bare
-from inferlens.spec.plan import bench_words, budget_words, command
 from inferlens.trace import distributed
 from inferlens.trace.analysis import Overview
-from inferlens.units import ABSENT, byte_count, listing, plural
-from inferlens.views.answer import AnswerLine, answers, chance_text
+from inferlens.units import byte_count, listing, plural
+from inferlens.views.answer import answers, chance_text
 from inferlens.views.chart import (
+    AGAINST,
     CHART_WIDTH,
     chart_names,
     drawable,
@@ -296,8 +295,7 @@ def over_time(
     return vega_document(stack_charts(panels, spacing=6, title=heading), theme)
 
 
-MOST_CHARTS, MOST_SAMPLES, MOST_WHOLE = 6, 3, 2  # tables of which charts are drawn, those of samples, all of them
-MOST_ANSWERS, MOST_BATCHES = 12, 3  # beneath the index of many models; in the line of one of them
+MOST_CHARTS = 6  # tables of which charts are drawn
 FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
 _COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
           "build", "host_peak", "device_peak")  # fmt: skip
@@ -318,16 +316,14 @@ _SAMPLES_CAPTION = (
 def answer_section(inputs: ReportInputs) -> Iterator[Block]:
     """Yield the fastest way, its costs, and what to do next."""
     tables = group_rows(inputs.rows, "table")
-    if len(tables) < 2:
-        yield from itertools.chain.from_iterable(map(_tuning_blocks, inputs.tunings))
+    yield from itertools.chain.from_iterable(map(_tuning_blocks, inputs.tunings))
     if len(tables) == 1:
-        lines = answers(tables[0])
-        yield Table(headline(tables[0]), answer=[line.lines[0] for line in lines])
-        yield from _answer_details(tables[0], lines, inputs)
+        yield Table(headline(tables[0]))
+        yield from _table_answer(tables[0], inputs)
     elif tables:
-        yield from _models_blocks(tables, inputs)
-        for number, tuned in enumerate(inputs.tunings, 1):
-            yield Section(f"tuned-{number}", f"Tuned: {_tuning_line(tuned)}", list(_tuning_blocks(tuned)), folded=True)
+        yield _fastest_table(tables)
+        for number, table in enumerate(tables, 1):
+            yield Section(f"answer-{number}", headline(table), list(_table_answer(table, inputs)), folded=True)
     if inputs.profiles.profiles:
         yield from _main_findings(inputs)
     yield from load_answers(inputs.loads)
@@ -342,15 +338,8 @@ def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
     yield Table(headline(finals) if finals else "", answer=lines[:1])
     yield from lines[1:]
     if finals:
-        yield _costs_table(finals, row_names(finals))
+        yield _costs_table(finals)
     yield from (sentence for sentence in tuning_sentences(tuned) if sentence.startswith("Use"))
-
-
-def _tuning_line(tuned: TuningReport) -> str:
-    finals = finals_rows(tuned)
-    if not finals:
-        return "nothing ran with right outputs"
-    return " · ".join([*headline(finals).split(" · ")[:2], tuning_answer(tuned, finals)[0].replace("  ", " · ")])
 
 
 def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
@@ -363,10 +352,12 @@ def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
             yield Table("Worth acting on", about=about, sentences=sentences)
 
 
-def _answer_details(table: Sequence[Row], lines: Sequence[AnswerLine], inputs: ReportInputs) -> Iterator[Block]:
-    """Yield the deciding command, the costs of the fastest, and commands to go on."""
+def _table_answer(table: Sequence[Row], inputs: ReportInputs) -> Iterator[Block]:
+    """Yield the answers of a model on a machine, the costs of the fastest, and commands to go on."""
+    lines = answers(table)
+    yield Table(answer=[line.lines[0] for line in lines])
     yield from dict.fromkeys(line for answer_line in lines for line in answer_line.lines[1:])
-    yield _costs_table(table, row_names(table))
+    yield _costs_table(table)
     comparisons = group_rows(table, "comparison")
     fastest = fastest_places(comparisons, chart_names(table)).values()
     leads = [lead for lead in fastest if lead[0][1].id in inputs.folders]
@@ -381,52 +372,31 @@ def _answer_details(table: Sequence[Row], lines: Sequence[AnswerLine], inputs: R
         yield f"Where does the time go? {best.profile}"
 
 
-def _models_blocks(tables: Sequence[Sequence[Row]], inputs: ReportInputs) -> Iterator[Block]:
-    """Yield the fastest way per model, machine and batch size, and folded details."""
-    yield _fastest_table(tables)
-    lines = iter(answers(inputs.rows))
-    for number, table in enumerate(tables, 1):
-        own_lines = [next(lines) for _ in group_rows(table, "comparison")]
-        if number <= MOST_ANSWERS:
-            shared = own_lines[0].where.rpartition(", ")[0] + ", "
-            summary = " · ".join([own_lines[0].brief, *(item.brief.removeprefix(shared) for item in own_lines[1:])])
-            if len(own_lines) > MOST_BATCHES:
-                summary = f"{shared}{plural(len(own_lines), 'batch size')}"
-            yield Section(f"answer-{number}", summary, list(_answer_details(table, own_lines, inputs)), folded=True)
-
-
 def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
-    winners = [row for table in tables for item in group_rows(table, "comparison") for row in item if row.place == 1]
+    """Return the fastest way per model, machine and batch size."""
 
     def sure(row: Row) -> str:
         return chance_text(row.chance) if row.standing == "likeliest" else "sure"
 
-    titles = {
-        column.title: replace(column, wide=False, bars="") for column in COLUMNS
-    }  # bars would compare unlike models
-    differing = [name for name in ("precision", "batch") if len({getattr(row, name) for row in winners}) > 1]
-    wrong = any(row.outputs != "right" for row in winners)
-    machines = {row.machine for row in winners}
+    winners = [row for table in tables for item in group_rows(table, "comparison") for row in item if row.place == 1]
+    titles = {column.title: replace(column, wide=False, bars="") for column in COLUMNS}  # models are not alike
     columns = [
-        *(titles[name] for name in differing),
+        *(titles[name] for name in ("precision", "batch")),
         Column("way", "fastest", numeric=False, fold=True),
         *(titles[name] for name in ("latency", "items/s", "speed-up")),
         Column("", "how sure", numeric=False, write=sure),
-        *([titles["outputs"]] if wrong else []),
-        *([Column("device_name", "machine", numeric=False)] if len(machines) > 1 else []),
+        titles["outputs"],
+        Column("device_name", "machine", numeric=False),
     ]
     lines = [Line.from_row(plain(row.model.removeprefix("torchvision:")), columns, row) for row in winners]
     return Table("", "model", columns, lines)
 
 
-def _costs_table(table: Sequence[Row], names: dict[str, str]) -> Table:
+def _costs_table(table: Sequence[Row]) -> Table:
     """Return a table of the fastest, the next and the reference by other measures."""
+    names = row_names(table)
     shown = [row for item in group_rows(table, "comparison") for row in _first_rows(item)]
-    keys = {*_COST_COLUMNS} - {"host_peak" if any(row.device_peak for row in shown) else "device_peak"}
-    keys -= {name for name in ("precision", "batch") if len({getattr(row, name) for row in shown}) == 1}
-    columns = [replace(column, wide=False, bars="") for column in COLUMNS if {column.key, column.title} & keys]
-    best = [row for row in shown if row.fastest] or shown
-    columns = [column for column in columns if {column.text(row) for row in best} - {ABSENT, ""}]
+    columns = [replace(item, wide=False, bars="") for item in COLUMNS if {item.key, item.title} & {*_COST_COLUMNS}]
     lines = [Line.from_row(names[row.id], columns, row, style="bold" if row.fastest else "") for row in shown]
     return Table("", "way", columns, lines)
 
@@ -446,8 +416,7 @@ def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
         load = mean_load(row.machine_load for row in table)
         yield replace(records_table(table, None, columns=columns), answer=(), notes=[*filter(None, [load.sentence])])
         if number <= MOST_CHARTS:
-            yield from _chart_pictures(table, number, inputs.colours, whole=len(tables) <= MOST_WHOLE)
-        if number <= MOST_SAMPLES:
+            yield from _chart_pictures(table, number, inputs.colours)
             yield from _sample_pictures(table, runs, number, inputs.colours)
     if len(tables) > MOST_CHARTS:
         yield f"Charts are of the first {MOST_CHARTS} models; 'inferlens show --plot' draws those of the others."
@@ -457,25 +426,17 @@ def comparison_section(inputs: ReportInputs) -> Iterator[Block]:
         yield Section(f"quantized-{number}", f"Layers that lose most · {quantized.title}", shown, folded=True)
 
 
-def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str], *, whole: bool) -> Iterator[Block]:
-    """Yield charts of latency and throughput, and of latency against error or accuracy; ``whole`` adds other costs."""
+def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str]) -> Iterator[Block]:
+    """Yield charts of latency and throughput, and folded ones of latency against other costs."""
     if any(has_mark(row) for row in table):
         several = len({row.batch for row in table if has_mark(row)}) > 1
         caption = _LINES_CAPTION if several else _BARS_CAPTION
         yield picture(f"comparison-{number}", caption, partial(records_chart, table, colours=colours))
-    costs = ["accuracy" if any(row.accuracy is not None for row in table) else "error"]
-    if len({row.precision for row in table if drawable(row, costs[0])}) < 2:
-        costs = []  # of one precision, errors are those of rounding
-    others = ("memory", "energy") if whole else ()
-    costs += [
-        cost for cost in others
-        if any(sum(drawable(row, cost) for row in item) > 2 for item in group_rows(table, "comparison"))
-    ]  # fmt: skip
-    for cost in costs:
-        drawing = partial(points_chart, table, cost, colours=colours)
-        shown = picture(f"{cost}-{number}", _COST_CAPTION.format(cost), drawing)
-        name, title = f"{cost}-of-{number}", f"Latency against {cost}"
-        yield Section(name, title, [shown], folded=True) if cost in others else shown
+    for cost in AGAINST:
+        if sum(drawable(row, cost) for row in table) > 2:
+            drawing = partial(points_chart, table, cost, colours=colours)
+            shown = picture(f"{cost}-{number}", _COST_CAPTION.format(cost), drawing)
+            yield Section(f"{cost}-of-{number}", f"Latency against {cost}", [shown], folded=True)
 
 
 def _sample_pictures(
@@ -495,8 +456,8 @@ def _sample_pictures(
 
 
 PARTITION_CAPTION = (
-    "Boxes are as wide as their shares of the operators, equally wide where these are not known, in the order of the "
-    "graph: blue runs in TensorRT, orange in PyTorch."
+    "Boxes are as wide as their shares of the operators, in the order of the graph: blue runs in TensorRT, orange in "
+    "PyTorch."
 )
 SEGMENT_COLOURS = {"TensorRT": PALETTE[0], "PyTorch": PALETTE[1]}
 MAX_PARTITIONS = 10  # ways of a model
@@ -514,7 +475,7 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
         answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
         blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
         parts = [item.partition for item in answers if item.partition]
-        if any(len(part.segments) > 1 for part in parts):
+        if any(len(part.segments) > 1 for part in parts) and all(part.operators for part in parts):
             shared, labels = distinguish_cases([item.case for item in answers])
             names = labels if len(answers) > 1 else [" ".join(shared)]
             panels = list(zip(names, map(_segment_boxes, parts), strict=True))
@@ -530,20 +491,19 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
 
 
 def _segment_boxes(part: Partition) -> list[Box]:
-    """Return a box per segment; without known operators, all have the same width."""
+    """Return a box per segment."""
     sizes = [len(segment.operators) for segment in part.segments]
-    counted = all(sizes)
-    whole = sum(sizes) if counted else len(sizes)
+    whole = sum(sizes)
     boxes: list[Box] = []
     left, engines = 0.0, 0
     for segment, size in zip(part.segments, sizes, strict=True):
         engines += segment.runs_in == "TensorRT"
         name = f"engine {engines}" if segment.runs_in == "TensorRT" else "PyTorch"
-        many = plural(size, "operator") if size else "operators not known"
+        many = plural(size, "operator")
         modules = list(dict.fromkeys(operator.module for operator in segment.operators if operator.module))
         where = f"{modules[0]} to {modules[-1]}" if len(modules) > 1 else "".join(modules)
         about = "; ".join(filter(None, (name, many, where)))
-        wide, names = (size if counted else 1) / whole, (f"{name} · {many}", name, str(engines))
+        wide, names = size / whole, (f"{name} · {many}", name, str(engines))
         boxes.append(Box(left, wide, 0, names, about, SEGMENT_COLOURS[segment.runs_in]))
         left += wide
     return boxes
@@ -552,7 +512,7 @@ def _segment_boxes(part: Partition) -> list[Box]:
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
 MAX_OPEN = 4  # cases of which all findings, or rooflines, that are open when the page is
 MOST_ROWS = 40
-MOST_GRAPH, MOST_GRAPHS = 400_000, 1_000_000  # characters of a graph, and of all of them
+MOST_GRAPH = 400_000  # characters
 GRAPH_DEADLINE = 20.0  # seconds in which a graph is laid out
 GRAPH_CAPTION = (
     "A box is a layer, or all layers of a module: the darker, the longer it takes; its left band is its precision."
@@ -563,7 +523,7 @@ MAX_DEPTH = 100  # modules are unfolded wholly, and folded on the page
 
 def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     """Yield findings, modules, and each case's own sections."""
-    loaded, room = inputs.profiles, MOST_GRAPHS
+    loaded = inputs.profiles
     if not loaded.profiles:
         return
     blocks_of_findings = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
@@ -580,9 +540,7 @@ def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
                 blocks: list[Block] = [*parts_document(level, [case], top=MOST_ROWS).blocks()]
                 if level == "layer":
                     blocks += case_picture(f"layers-{place}", part_tables(level, [case], "time")[0])
-                    drawn = _graph_blocks(case, place, room)
-                    blocks += drawn
-                    room -= sum(len(item.svg(False)) for item in drawn if isinstance(item, Picture))
+                    blocks += _graph_blocks(case, place)
                 subject = " · ".join([plain(case.name), *[case.headline] * (len(grouped) > 1)])
                 yield Section(f"{level}s-{place}", f"{level.capitalize()}s · {subject}", blocks, folded=True)
 
@@ -596,7 +554,7 @@ def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Sect
         yield Section(f"tree-{number}", f"Modules · {head.title}", blocks)
 
 
-def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:
+def _graph_blocks(case: ProfiledCase, place: int) -> list[Block]:
     """Draw the executed graph, or say how to draw it."""
     source = profile_source(case.profile, case.name, case.headline, case.unprofiled)
     if isinstance(source, str) or not source.layers:
@@ -605,13 +563,11 @@ def _graph_blocks(case: ProfiledCase, place: int, room: int) -> list[Block]:
         drawn = str(render_graphs([build_graph(source)], "svg", title=case.name, deadline=GRAPH_DEADLINE))
     except InferlensError as error:
         return [f"The graph of its layers is not drawn: {error.what}"]
-    if len(drawn) > min(MOST_GRAPH, room):
+    if len(drawn) > MOST_GRAPH:
         return [LARGE]
     return [Picture(f"graph-{place}", GRAPH_CAPTION, lambda _: drawn, light_only=True)]
 
 
-MOST_REPEATED = 12  # commands
-MOST_PLAIN = 500_000  # bytes of a table that is not packed
 MOST_PACKED = 2_000_000  # bytes of records in a page
 _CELL = [Column("", "", numeric=False, fold=True)]
 
@@ -619,41 +575,13 @@ _CELL = [Column("", "", numeric=False, fold=True)]
 def how_it_was_measured(inputs: ReportInputs) -> Iterator[Block]:
     yield from environments([*inputs.all_records, *(as_record(test[0]) for test in inputs.loads)])
     if inputs.records:
-        models = group_by(inputs.records, lambda record: (record.case.model, machine_name(record.environment)))
-        yield from list(dict.fromkeys(map(_repeat_command, models.values())))[:MOST_REPEATED]
         note_blocks = notes_document(inputs.records, known_rows=inputs.rows).blocks()
         yield Section("notes", f"Notes: {note_blocks[0]}", note_blocks[1:], folded=True)
         numbers = csv_text(map(row_values, inputs.rows), row_fields(inputs.rows)).encode()
-        about = "every number of the comparison"
-        if len(numbers) > MOST_PLAIN:
-            yield Download("table.csv.gz", about, "application/gzip", gzip.compress(numbers, 6, mtime=0))
-        else:
-            yield Download("table.csv", about, "text/csv", numbers)
+        yield Download("table.csv", "every number of the comparison", "text/csv", numbers)
     if inputs.all_records:
         yield pack_records(inputs.all_records)
     yield from inputs.problems
-
-
-def _repeat_command(records: Sequence[Record]) -> str:
-    """Return the command that repeats the measurement of a model and machine."""
-    cases = [record.case for record in records]
-    first = min(cases, key=lambda case: len(case.options))
-    batches = sorted({case.batch for case in cases if case.batch is not None})
-    precisions = list(dict.fromkeys(case.precision for case in cases))
-    asks = ["--precision " + ",".join(precisions)] if precisions != ["fp32"] else []
-    device = "cuda" if records[0].environment.gpus else "cpu"
-    model, *words = bench_words(first, device, asks, others=True, batches=batches)
-    backends = ",".join(dict.fromkeys(case.backend_label for case in cases))
-    for backend in dict.fromkeys(case.backend for case in cases):
-        options = [case.options for case in cases if case.backend == backend]
-        for name in (name for name in options[0] if all(name in item for item in options)):
-            values = dict.fromkeys(
-                str(item[name]).lower() if item[name] in (True, False) else item[name] for item in options
-            )
-            words += ["--option", f"{backend}.{name}={','.join(map(str, values))}"]
-    record = next((record for record in records if not record.repeat), records[0])
-    words += budget_words(record.budget, record.repeats)
-    return plain(f"Repeat it: {command('bench', [model, '-b', backends, *words])}")
 
 
 def environments(records: Sequence[Record]) -> Iterator[Table]:
@@ -685,13 +613,11 @@ def _environment_table(name: str, records: Sequence[Record]) -> Table:
 def pack_records(records: Sequence[Record], name: str = "records", limit: int = MOST_PACKED) -> Block:
     """Pack the records with all samples, or say that they are too large."""
     about = "the records with all samples, one in each line"
-    packer, parts, size = zlib.compressobj(6, wbits=zlib.MAX_WBITS | 16), list[bytes](), 0  # as gzip has it
-    for record in records:
-        parts.append(packer.compress(msgspec.json.encode(record, enc_hook=tuple) + b"\n"))
-        size += len(parts[-1])
-        if size > limit:
-            return f"Not in this page: {about}, which are more than {byte_count(limit)}."
-    return Download(f"{name}.jsonl.gz", about, "application/gzip", b"".join([*parts, packer.flush()]))
+    lines = (msgspec.json.encode(record, enc_hook=tuple) + b"\n" for record in records)
+    packed = gzip.compress(b"".join(lines), 6, mtime=0)
+    if len(packed) > limit:
+        return f"Not in this page: {about}, which are more than {byte_count(limit)}."
+    return Download(f"{name}.jsonl.gz", about, "application/gzip", packed)
 
 
 _FRONT = "The dashed line joins candidates that no other beats in both measures; hollow ones break a limit."
@@ -725,13 +651,7 @@ def report(inputs: ReportInputs) -> Report:
 
 
 def _title(inputs: ReportInputs) -> str:
-    """Return the models, and the number of machines if several."""
-    records = inputs.all_records
-    models = list(dict.fromkeys(plain(bare(run.first.case.model)) for run in latest(records)))
-    models = models or list(dict.fromkeys(plain(bare(test[0].case.model)) for test in inputs.loads))
-    if not models:
-        models = trace_names(inputs.traces)
-        return models[0] if len(models) == 1 else f"{len(models)} traces"
-    machines = {machine_name(record.environment) for record in records}
-    shown = models if len(models) < 5 else [*models[:3], f"{len(models) - 3} more models"]
-    return listing(shown) + (f" on {plural(len(machines), 'machine')}" if len(machines) > 1 else "")
+    """Return the models, or the traces."""
+    cases = [record.case for record in inputs.all_records] + [test[0].case for test in inputs.loads]
+    names = list(dict.fromkeys(plain(bare(case.model)) for case in cases)) or trace_names(inputs.traces)
+    return listing(names if len(names) < 5 else [*names[:3], f"{len(names) - 3} more"])
