@@ -6,7 +6,6 @@ from inferlens.record.record import Accuracy, Agreement, Environment, Gpu
 from inferlens.views.chart import points_chart
 from inferlens.views.crosstab import crosstab_document, crosstabs
 from inferlens.views.picture import THEMES
-from inferlens.views.records import records_document
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
 from tests.commands import output_of
@@ -48,13 +47,11 @@ def test_what_a_precision_costs_is_its_drop_in_accuracy_where_that_was_measured(
     assert '"accuracy": 95.0' in str(drawn).replace("'", '"')
 
 
-def noisy(**words):
-    own = ran(case(precision="int8", calibration="random", **words), 30e-3)
+def noisy():
+    own = ran(case(precision="int8", calibration="random"), 30e-3)
     return [replace(record, facts={"quantized_share": 1.0}) for record in own]
 
 
-NOISY = [*ran(case(), 40e-3), *noisy()]  # of which the answer says that it is noise
-AT_BATCH_8 = [*ran(case(batch=8), 40e-3), *noisy(batch=8)]  # which has an answer of its own
 BATCHES = [*ran(case(batch=1), 10e-3), *ran(case(batch=8), 20e-3)]
 FEW = [record(case(precision=precision), samples=(0.02,) * 3, agreement=OF[precision]) for precision in OF]
 QUANTIZED = case("openvino", model="onnx:a.int8.onnx", precision="int8")
@@ -67,12 +64,8 @@ test_screen = screens_test("crosstab", {
     "precisions, markdown": lambda: shown(quantized(), "precision", "markdown"),
     "accuracy": lambda: shown(list(rated()), "precision"),
     "noise": lambda: shown([*ran(case(), 20e-3), *noisy()], "precision"),
-    "noise in the answer": lambda: shown(NOISY, "precision"),
-    "noise in two answers": lambda: shown([*NOISY, *AT_BATCH_8], "precision"),
     "batches": lambda: shown(BATCHES, "batch"),
-    "slower batch": lambda: shown([*BATCHES[:5], *ran(case(batch=8), 101.6e-3)], "batch"),
     "few samples": lambda: shown(FEW, "precision"),
-    "precisions that raced": lambda: render(records_document(FEW, where="here")),
     "a quantized file": lambda: shown(FILES, "model"),
     "models": lambda: shown(MODELS, "model"),
     "machines": lambda: shown(machines(), "machine"),

@@ -180,7 +180,7 @@ def _plot(
     from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart, missing_rate_note
+    from inferlens.views.chart import Chart
     from inferlens.views.records import rerun_notes
 
     format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
@@ -209,7 +209,6 @@ def _plot(
         drawing = render_points(loaded.records, against, format, reference=reference, theme=theme)
     else:
         drawing = chart.render(loaded.records)
-        screen.notes(missing_rate_note(loaded.records))
     screen.notes(rerun_notes([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
     screen.save(file, drawing, option="--plot")
 

@@ -6,10 +6,9 @@ mark has its value as text, and ways that did not run have a word in place of a 
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,9 +16,8 @@ from msgspec import structs
 
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.spec.case import PRECISIONS, QUANTIZED, bare
-from inferlens.spec.plan import command
-from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, plural, ratio, score
+from inferlens.spec.case import PRECISIONS, QUANTIZED
+from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, ratio, score
 from inferlens.views import View
 from inferlens.views.answer import answers
 from inferlens.views.picture import (
@@ -42,12 +40,11 @@ from inferlens.views.picture import (
 )
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.renderers.terminal import wrap
-from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, row_names, rows, sizes_text, varying_sizes
+from inferlens.views.rows import Row, group_rows, row_names, rows, sizes_text, varying_sizes
 from inferlens.views.table import Column, cut_middle, plain
 
 CHART_WIDTH = 736  # pixels of a row of panels
 MAX_WAYS, MAX_WAYS_PER_SIZE = 30, 8  # ways that are drawn of one batch size, and of several
-MAX_BAR_PANELS = 4  # batch sizes with bars; of more, the first and the last
 LETTER, TITLE_LETTER = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
 # The right panel of lines has its own axis, which aligns both right panels.
@@ -84,13 +81,6 @@ class Chart(View):
         return draw_chart(lambda theme: records_chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
-def missing_rate_note(records: Sequence[Record]) -> Iterator[str]:
-    """Say that a picture has no throughput, and how to measure it, where none of the records has a rate."""
-    if not any(record.measurement("throughput") for record in records):
-        how = plain(command("bench", [bare(records[0].case.model), "--mode", "both"]))
-        yield f"The picture has no throughput, for none was measured. To measure it: {how}"
-
-
 def records_chart(
     shown: Sequence[Row], theme: Theme, top: int | None = None, colours: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
@@ -111,7 +101,7 @@ def has_mark(row: Row) -> bool:
 
 
 def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) -> dict[str, Any]:
-    """Draw one model on one machine: lines over each dimension of several sizes, and bars per size."""
+    """Draw one model on one machine: lines over each dimension of several sizes, or else bars."""
     names = chart_names(table)
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
@@ -123,11 +113,9 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     drawable_rows = [row for row in chosen if has_mark(row)]
     shades = {keys[row.id]: colours[plain(row.backend)] for row in chosen}
     panels = [_lines(drawable_rows, keys, shades, name) for name in varying_sizes(drawable_rows)]
-    few = comparisons if len(comparisons) <= MAX_BAR_PANELS or not panels else [comparisons[0], comparisons[-1]]
-    for item in few:
-        where = comparison_place(item, comparisons)
-        heading = wrap(f"{where} · {answer_text(item)}", int(CHART_WIDTH / LETTER)) if several else []
+    for item in () if panels else comparisons:
         drawn_rows = [row for row in item if names[row.id] in first]
+        heading = comparison_place(item, comparisons) if several else ""
         panels += [_bars(drawn_rows, names, keys, shades, heading)] if drawn_rows else []
     named = [label for item in group_rows(chosen, "comparison") for label in labels(item, names)]
     width = CHART_WIDTH + LETTER * max(map(len, named))
@@ -170,12 +158,9 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
     if len(comparisons) == 1:
         return wrap(f"{model}: {answer_text(comparisons[0])}", int(room))
     leads = []
-    for name, item in sorted(fastest_places(comparisons, names).items(), key=lambda lead: -len(lead[1])):
-        name += next((f" ({row.outputs})" for _, row in item if row.outputs in OUTPUT_WORDS.values()), "")
-        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in item]
+    for name, places in fastest_places(comparisons, names).items():
+        sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in places]
         leads.append(f"{name} at {listing(sure)}")
-        if len(item) == len(comparisons):
-            leads = [f"{name} everywhere" + " (probably)" * any(row.standing == "likeliest" for _, row in item)]
     return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
 
 
@@ -215,13 +200,13 @@ def _order(row: Row) -> tuple[bool, float]:
 
 
 def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
-    """Return the names of ``most`` ways: references, and ways that are among the fastest somewhere."""
-    places = []
-    for comparison in comparisons:
-        for place, row in enumerate(sorted(comparison, key=_order)):
-            rank = place if has_mark(row) else len(comparison)
-            places.append((not (row.is_reference or row.fastest), rank, _seconds(row), names[row.id]))
-    return set(list(dict.fromkeys(name for *_, name in sorted(places)))[:most])
+    """Return the names of ``most`` ways: first references and those that are fastest somewhere."""
+
+    def order(row: Row) -> tuple[bool, bool, float]:
+        return not (row.is_reference or row.fastest), *_order(row)
+
+    ordered = sorted((row for comparison in comparisons for row in comparison), key=order)
+    return set(list(dict.fromkeys(names[row.id] for row in ordered))[:most])
 
 
 def _panels(values: Sequence[dict[str, Any]]) -> tuple[list[Column], float]:
@@ -231,7 +216,7 @@ def _panels(values: Sequence[dict[str, Any]]) -> tuple[list[Column], float]:
 
 
 def _bars(
-    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], said: list[str]
+    rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], shades: Mapping[str, str], heading: str
 ) -> dict[str, Any]:
     """Draw the measurements of one comparison side by side, the fastest on top, with whiskers at the latency."""
     ordered = sorted(rows, key=_order)
@@ -265,7 +250,7 @@ def _bars(
             ticks = [marks("tick", item, size=9, thickness=1.5) for item in (low, high)]
             layers[1:1] = [marks("rule", {**low, "x2": {"field": "high"}}, strokeWidth=1.5), *ticks]
         panels.append(overlay(layers, width=width, height={"step": _STEP}))
-    title_part: Part = {"title": {"text": said, "frame": "group"}} if said else {}
+    title_part: Part = {"title": {"text": heading, "frame": "group"}} if heading else {}
     return stack_charts(panels, across=True, values=values, spacing=_BETWEEN, **title_part)
 
 
@@ -344,35 +329,26 @@ _CROSS = "M-1,-1L1,1M1,-1L-1,1"
 
 @dataclass(frozen=True)
 class PanelAxis:
-    """A measure as an axis.
-
-    ``less`` says whether smaller is better. ``scale`` is ``near`` (around the values, logarithmic for a wide range),
-    ``decades`` or ``zero``.
-    """
+    """A measure as an axis around the values, logarithmic for a wide range; ``less`` is whether smaller is better."""
 
     key: str
     title: str
     less: bool = True
-    scale: str = "near"
     format: str = ",~r"
 
     def domain(self, values: Sequence[float]) -> Ends:
         """Return both ends, and whether the axis is logarithmic."""
         least, most = min(values), max(values)
-        if self.scale == "decades":
-            return 10.0 ** math.floor(math.log10(least) - 0.3), 10.0 ** math.ceil(math.log10(most) + 0.3), True
-        if self.scale == "zero":
-            return 0.0, 1.15 * most or 1.0, False
         if most > WIDE_RANGE * least > 0:
             return least / 1.3, most * 1.3, True
         room = 0.12 * (most - least) or 0.1 * most
         return max(least - room, 0.0), most + room, False
 
 
-ERROR = PanelAxis("error", "error of the outputs (relative L2)", scale="decades", format="~e")
+ERROR = PanelAxis("error", "error of the outputs (relative L2)", format="~e")
 ACCURACY = PanelAxis("accuracy", "accuracy (shares in %)", less=False)
 ENERGY = PanelAxis("energy", "energy of an item (mJ)")
-MEMORY = PanelAxis("memory", "peak memory (MiB)", scale="zero")
+MEMORY = PanelAxis("memory", "peak memory (MiB)")
 
 
 def accuracy_axis(metrics: Iterable[tuple[str, bool]]) -> PanelAxis:
@@ -432,13 +408,13 @@ def scatter_panel(
     best = pareto_front(points, up.key, less=across.less, up_less=up.less)
     order = sorted(points, key=lambda item: (not item["role"], item not in best, item["x"]))
     points = sorted(place_labels(order, "label", ends, size), key=lambda item: bool(item["role"]))  # these lie on top
-    ticks = {"format": across.format, "tickCount": 6, "labelOverlap": True}
     channels = []
-    for axis, form in ((across, ticks), (up, _axis(up, ends[up.key]))):
+    for axis in (across, up):
         low, high, log = ends[axis.key]
         heading = f"{axis.title[:-1]}, log scale)" if log and axis.title.endswith(")") else axis.title
         scale = {"type": "log" if log else "linear", "domain": (low, high), "nice": False}
-        channels.append(field(f"{axis.key}:Q", title=heading, axis=form, scale=scale))
+        ticks = {"format": axis.format, "tickCount": 6, "labelOverlap": True}
+        channels.append(field(f"{axis.key}:Q", title=heading, axis=ticks, scale=scale))
     x, y = channels
     base = {"x": x, "y": y, "detail": [field("colour:N"), field("precision:N")]}  # by which a page hides them
     point, text = {**base, "tooltip": fields(*tooltip), **_point_channels(values, theme, colours)}, field("label:N")
@@ -453,18 +429,9 @@ def scatter_panel(
         marks("point", base, where="datum.wrong", shape=_CROSS, size=160, strokeWidth=2.2, color=WRONG),
     ]
     for side in ("left", "right"):
-        for bold in (True, False):
-            some = f"datum.side == '{side}' && datum.role {'!=' if bold else '=='} ''"
-            look: Part = {"align": side, "dy": -17, "baseline": "middle", "fontWeight": "bold" if bold else "normal"}
-            layers.append(marks("text", {**base, "text": text}, where=some, **look))
+        look: Part = {"align": side, "dy": -17, "baseline": "middle"}
+        layers.append(marks("text", {**base, "text": text}, where=f"datum.side == '{side}'", **look))
     return overlay(layers, points, width=size[0], height=size[1])
-
-
-def _axis(up: PanelAxis, ends: Ends) -> dict[str, Any]:
-    if up.scale != "decades":
-        return {"format": up.format, "tickCount": 6}
-    powers = range(round(math.log10(ends[0])), round(math.log10(ends[1])) + 1)
-    return {"values": [10.0**power for power in powers], "format": up.format}
 
 
 def _point_channels(values: Sequence[dict[str, Any]], theme: Theme, colours: Mapping[str, str]) -> dict[str, Any]:
@@ -535,22 +502,14 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
     metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
     axis = accuracy_axis(metrics) if measure == "accuracy" else AGAINST[measure]
     panels = []
-    counts = [sum(drawable(row, measure) for row in comparison) for comparison in comparisons]
-    panels_rows = [item for item, count in zip(comparisons, counts, strict=True) if count >= min(2, max(counts))]
-    for item in panels_rows[:MAX_PANELS]:
-        points = [row for row in item if drawable(row, measure)]
-        drawn = scatter_panel(
-            _point_values(points, names), LATENCY, axis, theme, (CHART_WIDTH, POINTS_HEIGHT), _POINT_TOOLTIP, colours
-        )
-        panels.append({**drawn, "title": comparison_place(item, comparisons)} if len(panels_rows) > 1 else drawn)
-    missing = sum(not drawable(row, measure) for row in table)
-    words = ["dashed: nothing is better in both"]
-    wrong = any(row.agrees is False for row in table if drawable(row, measure))
-    words += ["crossed out: wrong"] * wrong
-    codes = {note.code for row in table for note in row.notes}
-    words += ["calibrated with noise, so errors mean little"] * (measure == "error" and "random-calibration" in codes)
-    words += [f"{plural(missing, 'way')} without these numbers not drawn"] * bool(missing)
-    words += headline(table).split(" · ")[1:-1]  # the model is in the title
+    for item in comparisons:
+        values = _point_values([row for row in item if drawable(row, measure)], names)
+        if values and len(panels) < MAX_PANELS:
+            size = (CHART_WIDTH, POINTS_HEIGHT)
+            drawn = scatter_panel(values, LATENCY, axis, theme, size, _POINT_TOOLTIP, colours)
+            place = comparison_place(item, comparisons)
+            panels.append({**drawn, "title": place} if place else drawn)
+    words = ["dashed: nothing is better in both", "crossed out: wrong", *headline(table).split(" · ")[1:-1]]
     room = CHART_WIDTH + 90  # with the labels of the axis
     answer, about = title_of(comparisons, names, room / TITLE_LETTER), wrap(" · ".join(words), int(room / LETTER))
     return stack_charts(panels, spacing=30, title=title(answer, about))

@@ -8,7 +8,6 @@ models or machines, a line is a model, and its cells are the fastest right ways.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
@@ -26,10 +25,9 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import FEW, answers, doubts
+from inferlens.views.answer import FEW, answers, doubts, latency_text
 from inferlens.views.comparison import distinct_names
 from inferlens.views.records import WIDTH, headline, rerun_notes, table_notes
-from inferlens.views.renderers import terminal
 from inferlens.views.rows import (
     PARTLY,
     Row,
@@ -95,14 +93,6 @@ class CrossCell:
     @property
     def times(self) -> str:
         return ratio(self.speedup) + ratio_spread(self.speedup, self.low, self.high)
-
-    @property
-    def per_item(self) -> str:
-        """Return the speed-up per item; below 1 as ``1.27x slower``."""
-        if self.speedup is None or self.speedup >= 1:
-            return self.times
-        low, high = (end and 1 / end for end in (self.high, self.low))
-        return f"{ratio(1 / self.speedup)}{ratio_spread(1 / self.speedup, low, high)} slower"
 
 
 @dataclass(frozen=True)
@@ -244,19 +234,18 @@ class CrossTable:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """Return the effect of each value, or of numbers that of the last, and of the fastest way at each value."""
+        """Return the effect of each value, or of numbers that of the last."""
         numeric = all(isinstance(value, int) for value in self.values[1:])
         compared = self.values[-1:] if numeric else self.values[1:]
         compared = [] if self.axis == "machine" or not self.same_model else compared
-        return [*filter(None, map(self._value_sentence, compared)), *self._way_sentences()]
+        return [*filter(None, map(self._value_sentence, compared))]
 
     def _value_sentence(self, value: Any) -> str:
         """Return ``int8 against fp32: 1.92x in openvino, 1.21x in onnxruntime``."""
         cells = [(line.name, line.cells[value]) for line in self.lines if value in line.cells]
         texts = [(name, cell) for name, cell in cells if cell.speedup is not None]
         texts.sort(key=lambda pair: -(pair[1].speedup or 0.0))
-        times = attrgetter("per_item" if self.axis == "batch" else "times")
-        words = [f"{times(cell)} in {name}" + f" {PARTLY}" * (PARTLY in cell.row.name) for name, cell in texts]
+        words = [f"{cell.times} in {name}" + f" {PARTLY}" * (PARTLY in cell.row.name) for name, cell in texts]
         if len(texts) > MAX_NAMES:
             words = [f"{words[0]} to {words[-1]}"]
         wrong = [name for name, cell in cells if cell.word == "wrong"]
@@ -267,30 +256,6 @@ class CrossTable:
     def label(self, value: Any) -> str:
         number = isinstance(value, int)
         return f"{self.axis} {value}" if number else self.names[value]
-
-    def _where(self, value: Any) -> str:
-        where = "at" if isinstance(value, int) else "on" if self.axis in ("machine", "device") else "in"
-        return f"{where} {self.label(value)}"
-
-    def _way_sentences(self) -> list[str]:
-        """Compare the fastest way with the reference or the next one at each value."""
-        if self.by_model or len(group_rows(self.rows, "comparison")) > len(self.values):
-            return []
-        whole = [line for line in self.lines if all(value in line.cells for value in self.values)]
-        complete = [line for line in whole if not any(cell.word for cell in line.cells.values())]
-        complete.sort(key=lambda line: line.cells[self.values[-1]].row.seconds_per_call or 0.0)
-        if len(complete) < 2:
-            return []
-        best, following, *_ = complete
-        references = (line for line in complete if any(cell.row.is_reference for cell in line.cells.values()))
-        base = next(references, following)
-        base = following if base is best else base
-        words = []
-        for value in self.values:
-            row = best.cells[value].row
-            cell = CrossCell(row, *self._times(base.cells[value].row, row))
-            words += [f"{cell.times} {self._where(value)}"] if cell.speedup is not None else []
-        return [f"{best.name} against {base.name}: {', '.join(words)}."] if words else []
 
 
 def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None) -> list[CrossTable]:
@@ -353,7 +318,6 @@ def _best(rows: Sequence[Row]) -> Row:
 
 SCHEMA = "inferlens.crossed/1"
 LEAST_ROWS = 5  # of a table, even if it exceeds the screen
-_LONGEST = 12  # letters of a value in a heading
 _OUTPUT_AXES = ("precision", "calibration", "backend")  # axes that outputs differ by
 
 
@@ -366,108 +330,73 @@ def crosstab_document(
     """
     result = crosstabs(records, axis, reference)
 
-    def blocks(most: int | None = None, width: int | None = None, *, sentences: bool = True) -> list[Table | str]:
-        all_rows = [row for crossed in result for row in crossed.rows]
-        again = rerun_notes([(row.model, row.runs) for row in all_rows])
-        costs = axis in _OUTPUT_AXES and where and any(row.error is not None for row in all_rows)
-        cost = "accuracy" if any(row.accuracy is not None for row in all_rows) else "error"
-        picture = [f"A chart of what it costs: inferlens show {where} --plot chart.svg --against {cost}"] * bool(costs)
-        return [*(_table(crossed, where, most, width, sentences=sentences) for crossed in result), *again, *picture]
+    def blocks(most: int | None = None) -> list[Table | str]:
+        again = rerun_notes([(row.model, row.runs) for crossed in result for row in crossed.rows])
+        return [*(_table(crossed, where, most) for crossed in result), *again]
 
-    def tries(screen: Screen) -> Iterator[list[Table | str]]:
-        longest = top or max(len(table.lines) for table in blocks() if isinstance(table, Table))
-        yield blocks(longest, screen.width)
+    def tries(_: Screen) -> Iterator[list[Table | str]]:
+        longest = max(len(crossed.lines) for crossed in result)
+        yield blocks(top or longest)
         if top is None:
-            fewer = [*range(longest, LEAST_ROWS, -1), LEAST_ROWS]
-            yield from (blocks(most, screen.width, sentences=False) for most in fewer)
+            yield from (blocks(most) for most in range(longest - 1, LEAST_ROWS - 1, -1))
 
     data, title = partial(_data, result, axis), f"By {axis} – Inferlens"
     return Document(blocks, data, lambda: _rows(result, axis), title=title, tries=tries)
 
 
-def _table(crosstab: CrossTable, where: str, most: int | None, width: int | None, *, sentences: bool = True) -> Table:
+def _table(crosstab: CrossTable, where: str, most: int | None) -> Table:
     if crosstab.axis == "machine":
-        return _fleet_table(crosstab, where, most, width)
+        return _fleet_table(crosstab, where, most)
     columns = [column for value in crosstab.values for column in _columns(crosstab, value)]
-    columns.append(Column("", "", "", partial(_few_samples, crosstab), 6, numeric=False, fold=True))
     single = len(group_rows(crosstab.rows, "comparison")) == 1
     lines = []
     for line in crosstab.lines[:most]:
         fastest = any(cell.row.fastest for cell in line.cells.values())
         lines.append(Line.from_row(line.name, columns, line, style="bold green" * (single and fastest)))
-    left = len(crosstab.lines) - len(lines)
-    notes = [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
     few = [row for row in crosstab.rows if FEW in doubts(row)]
-    notes += [*_caveats(crosstab, answered=single), *table_notes(crosstab.rows, where, few)]
+    notes = [*_hidden(crosstab, most), *_caveats(crosstab), *table_notes(crosstab.rows, where, few)]
     words = [cell.word for line in crosstab.lines for cell in line.cells.values() if cell.word]
     if words and not any("--view notes" in note for note in notes):
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
         _title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
-        answer=answers(crosstab.rows)[0].fold(WIDTH) if single else (), sentences=crosstab.sentences * sentences,
+        answer=answers(crosstab.rows)[0].fold(WIDTH) if single else (), sentences=crosstab.sentences,
     )  # fmt: skip
 
 
-def _fleet_table(crosstab: CrossTable, where: str, most: int | None, width: int | None) -> Table:
-    """Return the fastest way per model and machine; the longer axis goes down.
-
-    Columns with most cells come first, because a narrow screen drops the others.
-    """
-    models, machines = [line.name for line in crosstab.lines], [plain(crosstab.names[of]) for of in crosstab.values]
-    turned = len(machines) > len(models)
-    down, across = (machines, models) if turned else (models, machines)
-    cells: dict[tuple[str, str], CrossCell] = {}
-    for line in crosstab.lines:
-        for value, cell in line.cells.items():
-            pair = line.name, plain(crosstab.names[value])
-            cells[pair[::-1] if turned else pair] = cell
-    met = Counter(name for pair in cells for name in pair)
-    across = sorted(across, key=lambda name: -met[name])
-    rows = {name: {item: cells.get((name, item)) for item in across} for name in down}
-    way = partial(_way, brief=bool(width))
-    ways = [Column(item, item, "", way, numeric=False, max_width=32) for item in across]
-    fits = len(across)
-    if width:  # of a table that is too wide the first columns
-        room = width - terminal.widest(down)
-        widths = [terminal.widest([column.text(rows[item]) for item in down]) for column in ways]
-        sizes = [terminal.GAP + min(item, column.max_width) for item, column in zip(widths, ways, strict=True)]
-        fits = max(1, sum(sum(sizes[: place + 1]) <= room for place in range(fits)))
-    shown = sorted(down, key=lambda name: not any(rows[name][item] for item in across[:fits]))[:most]
-    columns = [*ways[:fits], *(Column(item, item, "ms", _time, wide=True) for item in across)]
-    nouns = ("machine", "model") if turned else ("model", "machine")
-    left = dict(zip(nouns, (len(down) - len(shown), len(across) - fits), strict=True))
-    more = listing([plural(count, f"more {noun}") for noun, count in left.items() if count])
-    notes = [f"{more}: --format csv, or --output FILE.html"] if more else []
-    return Table(
-        _title(crosstab), next(iter(left)), columns, [Line.from_row(item, columns, rows[item]) for item in shown],
-        notes=[*notes, *_caveats(crosstab), *table_notes(crosstab.rows_with_notes, where)], fold=True,
-    )  # fmt: skip
+def _hidden(crosstab: CrossTable, most: int | None) -> list[str]:
+    left = len(crosstab.lines[most:]) if most else 0
+    return [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
 
 
-def _way(cell: CrossCell | None, *, brief: bool) -> str:
-    """Return the fastest way and its speed-up; ``brief`` omits the interval."""
+def _fleet_table(crosstab: CrossTable, where: str, most: int | None) -> Table:
+    """Return the fastest way per model and machine."""
+
+    def column(machine: str, place: int) -> Column:
+        name = plain(crosstab.names[machine])
+        return Column("", name, "", lambda line: _way(line.cells.get(machine)), place, numeric=False, max_width=32)
+
+    columns = [column(machine, place) for place, machine in enumerate(crosstab.values)]
+    lines = [Line.from_row(line.name, columns, line) for line in crosstab.lines[:most]]
+    notes = [*_hidden(crosstab, most), *_caveats(crosstab), *table_notes(crosstab.rows_with_notes, where)]
+    return Table(_title(crosstab), "model", columns, lines, notes=notes, fold=True)
+
+
+def _way(cell: CrossCell | None) -> str:
+    """Return the fastest way, its time and its speed-up."""
     if cell is None:
         return ABSENT
-    times = "" if cell.speedup is None else ratio(cell.speedup) if brief else cell.times
-    return cell.word or f"{cell.row.name} {'reference' if cell.row.is_reference else times}".strip()
+    times = "reference" if cell.row.is_reference else ratio(cell.speedup) if cell.speedup else ""
+    return cell.word or f"{cell.row.name} {latency_text(cell.row)} {times}".strip()
 
 
-def _time(cell: CrossCell | None) -> str:
-    return ABSENT if cell is None or cell.word else milliseconds(cell.row.seconds_per_call)
-
-
-def _few_samples(crosstab: CrossTable, line: CrossLine) -> str:
-    values = [crosstab.names[value] for value, cell in line.cells.items() if FEW in doubts(cell.row)]
-    return FEW if len(values) == len(line.cells) else f"{FEW}: {listing(values)}" if values else ""
-
-
-def _caveats(crosstab: CrossTable, *, answered: bool = False) -> list[str]:
-    """Return notes on all cells; ``answered`` omits what the answer says."""
+def _caveats(crosstab: CrossTable) -> list[str]:
+    """Return notes on all cells."""
     texts = [cell for line in crosstab.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
     sentences = [once] if texts and all(cell.low is None for cell in texts) else []
     noise = [row for row in crosstab.rows_with_notes if any(note.code == "random-calibration" for note in row.notes)]
-    if noise and not (answered and any(row.place == 1 for row in noise)):
+    if noise:
         precisions = sorted({row.precision for row in noise})
         sentences.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
     model_note = "The outputs of each model are compared with its own reference; inferlens ab A B compares two models'."
@@ -492,12 +421,10 @@ def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
     def column(unit: str, write: Callable[[CrossCell], str], **how: Any) -> Column:
         return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
 
-    against = crosstab.names[crosstab.values[0]]
-    against = f"vs {against if len(against) <= _LONGEST else 'first'}"
+    against = "per item" if crosstab.axis == "batch" else f"vs {crosstab.names[crosstab.values[0]]}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
     if crosstab.same_model and not first:
-        against, times = ("per item", "per_item") if crosstab.axis == "batch" else (against, "times")
-        shown.append(column(against, attrgetter(times), keep=1))
+        shown.append(column(against, attrgetter("times"), keep=1))
     if crosstab.by_model:
         way = "way" if crosstab.axis == "precision" else "name"
         shown.append(column("way", lambda cell: "" if cell.word else getattr(cell.row, way), keep=2, numeric=False))

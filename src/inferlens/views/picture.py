@@ -15,8 +15,6 @@ from html import escape
 from itertools import cycle
 from typing import Any
 
-import numpy as np
-
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.views.renderers.html import picture_page
 from inferlens.views.renderers.terminal import wrap
@@ -172,19 +170,15 @@ def _data(values: Rows | None) -> Part:
 Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
 
 
-def place_labels(
-    points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float], lines: Sequence[Rows] = ()
-) -> list[dict[str, Any]]:
-    """Return points with the ``side`` of their label, empty where it would overlap another label or a line.
+def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
+    """Return points with the ``side`` of their label, empty where it would overlap another label.
 
-    ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority. ``lines``
-    are points from left to right that never fall.
+    ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority.
     """
 
     def pixels(point: Mapping[str, Any]) -> tuple[float, ...]:
         return tuple(_share(point[key], *axes[key]) * room for key, room in zip(axes, size, strict=True))
 
-    barred = [tuple(zip(*map(pixels, line), strict=True)) for line in lines]
     occupied: list[tuple[float, float, float]] = []
     placed = []
     for point in points:
@@ -195,18 +189,12 @@ def place_labels(
             begin, end = (across, across + reach) if item == "left" else (across - reach, across)
             free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in occupied)
             free = free and (item == inwards or (begin >= 0 and end <= size[0]))
-            if free and not any(_crosses(line, begin, end, up) for line in barred):
+            if free:
                 side = item
                 occupied.append((up, begin, end))
                 break
         placed.append({**point, "side": side})
     return placed
-
-
-def _crosses(line: Sequence[tuple[float, ...]], begin: float, end: float, up: float) -> bool:
-    across, heights = line
-    low, high = (float(np.interp(item, across, heights)) for item in (begin, end))
-    return low - LINE / 2 < up < high + LINE / 2
 
 
 def _share(value: float, low: float, high: float, log: bool) -> float:

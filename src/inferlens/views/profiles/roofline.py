@@ -477,7 +477,7 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
     # So that points do not cross names.
     halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
-    named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT), [roof, *([near] if near else [])])
+    named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT))
     layers += [
         marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
         for under in (halo, {})
