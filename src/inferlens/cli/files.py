@@ -179,9 +179,7 @@ def partition(
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
     them failed.
     """
-    from inferlens.backends import BACKENDS
     from inferlens.backends.base import Partitioner
-    from inferlens.cli.backends import option_rows
     from inferlens.execution.deploy import able
     from inferlens.execution.deploy import cases as cases_of
     from inferlens.execution.deploy import partition as divide
@@ -202,7 +200,6 @@ def partition(
     failures = [answer.result for answer in answers if isinstance(answer.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]
-    defaults = {name: default for name, _, default, _ in option_rows(BACKENDS.get(cases[0].backend))}
-    screen.document(partition_document(answers, wide=wide, defaults=defaults), format, wide=wide, output=output)
+    screen.document(partition_document(answers, wide=wide), format, wide=wide, output=output)
     if failures:
         raise typer.Exit(2)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from inferlens.errors import InferlensError
 from inferlens.record.builds import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
-from inferlens.spec.case import Case, bare
-from inferlens.spec.plan import command
+from inferlens.spec.case import Case
+from inferlens.spec.plan import bench_words, command
 from inferlens.units import ABSENT, listing, plural
 from inferlens.views.table import Column, Document, Line, Table
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 PARTITION_SCHEMA = "inferlens.partitions/1"
 NAMED = 3  # modules and kinds of operators that a row names
 UNKNOWN = "unknown"
-MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 10  # rows and sentences that fit on a screen
+MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 8  # rows and sentences that fit on a screen
 _PLACES = (("modules", 22), ("operators", 26), ("why", 22))
 CHOICES = tuple(
     Column("", title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
@@ -55,12 +55,10 @@ class PartitionResult(NamedTuple):
 Partitions = dict[str, Partition]  # partitions, by what tells their cases apart
 
 
-def partition_document(
-    answers: Sequence[PartitionResult], *, wide: bool = False, defaults: Mapping[str, str] | None = None
-) -> Document:
-    """Return tables of partitions, with ``wide`` all of them; ``defaults`` are the backend's option defaults."""
+def partition_document(answers: Sequence[PartitionResult], *, wide: bool = False) -> Document:
+    """Return tables of partitions, with ``wide`` all of them."""
     return Document(
-        lambda: list(partition_blocks(answers, wide, defaults or {})),
+        lambda: list(partition_blocks(answers, wide)),
         lambda: partition_data(answers),
         lambda: map(_counts, answers),
     )
@@ -79,35 +77,24 @@ def _counts(answer: PartitionResult) -> dict[str, object]:
     return {"model": case.model, "case": case.label, **numbers, "failure": answer.failure}
 
 
-def partition_blocks(
-    answers: Sequence[PartitionResult], wide: bool, defaults: Mapping[str, str]
-) -> Iterator[Table | str]:
+def partition_blocks(answers: Sequence[PartitionResult], wide: bool) -> Iterator[Table | str]:
     """Yield the answer, the places and choices of one case or a row for each of several, and notes."""
     shared, labels = distinguish_cases([answer.case for answer in answers])
     partitions = {label: item.partition for label, item in zip(labels, answers, strict=True) if item.partition}
     flavours = {partition.flavour: None for partition in partitions.values() if partition.flavour}
-    title = " · ".join([answers[0].case.model, *shared, *flavours])
-    yield Table(title, sentences=_partition_answer(partitions, defaults))
-    left = {}
+    yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), sentences=_partition_answer(partitions))
     if len(answers) > 1 or wide:
         yield _counts_table(labels, answers, None if wide else MOST_CASES)
-        left["case"] = len(answers) - MOST_CASES
     if wide:
         columns = tuple(Column("", label, keep=place, max_width=40) for place, label in enumerate(partitions))
         lines = operators(list(partitions.values()))
         yield Table("Operators in TensorRT / in PyTorch", "operator", columns, lines, fold=True)
-    if len(answers) == 1 or wide:
-        yield from _places(partitions, wide)
-        yield from _choices(partitions, wide)
-        for part in partitions.values():
-            left["place"] = len(part.breaks) + len(part.interruptions) - MOST_PLACES
-            left["value"] = len(part.choices) - MOST_CHOICES
+    for label, part in partitions.items() if len(answers) == 1 or wide else ():
+        title = f" with {label}" if len(answers) > 1 else ""
+        yield from _places(part, title, wide)
+        yield from _choices(part, title, wide)
     sentences = list(_partition_notes(labels, answers))
-    left["note"] = len(sentences) - MOST_NOTES
-    yield from sentences if wide else sentences[:MOST_NOTES]
-    more = [plural(count, f"more {noun}") for noun, count in left.items() if count > 0]
-    if more and not wide:
-        yield f"({', '.join(more)}: --wide)"
+    yield from sentences if wide else [*sentences[:MOST_NOTES], "All places, values and notes: --wide"]
     yield Table(sentences=[_next_command(answers, partitions)])
 
 
@@ -123,34 +110,24 @@ def distinguish_cases(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     return shared, labels if len(cases) > 1 else ["the model"]
 
 
-def _partition_answer(partitions: Partitions, defaults: Mapping[str, str]) -> list[str]:
+def _partition_answer(partitions: Partitions) -> list[str]:
     """Return how much runs in TensorRT, and the best options."""
     if not partitions:
         return ["Nothing could be partitioned."]
     if len(partitions) == 1:
-        ((_, part),) = partitions.items()
+        (part,) = partitions.values()
         left = COUNTS["in PyTorch"](part)
         rest = f"; PyTorch runs {left}, in {plural(len(part.breaks), 'place')}" if left else ""
         rest += f"; Python runs between graphs {plural(len(part.graph_breaks), 'time')}" if part.graph_breaks else ""
         amount = _amount(part)
         return [f"{amount[0].upper()}{amount[1:]}{rest}."]
-    most = max(partitions, key=lambda label: (partitions[label].in_tensorrt or 0, -len(partitions[label].segments)))
-    same = _group_equal(partitions, lambda part: (part.in_tensorrt, part.engines, len(part.segments)))
-    equal = next(list(members) for members in same.values() if most in members)
-    if len(equal) == len(partitions):
-        return [f"The same with each: {_amount(partitions[most])}."]
-    return [f"Most is in TensorRT with {_options_text(equal, defaults)}: {_amount(partitions[most])}."]
 
+    def rank(part: Partition) -> tuple[int, int]:
+        return part.in_tensorrt or 0, -len(part.segments)
 
-def _options_text(labels: Sequence[str], defaults: Mapping[str, str]) -> str:
-    """Return option values under one option name: ``min_block_size=1 and 5 (default)``."""
-    pairs = [label.partition("=") for label in labels[:NAMED]]
-    names = {name for name, _, _ in pairs}
-    values = [value + " (default)" * (defaults.get(name) == value) for name, _, value in pairs]
-    more = [plural(len(labels) - NAMED, "other")] if len(labels) > NAMED else []
-    if len(names) == 1 and all(value and " " not in value for _, _, value in pairs):
-        return f"{names.pop()}={listing([*values, *more])}"
-    return listing([*labels[:NAMED], *more])
+    most = max(partitions.values(), key=rank)
+    labels = [label for label, part in partitions.items() if rank(part) == rank(most)]
+    return [f"Most is in TensorRT with {listing(labels[:NAMED])}: {_amount(most)}."]
 
 
 def _amount(part: Partition) -> str:
@@ -176,34 +153,26 @@ def _counts_table(labels: Sequence[str], answers: Sequence[PartitionResult], top
     return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
 
 
-def _places(partitions: Partitions, wide: bool) -> Iterator[Table]:
+def _places(part: Partition, title: str, wide: bool) -> Iterator[Table]:
     columns = tuple(
-        Column("", title, numeric=False, fold=wide, max_width=100 if wide else most) for title, most in _PLACES
+        Column("", name, numeric=False, fold=wide, max_width=100 if wide else most) for name, most in _PLACES
     )
-    for rows, members in _group_equal(partitions, lambda part: tuple(places(part, wide))).items():
-        shown = rows if wide else rows[:MOST_PLACES]
-        title = f"What PyTorch runs{_with(members, partitions)}" if wide else ""
-        lines = [Line(where, cells) for where, *cells in shown]
-        yield Table(title, "PyTorch runs", columns, lines, fold=wide)
+    rows = list(places(part))
+    if rows:
+        lines = [Line(where, cells) for where, *cells in (rows if wide else rows[:MOST_PLACES])]
+        yield Table(f"What PyTorch runs{title}" if wide else "", "PyTorch runs", columns, lines, fold=wide)
 
 
-def _choices(partitions: Partitions, wide: bool) -> Iterator[Table]:
-    """Yield results of other values of ``min_block_size``; by default the main ones."""
-    for members in _group_equal(
-        partitions, lambda part: tuple(choice for choice in part.choices if choice.engines)
-    ).values():
-        in_use = {member.min_block_size for member in members.values()}
-        part = max(members.values(), key=lambda part: len(part.choices))
-        if len(part.choices) == 1 and not wide:
-            continue
-        shown = [*part.choices]
-        if not wide:  # the case's own choice, the one with fewest segments, and those with most in TensorRT
-            shown = sorted(shown, key=lambda choice: (not _holds(choice, in_use), choice != part.fewest, choice.least))
-            shown = sorted(shown[:MOST_CHOICES], key=lambda choice: choice.least)
-        lines = [_choice(choice, in_use) for choice in shown]
-        some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
-        title = f"What min_block_size changes{_with(members, partitions)}" if wide else ""
-        yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
+def _choices(part: Partition, title: str, wide: bool) -> Iterator[Table]:
+    """Yield results of other values of ``min_block_size``; by default of its own and of that with fewest segments."""
+    choices = [choice for choice in part.choices if choice.engines]
+    used = [part.min_block_size]
+    shown = choices if wide else [item for item in choices if _holds(item, used) or item == part.fewest]
+    if len(shown) > 1 or (wide and shown):
+        lines = [_choice(choice, _holds(choice, used)) for choice in shown]
+        some = [f"{len(shown)} of {part.ways} results"] if wide and part.ways > len(part.choices) else []
+        name = f"What min_block_size changes{title}" if wide else ""
+        yield Table(name, "min_block_size", CHOICES, lines, notes=some)
 
 
 def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) -> Iterator[str]:
@@ -221,26 +190,15 @@ def _partition_notes(labels: Sequence[str], answers: Sequence[PartitionResult]) 
 
 
 def _next_command(answers: Sequence[PartitionResult], partitions: Partitions) -> str:
-    """Return the bench command that compares the options."""
+    """Return the bench command of the first case that compares values of ``min_block_size``."""
     case = answers[0].case
-    words = [bare(case.model), "-b", case.backend_label]
-    for name, usual in (("precision", "fp32"), ("batch", 1)):
-        values = dict.fromkeys(getattr(answer.case, name) for answer in answers)
-        requested = [value for value in values if value is not None]
-        words += [f"--{name}", ",".join(map(str, requested))] if requested not in ([], [usual]) else []
-    words += [word for spec in case.inputs for word in ("--input", spec.text)]
-    words += ["--weights", case.weights] if case.weights else []
-    labels = [answer.case.options_label for answer in answers]
-    options = [option for option in case.options_label.split() if all(option in label for label in labels)]
-    parts = list(partitions.values())
-    sizes = list(dict.fromkeys(part.min_block_size for part in parts))
-    if len(parts) == 1 and parts[0].fewest and not _holds(parts[0].fewest, sizes):
-        sizes.append(parts[0].fewest.least)
-    if len(sizes) > 1:
-        options = [option for option in options if not option.startswith("min_block_size=")]
-        options.append(f"min_block_size={','.join(map(str, sizes[:MOST_CHOICES]))}")
-    words += [word for option in options for word in ("--option", f"{case.backend}.{option}")]
-    return f"{'Which is faster?' if len(sizes) > 1 else 'How fast is it?'} {command('bench', words)}"
+    sizes = list(dict.fromkeys(part.min_block_size for part in partitions.values()))
+    fewest = next((part.fewest for part in partitions.values() if part.fewest), None)
+    if fewest and not _holds(fewest, sizes):
+        sizes.append(fewest.least)
+    asks = [f"{case.backend}.min_block_size={','.join(map(str, sizes[:MOST_CHOICES]))}"] if len(sizes) > 1 else []
+    question = "Which is faster?" if asks else "How fast is it?"
+    return f"{question} {command('bench', bench_words(case, case.device, asks))}"
 
 
 def operators(parts: Sequence[Partition]) -> list[Line]:
@@ -250,18 +208,18 @@ def operators(parts: Sequence[Partition]) -> list[Line]:
     return [Line(name, ["/".join(str(side[name]) for side in counts) for counts in sides]) for name in names]
 
 
-def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
+def places(part: Partition) -> Iterator[tuple[str, ...]]:
     """Yield the cells of each place that leaves TensorRT and of each graph break, in order."""
     rows: list[tuple[int, bool, tuple[str, ...]]] = []
     for item in part.breaks:
         segment = part.segments[item.segment]
         where = place(part.segments, item.segment)
-        cells = (where, _modules(item.modules, details), _operators(item, details), _reasons(segment, details))
+        cells = (where, _modules(item.modules), _operators(item), _reasons(segment))
         rows.append((segment.graph, False, cells))
     for stop in part.interruptions:
         where = place(part.segments, sum(segment.graph <= stop.graph for segment in part.segments))
         python = f"Python, {stop.place}" if stop.place else "Python"
-        cells = (where, _modules((stop.module,), details), python, f"graph break: {stop.reason}")
+        cells = (where, _modules((stop.module,)), python, f"graph break: {stop.reason}")
         rows.append((stop.graph, True, cells))
     return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
 
@@ -284,28 +242,13 @@ def notes(part: Partition) -> list[str]:
     return sentences
 
 
-def _group_equal(partitions: Partitions, key: Callable[[Partition], T]) -> dict[T, Partitions]:
-    """Group partitions by a value; drop those without one."""
-    groups: dict[T, Partitions] = {}
-    for label, part in partitions.items():
-        if value := key(part):
-            groups.setdefault(value, {})[label] = part
-    return groups
-
-
-def _with(members: Partitions, partitions: Partitions) -> str:
-    """Return the names of the cases, unless a row holds for all."""
-    return f" with {', '.join(members)}" if len(members) < len(partitions) else ""
-
-
 def _holds(choice: Choice, values: Iterable[int]) -> bool:
     return any(choice.least <= value <= choice.most for value in values)
 
 
-def _choice(choice: Choice, in_use: set[int]) -> Line:
-    """Return the result of a ``min_block_size`` range; ``in_use`` are the values in use."""
+def _choice(choice: Choice, used: bool) -> Line:
+    """Return the result of a ``min_block_size`` range, which the case may use."""
     sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
-    used = _holds(choice, in_use)
     cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments)]
     return Line(sizes, [*cells, "in use" * used], style="bold" * used)
 
@@ -314,24 +257,21 @@ def _names(part: Partition, side: str) -> list[str]:
     return [operator.name for segment in part.segments if segment.runs_in == side for operator in segment.operators]
 
 
-def _modules(modules: Sequence[str | None], details: bool) -> str:
+def _modules(modules: Sequence[str | None]) -> str:
     paths = [UNKNOWN if path is None else path or "the model itself" for path in modules]
-    if not details and len(paths) > 1:
-        return f"{paths[0]} and {len(paths) - 1} more"
     return ", ".join(paths) if len(paths) <= NAMED else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
-def _operators(graph_break: Break, details: bool) -> str:
+def _operators(graph_break: Break) -> str:
     most = sorted(graph_break.operators.items(), key=lambda pair: -pair[1])
-    named = NAMED if details else 1
-    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:named]]
-    return ", ".join(words) + (f" and {len(most) - named} more kinds" if len(most) > named else "")
+    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:NAMED]]
+    return ", ".join(words) + (f" and {len(most) - NAMED} more kinds" if len(most) > NAMED else "")
 
 
-def _reasons(segment: Segment, details: bool) -> str:
+def _reasons(segment: Segment) -> str:
     words: dict[str, None] = {}
     for operator in segment.operators:
-        detailed = details and operator.why == "unsupported" and operator.detail
+        detailed = operator.why == "unsupported" and operator.detail
         words[f"{operator.why} ({operator.detail})" if detailed else operator.why] = None
     return ", ".join(filter(None, words)) or ABSENT
 

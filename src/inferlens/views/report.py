@@ -473,7 +473,7 @@ def partition_sections(inputs: ReportInputs) -> Iterator[Section]:
             models.setdefault(case.model, {}).setdefault(key, PartitionResult(case, part))
     for number, (model, partitions_by_key) in enumerate(models.items(), 1):
         answers = list(partitions_by_key.values())[:MAX_PARTITIONS]
-        blocks = list[Block](partition_blocks(answers, wide=False, defaults={}))[:-1]  # the last is a command
+        blocks = list[Block](partition_blocks(answers, wide=False))[:-2]  # without commands
         parts = [item.partition for item in answers if item.partition]
         if any(len(part.segments) > 1 for part in parts) and all(part.operators for part in parts):
             shared, labels = distinguish_cases([item.case for item in answers])
