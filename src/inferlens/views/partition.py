@@ -126,8 +126,9 @@ def _partition_answer(partitions: Partitions) -> list[str]:
         return part.in_tensorrt or 0, -len(part.segments)
 
     most = max(partitions.values(), key=rank)
-    labels = [label for label, part in partitions.items() if rank(part) == rank(most)]
-    return [f"Most is in TensorRT with {listing(labels[:NAMED])}: {_amount(most)}."]
+    first, *others = [label for label, part in partitions.items() if rank(part) == rank(most)]
+    more = f" and {len(others)} more" * bool(others)
+    return [f"Most is in TensorRT with {first}{more}: {_amount(most)}."]
 
 
 def _amount(part: Partition) -> str:
