@@ -60,11 +60,9 @@ def dot(graphs: Sequence[Graph], title: str, *, fused: bool) -> str:
 
 
 def heat(share: float | None, most: float) -> str:
-    """Return the fill for a share of the run."""
-    at = min(max((share or 0.0) / most, 0.0), 1.0) * (len(HEAT) - 1) if most > 0 else 0.0
-    index = min(int(at), len(HEAT) - 2)
-    ends = zip(bytes.fromhex(HEAT[index][1:]), bytes.fromhex(HEAT[index + 1][1:]), strict=True)
-    return "#" + "".join(f"{round(low + (high - low) * (at - index)):02X}" for low, high in ends)
+    """Return the fill for a share of the run: one of seven."""
+    at = min(max((share or 0.0) / most, 0.0), 1.0) if most > 0 else 0.0
+    return HEAT[round(at * (len(HEAT) - 1))]
 
 
 def ink(fill: str) -> str:
@@ -308,11 +306,5 @@ def _png(svg: str) -> bytes:
     except ImportError as error:
         raise MissingLibrary("vl-convert-python", extra="graphs") from error
     wide, tall = (float(size) for size in re.findall(r'(?:width|height)="([\d.]+)"', svg)[:2])
-    scale = min(2.0, TALLEST / max(wide, tall))
-    if scale < 0.5:
-        raise InferlensError(
-            f"The drawing is {tall:,.0f} units high, too many for a PNG.",
-            hint="a smaller --depth, or --output graph.svg or graph.html",
-        )
-    image: bytes = vl_convert.svg_to_png(svg, scale=scale)
+    image: bytes = vl_convert.svg_to_png(svg, scale=min(2.0, TALLEST / max(wide, tall)))
     return image
