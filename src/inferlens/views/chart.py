@@ -226,7 +226,7 @@ def _bars(
     panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
         first = not panels
-        text = f"{column.key}_{'said' if first else 'text'}"
+        text = f"{column.key}_text"
         y = field("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
         # As long as leaves room for what stands behind the bars.
         most = max(
@@ -314,7 +314,7 @@ def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
         value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if marked else 0.0
         text = column.text(row) if value else "not measured" if marked else "" if place else missing
         faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
-        values |= {column.key: value, f"{column.key}_text": text, f"{column.key}_said": text + faster}
+        values |= {column.key: value, f"{column.key}_text": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
     return values
 

@@ -25,7 +25,7 @@ from inferlens.spec.case import DEVICES, PRECISIONS, QUANTIZED, Case, bare, show
 from inferlens.stats.comparison import LogRatio, unpaired_difference
 from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
-from inferlens.views.answer import FEW, answers, doubts, latency_text
+from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.comparison import distinct_names
 from inferlens.views.records import WIDTH, headline, rerun_notes, table_notes
 from inferlens.views.rows import (
@@ -37,7 +37,6 @@ from inferlens.views.rows import (
     runs_by_row,
     sizes_text,
     varying_sizes,
-    with_notes,
 )
 from inferlens.views.table import Column, Document, Line, Screen, Table, plain
 
@@ -150,10 +149,6 @@ class CrossTable:
         ]
 
     @cached_property
-    def rows_with_notes(self) -> list[Row]:
-        return with_notes([cell.row for line in self.lines for cell in line.cells.values()], self.runs)
-
-    @cached_property
     def _own_precisions(self) -> dict[str, str]:
         """Drop the precision if each model has one, such as a file and its quantized copy."""
         mixed = len({(row.model, row.precision) for row in self.rows}) > len({row.model for row in self.rows})
@@ -264,7 +259,7 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
     Raises:
         InferlensError: if there is no such axis, all cases are alike in it, or ``reference`` names no row.
     """
-    shown = rows(records, reference, notes=False)
+    shown = rows(records, reference)
     axes = AXES | {name: CrossAxis(partial(_size, name), lambda _: {}) for row in shown for name in row.sizes}
     check_choice("axis", axis, axes)
     runs = runs_by_row(records)
@@ -274,8 +269,6 @@ def crosstabs(records: Sequence[Record], axis: str, reference: str | None = None
         differing = [name for name, values in names.items() if len(values) > 1]
         problem = f"There is nothing to show by {axis}.{shared}"
         raise InferlensError(problem, expected=f"something that differs: {listing(differing) or 'nothing does here'}")
-    if axis != "machine":  # there the notes of the fastest ways are enough
-        shown = with_notes(shown, runs)
     machines = [[row for row in shown if row.machine == name] for name in names["machine"]]
     groups = [shown] if axis == "machine" else machines
     result = [CrossTable(axis, axes[axis], group, runs, names[axis]) for group in groups]
@@ -345,8 +338,6 @@ def crosstab_document(
 
 
 def _table(crosstab: CrossTable, where: str, most: int | None) -> Table:
-    if crosstab.axis == "machine":
-        return _fleet_table(crosstab, where, most)
     columns = [column for value in crosstab.values for column in _columns(crosstab, value)]
     single = len(group_rows(crosstab.rows, "comparison")) == 1
     lines = []
@@ -369,33 +360,12 @@ def _hidden(crosstab: CrossTable, most: int | None) -> list[str]:
     return [f"{plural(left, 'more row')}: --top {len(crosstab.lines)}, or --format csv"] if left else []
 
 
-def _fleet_table(crosstab: CrossTable, where: str, most: int | None) -> Table:
-    """Return the fastest way per model and machine."""
-
-    def column(machine: str, place: int) -> Column:
-        name = plain(crosstab.names[machine])
-        return Column("", name, "", lambda line: _way(line.cells.get(machine)), place, numeric=False, max_width=32)
-
-    columns = [column(machine, place) for place, machine in enumerate(crosstab.values)]
-    lines = [Line.from_row(line.name, columns, line) for line in crosstab.lines[:most]]
-    notes = [*_hidden(crosstab, most), *_caveats(crosstab), *table_notes(crosstab.rows_with_notes, where)]
-    return Table(_title(crosstab), "model", columns, lines, notes=notes, fold=True)
-
-
-def _way(cell: CrossCell | None) -> str:
-    """Return the fastest way, its time and its speed-up."""
-    if cell is None:
-        return ABSENT
-    times = "reference" if cell.row.is_reference else ratio(cell.speedup) if cell.speedup else ""
-    return cell.word or f"{cell.row.name} {latency_text(cell.row)} {times}".strip()
-
-
 def _caveats(crosstab: CrossTable) -> list[str]:
     """Return notes on all cells."""
     texts = [cell for line in crosstab.lines for cell in line.cells.values() if cell.speedup is not None]
     once = "Cases were measured once: how far speed-ups may be off is not known."
     sentences = [once] if texts and all(cell.low is None for cell in texts) else []
-    noise = [row for row in crosstab.rows_with_notes if any(note.code == "random-calibration" for note in row.notes)]
+    noise = [row for row in crosstab.rows if any(note.code == "random-calibration" for note in row.notes)]
     if noise:
         precisions = sorted({row.precision for row in noise})
         sentences.append(f"Calibrated with noise, accuracy meaningless: {listing(precisions)}.")
@@ -421,9 +391,11 @@ def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
     def column(unit: str, write: Callable[[CrossCell], str], **how: Any) -> Column:
         return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
 
-    against = "per item" if crosstab.axis == "batch" else f"vs {crosstab.names[crosstab.values[0]]}"
+    own = crosstab.axis == "machine"  # each machine has its own reference
+    first_name = "its reference" if own else crosstab.names[crosstab.values[0]]
+    against = "per item" if crosstab.axis == "batch" else f"vs {first_name}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
-    if crosstab.same_model and not first:
+    if own or (crosstab.same_model and not first):
         shown.append(column(against, attrgetter("times"), keep=1))
     if crosstab.by_model:
         way = "way" if crosstab.axis == "precision" else "name"

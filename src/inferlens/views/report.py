@@ -296,10 +296,9 @@ def over_time(
 
 
 MOST_CHARTS = 6  # tables of which charts are drawn
-FINDINGS, WHOLE = 6, 1000  # lines: three findings with their hints; of which a page has room for as many as there are
+FINDINGS = 6  # lines: three findings with their hints
 _COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
           "build", "host_peak", "device_peak")  # fmt: skip
-_BRACKETS = "In brackets: what could be won at most."
 _BARS_CAPTION = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
 _LINES_CAPTION = (
     "Both axes are logarithmic: ways whose lines are parallel differ by the same factor at every batch size."
@@ -344,12 +343,8 @@ def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
 
 def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
     """Yield the main findings with advice."""
-    for block in findings_document(inputs.case_findings, lines=WHOLE, brief=True, measured=inputs.rows).blocks():
-        if isinstance(block, Table) and block.lines:
-            lines = block.lines[:FINDINGS]
-            sentences = [" ".join(filter(None, [f"{line.name}." * bool(line.name), line.cells[1]])) for line in lines]
-            about = " ".join([f"{block.title}. {_BRACKETS}", *block.answer])
-            yield Table("Worth acting on", about=about, sentences=sentences)
+    document = findings_document(inputs.case_findings, lines=FINDINGS, brief=True, measured=inputs.rows)
+    yield from (replace(block, title="Worth acting on") for block in document.blocks() if isinstance(block, Table))
 
 
 def _table_answer(table: Sequence[Row], inputs: ReportInputs) -> Iterator[Block]:
@@ -442,17 +437,13 @@ def _chart_pictures(table: Sequence[Row], number: int, colours: dict[str, str]) 
 def _sample_pictures(
     table: Sequence[Row], runs: dict[RowKey, CaseRuns], number: int, colours: dict[str, str]
 ) -> Iterator[Block]:
-    """Draw how the samples of the fastest ways are distributed, and how they change."""
-    comparisons = group_rows(table, "comparison")
-    timed = ([row for row in comparison if row.ranked and row.median] for comparison in comparisons)
-    place, shown = next(((place, rows) for place, rows in enumerate(timed) if rows), (0, []))
-    names = chart_names(comparisons[place])
+    """Draw how the samples of the fastest ways of the first batch size are distributed, and how they change."""
+    names = chart_names(table)
+    shown = [row for row in group_rows(table, "comparison")[0] if row.ranked and row.median]
     runs_by_name = [(names[row.id], run) for row in shown[:MOST] if (run := runs[row.id, row.machine]).processes]
-    if not runs_by_name:
-        return
-    batch = f" At batch {shown[0].batch}." if len(comparisons) > 1 else ""
-    yield picture(f"spread-{number}", _SPREAD_CAPTION + batch, partial(spread, runs_by_name, colours=colours))
-    yield picture(f"samples-{number}", _SAMPLES_CAPTION + batch, partial(over_time, runs_by_name, colours=colours))
+    if runs_by_name:
+        yield picture(f"spread-{number}", _SPREAD_CAPTION, partial(spread, runs_by_name, colours=colours))
+        yield picture(f"samples-{number}", _SAMPLES_CAPTION, partial(over_time, runs_by_name, colours=colours))
 
 
 PARTITION_CAPTION = (

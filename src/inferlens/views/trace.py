@@ -17,10 +17,8 @@ from inferlens.trace.analysis import PARTS, WHOLE_TRACE, Analysis, GpuUse, Overv
 from inferlens.trace.distributed import USE
 from inferlens.trace.model import Columns
 from inferlens.trace.tables import (
-    BEFORE,
     CUT_OFF,
     NO_MODULE,
-    NO_OPERATOR,
     AllocatedMemory,
     kernels,
     memory_curves,
@@ -216,11 +214,9 @@ def heaviest_module(rows: Sequence[Row], key: str, steps: int) -> list[str]:
     """Return the innermost module with half of the time, or the largest."""
     if not rows:
         return ["No module is known: profile with stacks and modules, or name scopes."]
-    outermost = [row for row in rows if not row["depth"]]
-    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
-    inner = rows if len(outermost) > 1 else rows[1:] or rows
-    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
-    result = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    whole = sum(row[key] or 0.0 for row in rows if not row["depth"]) or 1.0
+    half = [row for row in rows if (row[key] or 0.0) >= whole / 2]
+    result = max(half or rows, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
     whole_name = "the modules' GPU time" if key == "device_total" else "the modules' time"
     took = result[key] or 0.0
     times = f"{milliseconds(took / steps)} of {milliseconds(whole / steps)} ms a step"
@@ -231,12 +227,8 @@ def peak_sentence(device: AllocatedMemory, columns: Columns) -> str:
     """Return a device's peak memory and its main holder."""
     rows = [row for row in columns.rows() if row["device"] == device.name]
     first = max(rows, key=lambda row: row["held"], default=None)
-    holders = {BEFORE: "from before the trace", NO_OPERATOR: "for no operator"}
     peak = f"{device.name} holds {byte_count(device.peak)} at its peak"
-    if first is None:
-        return f"{peak}."
-    holder = holders.get(first["operator"], f"for {plain(first['operator'])}")
-    return f"{peak}, {byte_count(first['held'])} of it {holder}."
+    return f"{peak}, {byte_count(first['held'])} of it for {plain(first['operator'])}." if first else f"{peak}."
 
 
 def busy_sentence(rows: Sequence[Row], busy: str, whole: float) -> list[str]:

@@ -200,15 +200,11 @@ def _finals_table(
 def _tuning_columns(tuned: TuningReport) -> list[Column]:
     """Return the columns of records with the objective, the limits and the build time."""
     names = [tuned.objective.name, *(limit.name for limit in tuned.constraints)]
-    wanted = {column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ())}
+    wanted = {"build", *(column for name in names for column in _OBJECTIVE_COLUMNS.get(name, ()))}
     columns = []
     for column in COLUMNS[:-1]:
-        limited = bool({column.key, column.title} & wanted)
-        if column.title == "build":
-            column = replace(column, wide=False, keep=4)
-        elif limited or column.key == "p95":
-            column = replace(column, wide=not limited, keep=min(column.keep, 3))
-        columns.append(column)
+        shown = bool({column.key, column.title} & wanted)
+        columns.append(replace(column, wide=False, keep=3) if shown else column)
     barred = {record.case.label for record in tuned.final_records if record.case.digest in tuned.aim.excluded}
 
     def remark_text(row: Row) -> str:
