@@ -6,17 +6,13 @@ mark has its value as text, and ways that did not run have a word in place of a 
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from msgspec import structs
-
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.spec.case import PRECISIONS, QUANTIZED
+from inferlens.spec.case import PRECISIONS, QUANTIZED, short_name
 from inferlens.units import error_size, listing, mebibytes, millijoules, milliseconds, ratio, score
 from inferlens.views import View
 from inferlens.views.answer import answers
@@ -105,9 +101,7 @@ def _block(table: Sequence[Row], top: int | None, colours: Mapping[str, str]) ->
     names = chart_names(table)
     comparisons = group_rows(table, "comparison")
     several = len(comparisons) > 1
-    keys = {row.id: names[row.id] if several else plain(row.backend) for row in table}
-    if varying_sizes(table) and len({row.io for row in table}) > 1:
-        keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
+    keys = row_names(table) if several else {row.id: plain(row.backend) for row in table}
     first = _first(comparisons, names, top or (MAX_WAYS_PER_SIZE if several else MAX_WAYS))
     chosen = [row for row in table if names[row.id] in first]
     drawable_rows = [row for row in chosen if has_mark(row)]
@@ -154,9 +148,9 @@ def answer_title(model: str, answer: str, about: str, width: float) -> Part:
 
 def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> list[str]:
     """Return the title: the model and its answer, or the fastest way of each comparison."""
-    model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
+    model = plain(short_name(comparisons[0][0].model))
     if len(comparisons) == 1:
-        return wrap(f"{model}: {answer_text(comparisons[0])}", int(room))
+        return wrap(plain(f"{model}: {answers(comparisons[0])[0].lines[0].replace('  ', ' · ')}"), int(room))
     leads = []
     for name, places in fastest_places(comparisons, names).items():
         sure = [where + " (probably)" * (row.standing == "likeliest") for where, row in places]
@@ -164,20 +158,11 @@ def title_of(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: 
     return wrap(f"{model}, fastest: {', '.join(leads) or 'none, all outputs are wrong'}", int(room))
 
 
-def answer_text(comparison: Sequence[Row]) -> str:
-    """Return the answer of one comparison without the next case."""
-    answer = answers(comparison)[0]
-    return plain(structs.replace(answer, rival=answer.short_rival).lines[0].replace("  ", " · "))
-
-
 def fastest_places(comparisons: Sequence[Sequence[Row]], names: Mapping[str, str]) -> dict[str, list[tuple[str, Row]]]:
     """Return the ways that are fastest somewhere, with the places and rows."""
-    fastest = [[row for row in rows if row.fastest] for rows in comparisons]
-    fastest_names = [{names[row.id] for row in best} for best in fastest]
     leads: dict[str, list[tuple[str, Row]]] = {}
-    for item, best in zip(comparisons, fastest, strict=True):
-        if best:  # of those that are equally fast, one that leads elsewhere too
-            row = max(best, key=lambda row: sum(names[row.id] in others for others in fastest_names))
+    for item in comparisons:
+        for row in [row for row in item if row.fastest][:1]:
             leads.setdefault(names[row.id], []).append((comparison_place(item, comparisons), row))
     return leads
 
@@ -255,7 +240,7 @@ def _bars(
 
 
 def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str], name: str) -> dict[str, Any]:
-    """Draw the measurements against a dimension, one line per series. Lines of one colour differ in their dashes."""
+    """Draw the measurements against a dimension, one line per series."""
     others = [item for item in varying_sizes(rows) if item != name]
     sized = [row for row in rows if row.dimensions.get(name)]
     largest_first = sorted(sized, key=lambda row: (-(row.dimensions[name] or 0), _seconds(row)))
@@ -268,14 +253,9 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
     x = field("size:Q", title=title, scale=scale, axis=axis)
     columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
     legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
-    domain, repeats = [*shades], Counter[str]()
-    dashes = []
-    for shade in shades.values():
-        dashes.append(DASHES[repeats[shade] % len(DASHES)])
-        repeats[shade] += 1
     colour, shape, dash = (
-        field("colour:N", scale={"domain": domain, "range": item}, legend=legend)
-        for item in ([*shades.values()], SHAPES, dashes)
+        field("colour:N", scale={"domain": [*shades], "range": item}, legend=legend)
+        for item in ([*shades.values()], SHAPES, DASHES)
     )
     panels, (columns, width) = list[Any](), _panels(values)
     for column in columns:
