@@ -159,7 +159,7 @@ LINES = {
     "against, long names": f"{'b' * 60}.json --against old.json",
     "against, the same name": "c/gpu.json --against gpu.json --view kernels",
     "ranks": "job", "ranks, wide": "job --wide",
-    "runs": "logs --view overview,kernels", "runs, kernels": "logs --view kernels --top 1",
+    "runs": "logs --view overview,kernels", "runs, kernels": "logs --view kernels --wide --top 1",
     "runs, against": "logs/bs1 --against logs/bs8",
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def trace_document(
     if against is not None:
         traces = [_compare_traces(load, path, against, views, selection)]
     elif path.is_dir():
-        brief = top is None and not everything and format not in DATA_FORMATS
+        brief = not everything and format not in DATA_FORMATS
         traces = _folder_traces(load, path, views, selection, format, brief)
     else:
         traces = [show_trace(load(path), path, views, selection, format)]
@@ -234,9 +234,6 @@ def _folder_traces(
         items += [_answers_view(traces, view, place) for place, view in enumerate(views) if view != "overview"]
         problems += [note for shown in traces for note in shown.notes]
         return [ShownTrace(_trace_name(folder), words, items, problems)]
-    if why != "" and format != "json":  # the overview of runs is their table
-        kept = [place for place, view in enumerate(views) if view != "overview"]
-        traces = [replace(trace, views=[trace.views[place] for place in kept]) for trace in traces]
     return [ShownTrace(_trace_name(folder), words, items, problems), *traces]
 
 
@@ -274,8 +271,9 @@ def _runs_table(name: str, first: str, columns: Sequence[Column], rows: Sequence
 
 
 def _extremes(rows: Sequence[Row]) -> str:
+    """Return the shortest and the longest step of several traces with their names."""
     fast, *_, slow = sorted(rows, key=lambda row: float(row["step_time"]))
-    ends = [f"{duration(row['step_time'])} ({plain(row['name'])})" for row in (fast, slow)]
+    ends = [f"{duration(row['step_time'])} ({cut_middle(plain(row['name']), LONGEST_NAME)})" for row in (fast, slow)]
     return " to ".join(ends)
 
 
@@ -357,20 +355,15 @@ def steps_chart(analysis: Analysis, name: str, theme: Theme) -> dict[str, Any]:
     share = percent(overview.parts[part] / (overview.step_time or 1.0))
     gpus = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in overview.gpus)
     about = [listing([*gpus]), f"{plural(overview.steps, 'traced step')} of {duration(overview.step_time)}"]
-    about += [f"the first {MAX_BARS} are drawn"] if len(analysis.steps) > len(bars) and analysis.step is None else []
     answer = f"{cut_middle(plain(name), LONGEST_NAME)}: {part} takes most of a step, {share}"
     return _step_bars(bars, "step", answer, " · ".join(filter(None, about)), theme)
 
 
 def traces_chart(traces: Sequence[tuple[str, Overview]], theme: Theme) -> dict[str, Any]:
     bars = [(cut_middle(plain(name), LONGEST_NAME), overview.parts) for name, overview in traces[:MAX_BARS]]
-    fast, *_, slow = sorted(traces, key=lambda trace: trace[1].step_time)
-    ends = [f"{duration(of.step_time)} ({cut_middle(plain(name), LONGEST_NAME // 2)})" for name, of in (fast, slow)]
-    gpus = dict.fromkeys(plain(gpu.name) for _, overview in traces for gpu in overview.gpus if gpu.name)
-    about = [listing([*gpus]), plural(len(traces), "trace")]
-    about += [f"the first {MAX_BARS} are drawn"] * (len(traces) > MAX_BARS)
-    answer = f"A traced step takes {' to '.join(ends)}"
-    return _step_bars(bars, "trace", answer, " · ".join(filter(None, about)), theme)
+    times = [{"name": name, "step_time": overview.step_time} for name, overview in traces]
+    answer = f"A traced step takes {_extremes(times)}"
+    return _step_bars(bars, "trace", answer, plural(len(traces), "trace"), theme)
 
 
 def _step_bars(bars: Bars, what: str, answer: str, about: str, theme: Theme) -> dict[str, Any]:
