@@ -216,12 +216,7 @@ def comparison_table(compared: RecordComparison, top: int) -> Table:
         return case.ran_on_neither, _WORST_FIRST.index(case.verdict), -abs(case.change or 0.0)
 
     lines = sorted(case_lines(compared), key=order)
-    same_precision = len({case.case.precision for case in compared.cases}) == 1  # and the line above says which
-    shown = []
-    for line in lines[:top]:
-        case, label = line.compared_case.case, line.compared_case.case.backend_label
-        name = line.full.replace(f"{label} {case.precision}", label, 1) if same_precision else line.full
-        shown.append(Line.from_row(name, columns, line, style=_STYLES[line.compared_case.verdict]))
+    shown = [Line.from_row(line.full, columns, line, style=_STYLES[line.compared_case.verdict]) for line in lines[:top]]
     left = len(lines) - len(shown)
     more = [f"{plural(left, 'more row')}: --top {len(lines)}, or --format csv"] if left > 0 else []
     return Table(
@@ -623,10 +618,6 @@ def comparison_report(
 
 def _answer_blocks(compared: RecordComparison) -> Iterator[Block]:
     yield Table(comparison_headline(compared), answer=[comparison_answer(compared)])
-    verdicts: tuple[Verdict, ...] = ("SLOWER", "FASTER")
-    for verdict in verdicts:
-        if changed := [f"{line.full}, {line.change}" for line in changed_lines(compared, verdict)]:
-            yield f"{verdict.capitalize()}: {first_names(changed)}."
     if compared.comparisons:
         small = percent(compared.threshold)
         yield f"All verdicts together are {percent(compared.level)} sure; changes below {small} count as none."

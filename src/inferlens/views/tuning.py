@@ -16,7 +16,6 @@ from inferlens.analysis.interference import mean_load
 from inferlens.analysis.measures import BOTTLENECKS, device_peak, host_peak, measure_value
 from inferlens.analysis.samples import CaseRuns
 from inferlens.analysis.tuning import (
-    WINNER,
     Advice,
     Candidate,
     CandidateFacts,
@@ -410,25 +409,19 @@ def _model_name(tuned: TuningReport) -> str:
     return plain(short_name(tuned.trials[0].records[0].case.model))
 
 
-def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, list[str]]:
-    """Return the named roles by case digest."""
-    roles: dict[str, list[str]] = {}
-    if facts[0].outcome == WINNER:
-        roles[facts[0].case.digest] = ["winner"]
-    if usual := next((item.case for item in facts if item.candidate.final and not item.candidate.settings), None):
-        roles.setdefault(usual.digest, []).append("best defaults")
+def _roles(tuned: TuningReport, facts: Sequence[CandidateFacts], reference: str | None) -> dict[str, str]:
+    """Return the digest of the case in each role."""
+    usual = next((item.case.digest for item in facts if item.candidate.final and not item.candidate.settings), "")
     base = next((row.label for row in finals_rows(tuned, reference) if row.is_reference), "")
-    for item in facts:
-        if base and item.case.label == base:
-            roles.setdefault(item.case.digest, []).append("reference")
-    return roles
+    compared = next((item.case.digest for item in facts if item.case.label == base), "")
+    return {"winner": tuned.best.digest if tuned.best else "", "best defaults": usual, "reference": compared}
 
 
 def _tuning_spec(
     tuned: TuningReport,
     timed: Sequence[CandidateFacts],
     facts: Sequence[CandidateFacts],
-    roles: dict[str, list[str]],
+    roles: dict[str, str],
     theme: Theme,
     colours: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -443,32 +436,26 @@ def _tuning_spec(
     width = (CHART_WIDTH - BETWEEN * (len(up) - 1)) / max(len(up), 1)
     tooltip = (
         ("name", "candidate"), ("said", measure.title), ("speedup", "vs the winner"), ("error_said", "error"),
-        *[("accuracy_said", "accuracy")] * rated, ("memory_said", "memory (MiB)"), ("came", "what came of it"),
+        ("accuracy_said", "accuracy"), ("memory_said", "memory (MiB)"), ("came", "what came of it"),
     )  # fmt: skip
     panels = [scatter_panel(values, across, axis, theme, (width, TUNING_HEIGHT), tooltip, colours) for axis in up]
     answer = tuning_answer(tuned, finals_rows(tuned))[0]
-    room = CHART_WIDTH + 2 * BETWEEN  # with the labels of the axes
-    heading = answer_title(_model_name(tuned), answer, _chart_subtitle(tuned, facts), room)
+    row = finals_rows(tuned)[0]
+    tried = f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried"
+    about = " · ".join([row.inputs_without(()), row.device_name, tried, "dashed: nothing is better in both"])
+    heading = answer_title(_model_name(tuned), answer, about, CHART_WIDTH)
     return vega_document(stack_charts(panels, across=True, spacing=BETWEEN, title=heading), theme)
 
 
-def _chart_subtitle(tuned: TuningReport, facts: Sequence[CandidateFacts]) -> str:
-    """Return the subtitle: the work, and how much was tried."""
-    row = finals_rows(tuned)[0]
-    words = [plain(row.inputs_without(()).replace(":float32", "")), plain(row.device_name)]
-    words.append(f"{len(facts):,} of {plural(tuned.size, 'candidate')} tried")
-    return " · ".join([*words, "dashed: nothing is better in both"])
-
-
 def _candidate_points(
-    tuned: TuningReport, timed: Sequence[CandidateFacts], roles: dict[str, list[str]]
+    tuned: TuningReport, timed: Sequence[CandidateFacts], roles: dict[str, str]
 ) -> list[dict[str, Any]]:
     measure = tuned.objective.measure
     scale = _UNITS.get(measure.unit, ("", 1.0))[1]
     least = least_error([item.error for item in timed])
     values = []
     for item in timed:
-        rated, role = item.accuracy, ", ".join(roles.get(item.case.digest, []))
+        rated, role = item.accuracy, ", ".join(name for name in roles if roles[name] == item.case.digest)
         metric, accuracy, is_share = (item.metric, rated.value, rated.is_share) if rated else ("", None, False)
         values.append({
             **point_measures(item.error, least, metric, accuracy, is_share, item.memory),
