@@ -86,12 +86,10 @@ MINE = case(model="factory:mine:net")
 OTHER_WAY = case("openvino")
 ONCE = ran(processes=1), ran(seconds=10.3e-3, processes=1, run="new")
 UNSURE = ran(OTHER_WAY, noise=20), ran(OTHER_WAY, noise=20, run="new")
-TWO_SLOWER = [*ran(seconds=11e-3, run="new"), *ran(OTHER_WAY, 12e-3, run="new")]
 OLD = ran(seconds=2.0, run="old", created="2026-05-03T10:00:00Z")
 LIBRARIES = replace(CPU_MACHINE, libraries={f"library-{n}": "1" * 99 for n in range(30)})
 COMPARED = {
     "a checkout, where the profile has to be taken": lambda: user_code(replace(MINE, checkout="../new")),
-    "two slower": lambda: compare([*ran(), *ran(OTHER_WAY)], TWO_SLOWER),
     "measured once": lambda: compare(*ONCE),
     "one measured once": lambda: compare([*ONCE[0], *UNSURE[0]], [*ONCE[1], *UNSURE[1]]),
     "several runs": lambda: compare([*OLD, *ran()], ran(run="new")),
@@ -102,8 +100,6 @@ test_screen = screens_test("comparison", {
     "everything": lambda: "\n".join([render_comparison(EVERYTHING), *sentences(EVERYTHING)]),
     **{name: lambda made=made: render_comparison(made(), width=100) for name, made in COMPARED.items()},
     "the worst of twenty": lambda: render_comparison(many(20), width=100),
-    "all of twenty": lambda: render_comparison(many(20), width=100, top=20),
-    "the worst of five in a sentence": lambda: sentences(many(5))[1] + "\n",
 })  # fmt: skip
 
 

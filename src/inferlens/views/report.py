@@ -164,10 +164,8 @@ def load_inputs(paths: Sequence[Path]) -> ReportInputs:
     results = (inputs.profiles.profiles, inputs.tunings, inputs.loads, inputs.quantizations, inputs.traces)
     if not (inputs.records or any(results)):
         refuse_other_files(paths, READABLE, "record, profile, tuning or trace")
-        problem = f"There is nothing to report in {', '.join(map(str, paths))}. {' '.join(inputs.problems[:2])}"
-        raise InferlensError(
-            problem.strip(), expected="records, profiles, tunings or traces", hint="inferlens bench MODEL"
-        )
+        problem = " ".join([f"There is nothing to report in {', '.join(map(str, paths))}.", *inputs.problems[:2]])
+        raise InferlensError(problem, expected="records, profiles, tunings or traces", hint="inferlens bench MODEL")
     return inputs
 
 
@@ -273,8 +271,7 @@ def over_time(
             {"way": name, "at": 100 * (at + 0.5) / len(pieces), "low": low, "median": middle, "high": high}
             for at, (low, middle, high) in enumerate(middles)
         ]
-        most = max(float(np.quantile([item["high"] for item in values], 0.98)), max(item["median"] for item in values))
-        scale = {"domain": [min(item["low"] for item in values) * 0.98, most * 1.02], "nice": False, "clamp": True}
+        scale = {"zero": False, "nice": False}
         last = place == len(ways) - 1
         axis = {"format": ".0f", "tickCount": 5, "labels": last, "ticks": last}
         axis_title = "share of its samples, in the order taken (%)" if last else None
@@ -501,7 +498,6 @@ def _segment_boxes(part: Partition) -> list[Box]:
 
 
 MOST_CASES = 8  # of which layers, kernels and rooflines are drawn
-MAX_OPEN = 4  # cases of which all findings, or rooflines, that are open when the page is
 MOST_ROWS = 40
 MOST_GRAPH = 400_000  # characters
 GRAPH_DEADLINE = 20.0  # seconds in which a graph is laid out
@@ -518,13 +514,13 @@ def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
     if not loaded.profiles:
         return
     blocks_of_findings = findings_document(inputs.case_findings, whole=True, measured=inputs.rows).blocks()
-    yield Section("findings", "Findings of each case", blocks_of_findings, folded=len(inputs.case_findings) > MAX_OPEN)
+    yield Section("findings", "Findings of each case", blocks_of_findings, folded=True)
     grouped = group_profiles(loaded)
     yield from _module_sections(grouped)
     roofs = case_rooflines(loaded)[:MOST_CASES]
     drawn_roofs = [item for place, roof in enumerate(roofs, 1) for item in case_picture(f"roofline-{place}", roof)]
     if drawn_roofs:
-        yield Section("rooflines", "Rooflines", drawn_roofs, folded=len(roofs) > MAX_OPEN)
+        yield Section("rooflines", "Rooflines", drawn_roofs, folded=True)
     for level in LEVELS:
         for place, case in enumerate(cases_of_level(loaded, level)[:MOST_CASES], 1):
             if case.profile.level == level and case.profile.status == "ok":

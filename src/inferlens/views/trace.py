@@ -415,14 +415,13 @@ def _own_seconds(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
     return [float(value) / analysis.tables_of for value in data.columns[key]], whole_name
 
 
-def _step_phrase(analysis: Analysis) -> str:
-    return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
+def _steps_text(analysis: Analysis) -> str:
+    return f"mean of {plural(analysis.tables_of, 'step')}" if analysis.step is None else f"step {analysis.step}"
 
 
 def _call_count_text(analysis: Analysis, data: Columns, what: str) -> str:
-    steps = analysis.tables_of
-    number = plural(round(sum(data.columns["calls"]) / steps), what)
-    return f"{number} a step, mean of {steps} steps" if steps > 1 else f"{number}{_step_phrase(analysis)}"
+    number = plural(round(sum(data.columns["calls"]) / analysis.tables_of), what)
+    return f"{number} a step · {_steps_text(analysis)}"
 
 
 def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
@@ -444,9 +443,8 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     top = None if selection.depth else selection.top
     steps = analysis.tables_of
     table = TraceTable("modules", "", "module", MODULE_COLUMNS, data, tree=True, top=top, rank=rank, steps=steps)
-    about = f"modules · mean of {steps} steps" if steps > 1 else f"modules{_step_phrase(analysis)}"
     sentences = heaviest_module([row for row in data.rows() if row["path"] != NO_MODULE], rank, steps)
-    return TraceView(about, sentences, [table], _NOTHING_MORE)
+    return TraceView(f"modules · {_steps_text(analysis)}", sentences, [table], _NOTHING_MORE)
 
 
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
@@ -466,7 +464,7 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
     ]
     none = "The trace has no memory events: profile with profile_memory=True."
     sentence = peak_sentence(devices[0], columns) if devices else none
-    return TraceView(f"memory{_step_phrase(analysis)}", [sentence], tables, _NOTHING_MORE)
+    return TraceView("memory", [sentence], tables, _NOTHING_MORE)
 
 
 def _moment(row: Row) -> str:

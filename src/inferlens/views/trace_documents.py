@@ -475,8 +475,7 @@ def _event_boxes(trace: Trace, rows: Ints, depth: Ints, parts: NDArray[np.int64]
         wide = float(right[members].max() - left[first])
         spent, after = duration(float(took[members].sum())), duration(float(left[first] * length / SECOND))
         about = f"{text}; {part}; {spent}; {after} after the step's begin"
-        single = len(members) == 1
-        names = [text, *(cut_middle(text, letters) for letters in (60, 40, 30, 24, 18, 12, 8))] if single else []
+        names = [text, cut_middle(text, 24), cut_middle(text, 12)] if len(members) == 1 else []
         boxes.append(Box(float(left[first]), wide, row, names, about, PART_COLOURS[part]))
 
     short = right - left < 1 / TIMELINE_BINS
