@@ -223,9 +223,8 @@ def _bars(
         x = field(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
         end = field(f"{column.key}_end:Q", scale=scale)
         base = {"y": y, "detail": field("colour:N")}  # by which a page hides all of a series
-        faint = field("opacity:Q", scale=None, legend=None)
         bar = {**base, "x": x, "color": colour, "tooltip": _tooltip()}
-        words = {**base, "x": end, "text": field(f"{text}:N"), "opacity": faint}
+        words = {**base, "x": end, "text": field(f"{text}:N")}
         layers = [
             marks("bar", bar, height={"band": 0.66}, cornerRadiusEnd=2),
             marks("text", words, align="left", baseline="middle", dx=6),
@@ -251,8 +250,7 @@ def _lines(rows: Sequence[Row], keys: dict[str, str], colours: Mapping[str, str]
     scale: Part = {"type": "log", "base": 2, "nice": False}
     title = f"{'batch size' if name == 'batch' else plain(name)} (log scale)"
     x = field("size:Q", title=title, scale=scale, axis=axis)
-    columns_of_legend = max(1, 110 // (max(map(len, shades)) + 8))
-    legend = {"title": None, "orient": "top", "columns": columns_of_legend, "offset": 16}
+    legend = {"title": None, "orient": "top", "columns": 2, "offset": 16}
     colour, shape, dash = (
         field("colour:N", scale={"domain": [*shades], "range": item}, legend=legend)
         for item in ([*shades.values()], SHAPES, DASHES)
@@ -288,7 +286,7 @@ def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
         "case": plain(row.name), "colour": keys[row.id],
         "low": None if row.p5 is None or not marked else 1e3 * row.p5,
         "high": None if row.p95 is None or not marked else 1e3 * row.p95,
-        "opacity": 1.0 if marked else 0.65, "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
+        "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
     }  # fmt: skip
     for place, column in enumerate(CHARTED):
         value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if marked else 0.0
@@ -481,7 +479,7 @@ def _points_block(table: Sequence[Row], measure: str, theme: Theme, colours: Map
     names = chart_names(table)
     metrics = [(row.metric, row.accuracy_share) for row in table if drawable(row, "accuracy")]
     axis = accuracy_axis(metrics) if measure == "accuracy" else AGAINST[measure]
-    panels = []
+    panels = list[Part]()
     for item in comparisons:
         values = _point_values([row for row in item if drawable(row, measure)], names)
         if values and len(panels) < MAX_PANELS:

@@ -171,7 +171,7 @@ Ends = tuple[float, float, bool]  # of an axis, and whether it is logarithmic
 
 
 def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[float, float]) -> list[dict[str, Any]]:
-    """Return points with the ``side`` of their label, empty where it would overlap another label.
+    """Return points with the inner ``side`` for their label, empty where it would overlap another label.
 
     ``name`` is the key of the label, ``axes`` are the keys of both measures. First points have priority.
     """
@@ -183,17 +183,13 @@ def place_labels(points: Rows, name: str, axes: Mapping[str, Ends], size: tuple[
     placed = []
     for point in points:
         across, up = pixels(point)
-        reach, inwards = POINT_LETTER * len(point[name]) + GAP, "left" if across < size[0] / 2 else "right"
-        side = ""
-        for item in sorted(("left", "right"), key=lambda side: side != inwards) if point[name] else ():
-            begin, end = (across, across + reach) if item == "left" else (across - reach, across)
-            free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in occupied)
-            free = free and (item == inwards or (begin >= 0 and end <= size[0]))
-            if free:
-                side = item
-                occupied.append((up, begin, end))
-                break
-        placed.append({**point, "side": side})
+        reach = POINT_LETTER * len(point[name]) + GAP
+        side = "left" if across < size[0] / 2 else "right"
+        begin, end = (across, across + reach) if side == "left" else (across - reach, across)
+        free = all(abs(up - item) > LINE or end < first or last < begin for item, first, last in occupied)
+        if free and point[name]:
+            occupied.append((up, begin, end))
+        placed.append({**point, "side": side if free else ""})
     return placed
 
 
