@@ -292,7 +292,7 @@ def over_time(
     return vega_document(stack_charts(panels, spacing=6, title=heading), theme)
 
 
-MOST_CHARTS = 6  # tables of which charts are drawn
+MOST_CHARTS = 3  # tables of which charts are drawn
 FINDINGS = 6  # lines: three findings with their hints
 _COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
           "build", "host_peak", "device_peak")  # fmt: skip
