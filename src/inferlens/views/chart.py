@@ -291,7 +291,8 @@ def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     for place, column in enumerate(CHARTED):
         value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if marked else 0.0
         text = column.text(row) if value else "not measured" if marked else "" if place else missing
-        faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
+        compared = value and row.speedup and not row.is_reference and not place
+        faster = f" · {ratio(row.speedup)}" if compared else ""
         values |= {column.key: value, f"{column.key}_text": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
     return values

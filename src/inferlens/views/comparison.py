@@ -162,7 +162,7 @@ def _case_remark(compared: RecordComparison, case: CaseComparison) -> str:
         if not side.ok:
             return "" if side.state == MISSING else f"{name} {_state_text(side)}"
     words = [f"likely {case.likely_verdict(compared.threshold)}"] if case.verdict == "UNDECIDED" else []
-    words += ["measured once"] * case.measured_once
+    words += ["measured once"] * (case.measured_once and not compared.measured_once)
     return ", ".join([*words, *["outputs unchecked"] * case.outputs_unchecked])
 
 
@@ -249,7 +249,7 @@ def comparison_answer(compared: RecordComparison) -> str:
 def comparison_headline(compared: RecordComparison) -> str:
     """Return what all cases share, and the number of processes."""
     cases = [case.case for case in compared.cases]
-    devices = [side.device for case in compared.cases for side in (case.base, case.candidate) if side.device]
+    devices = [side.device for case in compared.cases for side in (case.base, case.candidate) if side.ok]
     models, batches, precisions = ({getattr(case, name) for case in cases} for name in ("model", "batch", "precision"))
     counts = [side.processes for case in compared.cases if case.comparable for side in (case.base, case.candidate)]
     words = [*models] if len(models) == 1 else [plural(len(models), "model")]
