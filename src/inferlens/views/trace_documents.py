@@ -226,7 +226,7 @@ def _folder_traces(
     if len(traces) == 1:
         notes = [*problems, *traces[0].notes]
         return [replace(traces[0], name=_trace_name(folder), words=(str(folder),), notes=notes)]
-    why = distributed.why_no_job(origins) if result else None
+    why = distributed.why_no_job(ranks) if result else None
     overview = _ranks_view([row for row, _ in rows]) if why == "" else runs_view([row for _, row in rows], why)
     words = traces[0].words if why != "" else (str(folder),)
     items = [overview] if "overview" in views or not brief else []

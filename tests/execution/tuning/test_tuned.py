@@ -107,7 +107,7 @@ def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_bene
     page = (tmp_path / "page.html").read_text()
     assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Comparison", "Tuning", "How it was measured"]
     answer = page[: page.index('id="comparison"')]
-    assert answer.index("fake:fast knob_a=1") < answer.index("fake:two")
+    assert "fake:fast knob_a=1" in answer
 
 
 def test_the_screen_has_the_answer_the_finals_effects_and_what_was_left_out(here):
