@@ -104,8 +104,6 @@ def test_weights_beside_a_graph_count_and_are_looked_for(files, tmp_path):
     data = beside.read_bytes()
     beside.write_bytes(data[::-1])
     assert loaded(path).weights_sha256 != first.weights_sha256
-    beside.write_bytes(data[:20])
-    refusal("is cut short", loaded, path)
     beside.unlink()
     refusal("is missing", loaded, path)
 
@@ -122,12 +120,3 @@ def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path):
     path = tmp_path / "net.ts"
     torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
     assert find(str(path)).format == "torchscript"
-
-
-def test_graphs_without_elements_or_with_one_output_twice_are_one_message(tmp_path):
-    path = small_graph(tmp_path / "empty.onnx", x=[0, 8])
-    refusal(r"The input 'x' of .* has a dimension of size 0", find, str(path))
-    model = onnx.load(small_graph(path, x=[1, 8]))
-    model.graph.output.append(model.graph.output[0])
-    onnx.save(model, path)
-    refusal("lists its output 'y' twice", find, str(path))

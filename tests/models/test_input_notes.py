@@ -48,7 +48,7 @@ def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tm
     assert loaded(stored(tmp_path / "m.pt", input_note(ranges, "float32"))).inputs == ranges
 
 
-@pytest.mark.parametrize("name", ["", "two\nlines", "x[0]", "n" * 201, "\x1b[31m"])
+@pytest.mark.parametrize("name", ["", "two\nlines", "x[0]", "\x1b[31m"])
 def test_names_that_would_be_refused_are_not_noted(name):
     assert input_note((TensorSpec(name, (2, 12)),), "float32") == {}
 

@@ -38,8 +38,8 @@ from inferlens.execution.protocol import PlannedCase
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.output_check import Evaluation, accuracy_of, evaluate, top1
 from inferlens.models import resolve
-from inferlens.models.files import onnx_graph, onnx_types, weight_files
-from inferlens.models.model import Model, ModelInfo
+from inferlens.models.files import OnnxFile, onnx_graph, weight_files
+from inferlens.models.model import LoadRequest, Model, ModelInfo
 from inferlens.models.samples import calibration_feeds
 from inferlens.record.builds import LayerError, OutputError, Quantization, QuantizedFile, save_quantization
 from inferlens.record.store import safe_name
@@ -150,7 +150,8 @@ class QuantizationSearch:
         """Return the inputs of the file of an ONNX model: sizes as free as before, and its own types."""
         if self.model.format != "onnx":
             return ()
-        own = onnx_types(path) if path.suffix == ".onnx" else {}
+        stored = OnnxFile().open(str(path), LoadRequest()).inputs if path.suffix == ".onnx" else ()
+        own = {spec.name: spec.dtype for spec in stored}
         return tuple(replace(spec, dtype=own.get(spec.name, spec.dtype)) for spec in self.model.inputs)
 
     def write(self, keep: str) -> Case:

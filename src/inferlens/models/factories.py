@@ -6,7 +6,6 @@ lives as long as the run. cloudpickle takes classes of ``__main__`` and of noteb
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import inspect
 import io
@@ -14,7 +13,6 @@ import os
 import sys
 import sysconfig
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -41,36 +39,25 @@ class Factory(Source):
 
     def find(self, name: str) -> ModelInfo:
         module, _, factory = name.partition(":")
-        file = code_file(module)
-        if module.endswith(".py") and not (file and factory):
-            what, names = "has factories, and none was named" if file else "does not exist", _factories(file)
-            expected = (
-                f"one of {', '.join(f'{module}:{one}' for one in names[:5])}" if names else "path/to/file.py:factory"
-            )
-            hint = f"{module}:{names[0] if names else 'FUNCTION'}" if file else paths_like(Path(module))
-            raise InferlensError(f"The file {name} {what}.", expected=expected, hint=hint)
-        if not (file or _origin(module)) or not factory:
+        if not (code_file(module) or _origin(module)) or not factory:
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
-                expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
-                hint=_near(module, factory),
+                expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, package.module:factory, "
+                "or path/to/file.py:factory",
+                hint="" if code_file(module) else paths_like(Path(module)) or suggestion(module, SOURCES),
             )
         return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
     def open(self, name: str, request: LoadRequest) -> OpenedModel:  # noqa: ARG002 - the factory makes its own weights
         path, _, attribute = name.partition(":")
-        try:
-            module = import_code(path)
-            if not hasattr(module, attribute):
-                raise InferlensError(
-                    f"{path} has no '{attribute}'.",
-                    expected="a function or class in it that makes an nn.Module",
-                    hint=suggestion(attribute, dir(module)),
-                )
-            result: Any = getattr(module, attribute)()
-        except (ImportError, AttributeError) as error:
-            file = code_file(path)
-            raise _shadowed(error, file.parent if file else Path.cwd()) or error from error
+        module = import_code(path)
+        if not hasattr(module, attribute):
+            raise InferlensError(
+                f"{path} has no '{attribute}'.",
+                expected="a function or class in it that makes an nn.Module",
+                hint=suggestion(attribute, dir(module)),
+            )
+        result: Any = getattr(module, attribute)()
         built, example = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         return with_example(_module(built, name), example, weights=f"made by {name}, seeded", source=name)
 
@@ -160,11 +147,8 @@ def enter(checkout: Path) -> None:
     folder = checkout.resolve()
     if not folder.is_dir():
         raise InferlensError(f"There is no folder {checkout}.", expected="a checkout of the model's code")
-    former = ("", os.getcwd())
-    places = [str(folder), *([str(folder / "src")] if (folder / "src").is_dir() else [])]
-    first = {path for path in sys.path if path in library_paths() or path.endswith(".zip")}
-    others = [path for path in sys.path if path not in (*former, *places, *first)]
-    sys.path[:] = [*(path for path in sys.path if path in first), *places, *others]
+    sys.path[:] = [path for path in sys.path if path not in ("", os.getcwd())]
+    _import_first_from(str(folder), *([str(folder / "src")] if (folder / "src").is_dir() else []))
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
     os.chdir(folder)
 
@@ -185,31 +169,16 @@ def place(spec: str) -> Path | None:
     return Path(name) if Path(name).exists() else None
 
 
-def _near(module: str, factory: str) -> str:
-    """Return a source or a local module with a similar name."""
-    here = [path.stem for path in Path.cwd().glob("*.py")]
-    return "".join(f"{close_match}:{factory}" for close_match in get_close_matches(module, (*SOURCES, *here), 1))
-
-
 def import_from_here() -> None:
     """Let modules be imported from the working directory too, after the standard library and installed packages."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
-def _factories(file: Path | None) -> list[str]:
-    """Return the names of the functions in a file that need no arguments; the file is not run."""
-    with suppress(SyntaxError, ValueError):
-        tree = ast.parse(file.read_bytes()) if file else ast.Module([], [])
-        functions = [(node.name, node.args) for node in tree.body if isinstance(node, ast.FunctionDef)]
-        return [
-            name
-            for name, arguments in functions
-            if len(arguments.posonlyargs + arguments.args) == len(arguments.defaults)
-            and None not in arguments.kw_defaults
-            and not name.startswith("_")
-        ]
-    return []
+def _import_first_from(*places: str) -> None:
+    """Import from these places after the standard library, and before installed packages."""
+    library = [path for path in sys.path if path in library_paths() or path.endswith(".zip")]
+    sys.path[:] = [*library, *places, *(path for path in sys.path if path not in (*library, *places))]
 
 
 def code_file(module: str) -> Path | None:
@@ -222,9 +191,10 @@ def code_file(module: str) -> Path | None:
 
 
 def import_code(module: str) -> ModuleType:
-    """Import user code, named by its path or as a module.
+    """Import user code, named by its path or as a module, which imports its neighbors as a script does.
 
-    A file in the working directory comes before an installed module of its name, but that stays what others import.
+    A file in the working directory comes before an installed module. If it is called like a loaded module, that stays
+    what others import.
     """
     import_from_here()
     file = code_file(module)
@@ -236,25 +206,19 @@ def import_code(module: str) -> ModuleType:
         names.insert(0, folder.name)
         folder = folder.parent
     _import_neighbors_from(folder)
-    top = folder / (f"{names[0]}.py" if len(names) == 1 and file.stem == names[0] else f"{names[0]}/__init__.py")
-    first = _origin(names[0])
-    if first and first.resolve() == top:
+    if folder != file.parent:
         return import_module(".".join(names))
-    if top == file:  # under another name, if it is a single file: others mean the module that comes first
-        return _load(names[0] if not first else f"{names[0]}_here", file)
-    if names[0] not in {*sys.modules, *sys.stdlib_module_names}:
-        _load(names[0], top)
-    return import_module(".".join(names))
-
-
-def _load(name: str, file: Path) -> ModuleType:
-    """Import a file under a name, whatever else has it."""
+    name = names[0]
+    if name in sys.modules:
+        if getattr(sys.modules[name], "__file__", None) == str(file):
+            return sys.modules[name]
+        name = f"{name}_here"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec
     assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    code = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(code)
+    return code
 
 
 def _origin(module: str) -> Path | None:
@@ -271,7 +235,7 @@ _folders: list[str] = []  # that code was imported from
 
 
 def _import_neighbors_from(folder: Path) -> None:
-    """Import from a folder, after installed packages; and no longer from that of another model's code."""
+    """Import from a folder, and no longer from that of another model's code."""
     for place in [place for place in _folders if place != str(folder)]:
         _folders.remove(place)
         sys.path.remove(place)
@@ -280,19 +244,7 @@ def _import_neighbors_from(folder: Path) -> None:
                 del sys.modules[name]
     if str(folder) not in sys.path:
         _folders.append(str(folder))
-        sys.path.append(str(folder))
-
-
-def _shadowed(error: ImportError | AttributeError, folder: Path) -> InferlensError | None:
-    """Return the error for a module that hides a neighbor of the user's code under the same name, or ``None``."""
-    name = error.name if isinstance(error, ImportError) else getattr(getattr(error, "obj", None), "__name__", "")
-    name = (name or "").partition(".")[0]
-    near, first = next((path for path in (folder / f"{name}.py", folder / name) if name and path.exists()), None), None
-    if near is not None:
-        first = getattr(sys.modules.get(name), "__file__", None) or _origin(name)
-    if near is None or first is None or near.resolve() in (path := Path(first).resolve(), path.parent):
-        return None
-    return InferlensError(f"{near} is hidden by {first}, which has the same name: {error}.", hint=f"rename {near.name}")
+    _import_first_from(str(folder))
 
 
 def _module(module: Any, name: str) -> Any:

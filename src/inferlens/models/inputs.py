@@ -27,16 +27,19 @@ else:
 
 
 def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
-    """Return ``module`` with positional arguments, in the order of ``names``.
+    """Return ``module`` with positional arguments, in the order of ``names``; ``module`` itself does not change.
 
     The result has the same parameters and submodules under the same paths, so that profiles and weights use the names
-    of the model's author. ``module`` itself does not change. Where that is impossible, it is the submodule ``inner`` of
-    the result. Outputs with named fields (Transformers) become a tuple of their tensors, so that tracers and exporters
-    accept them.
+    of the model's author. Outputs with named fields (Transformers) become a tuple of their tensors, so that tracers and
+    exporters accept them. Raises InferlensError if more than the class of ``module`` defines its calls and copies.
     """
-    if not _is_all_in_its_class(module):
-        return _calling(module, tuple(names))
     kind = type(module)
+    generated = isinstance(module, torch.fx.GraphModule) or kind.__call__ is not torch.nn.Module.__call__
+    if generated or "forward" in vars(module) or hasattr(kind, "__deepcopy__"):
+        raise InferlensError(
+            f"{kind.__name__} has a forward that was replaced, so its inputs cannot be put into another order.",
+            expected="inputs in the order of the arguments of forward",
+        )
 
     def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
         return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
@@ -46,27 +49,6 @@ def by_position(module: torch.nn.Module, names: Sequence[str]) -> torch.nn.Modul
     wrapper: torch.nn.Module = object.__new__(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
     wrapper.__dict__.update(module.__dict__)
     return wrapper
-
-
-def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
-    graph = torch.fx.Graph()
-    outputs = graph.call_module("inner", kwargs={name: graph.placeholder(name) for name in names})
-    graph.output(graph.call_function(_plain, (outputs,)))
-    wrapper = torch.fx.GraphModule({"inner": inner}, graph)
-    wrapper.training = inner.training
-    return wrapper
-
-
-def _is_all_in_its_class(module: torch.nn.Module) -> bool:
-    """Return whether the class and the attributes of ``module`` alone define its calls and copies."""
-    kind = type(module)
-    return (
-        kind.__call__ is torch.nn.Module.__call__
-        and not any(hasattr(kind, name) for name in ("__copy__", "__deepcopy__"))
-        and "forward" not in vars(module)
-        and not module._forward_hooks
-        and not module._forward_pre_hooks
-    )
 
 
 def _plain(outputs: Any) -> Any:
@@ -119,22 +101,13 @@ def kind_of(spec: TensorSpec) -> str:
     return "float32" if "float" in spec.dtype and spec.dtype != "float64" else spec.dtype
 
 
-def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo, *, requested: bool) -> None:
-    """Call a module once, at batch 1 if it takes that, to check that it takes ``specs``.
-
-    Raises InferlensError if it does not, and does not fail with its own inputs as well.
-    """
-    if opened.module is None or (error := _failure(opened, specs, model_info)) is None:
-        return
-    own = ", ".join(map(str, opened.inputs))
-    if requested and own and _failure(opened, opened.inputs, model_info):
-        return  # the requested inputs are not the cause
-    shapes = ", ".join(map(str, specs))
-    origin = "" if requested else "its own example, "
-    raise InferlensError(
-        f"{model_info.argument or model_info.spec} does not take {origin}{shapes}: {reason(error)}.",
-        expected=f"inputs such as its own, {own}" if requested and own else "the shape and type that its forward takes",
-    ) from error
+def try_inputs(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: ModelInfo) -> None:
+    """Call a module once, at batch 1 if it takes that. Raises InferlensError if it does not take ``specs``."""
+    if opened.module is not None and (error := _failure(opened, specs, model_info)) is not None:
+        raise InferlensError(
+            f"{model_info.argument or model_info.spec} does not take {', '.join(map(str, specs))}: {reason(error)}.",
+            expected=f"inputs such as {', '.join(map(str, opened.inputs)) or 'those that its forward takes'}",
+        ) from error
 
 
 def own_precision(opened: OpenedModel) -> str:
@@ -166,9 +139,8 @@ def _failure(opened: OpenedModel, specs: tuple[TensorSpec, ...], model_info: Mod
                 opened.module(*tensors)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, LookupError) as raised:
             text = str(raised).lower()
-            if isinstance(raised, NotImplementedError) or "not implemented" in text or "cuda" in text:
-                return None
-            if is_short_of_memory(raised):
+            elsewhere = isinstance(raised, NotImplementedError) or "not implemented" in text or "cuda" in text
+            if elsewhere or is_short_of_memory(raised):
                 return None
             error = raised
         else:

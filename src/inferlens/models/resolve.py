@@ -264,7 +264,7 @@ def check(model_info: ModelInfo, plan: Plan, live: Path | None = None) -> ModelI
         if data := _calibration(case, specs):
             next(data.feeds(1))
         if inputs or not source.vouched:
-            try_inputs(opened, specs, model_info, requested=bool(inputs))
+            try_inputs(opened, specs, model_info)
     return msgspec.structs.replace(model_info, unfit=tuple(unfit), convolutional=_convolutional(opened.module))
 
 
