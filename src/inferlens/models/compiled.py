@@ -138,20 +138,13 @@ class Header(Struct, frozen=True):
 
 
 def read_engine_header(path: Path) -> Header:
-    """Return the header of the engine in a file.
-
-    Engines of TensorRT do not contain their size. Of these, only a file shorter than a header is recognized as cut
-    short. Raises Unsupported if it is no engine, or is cut short.
-    """
+    """Return the header of the engine in a file. Raises Unsupported if it is no engine, or is cut short."""
     with path.open("rb") as file:
         data, size = file.read(SIZE), path.stat().st_size
     variant = FLAVOURS.get(data[:4])
-    if variant is None:
-        what = "is empty" if not size else f"is not a TensorRT engine ({size} bytes)"
-        raise Unsupported(f"{path} {what}.", hint=AGAIN)
-    size_in_header = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else None
-    if size < SIZE or size_in_header not in (None, size):
-        raise Unsupported(f"{path} is damaged: it has {size} of {size_in_header or 'more'} bytes.", hint=AGAIN)
+    whole = struct.unpack_from("<Q", data, 16)[0] if variant == "rtx" and size >= SIZE else size  # others do not say
+    if variant is None or size < SIZE or size != whole:
+        raise Unsupported(f"{path} is not a whole TensorRT engine ({size} bytes).", hint=AGAIN)
     version = "" if data[:4] == b"ptrt" else ".".join(str(part) for part in data[24:28])
     return Header(variant, version)
 

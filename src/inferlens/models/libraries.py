@@ -22,7 +22,11 @@ from inferlens.spec.case import TensorSpec
 torch: Any = LateModule("torch")
 
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
-CLIPS = {"r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}  # frames of these video models are this wide, of others 224
+# Inputs of torchvision's models, by a part of the name of their module.
+KINDS = {
+    ".video.resnet": TensorSpec("x", (1, 3, 16, 112, 112)), ".video": TensorSpec("x", (1, 3, 16, 224, 224)),
+    ".detection": TensorSpec("images", (1, 3, 320, 320)), ".segmentation": TensorSpec("x", (1, 3, 520, 520)),
+}  # fmt: skip
 TOKENS = 128
 # Checkpoints of Transformers whose configuration is their type's default one.
 DEFAULTS = {
@@ -77,14 +81,8 @@ class Torchvision(Source):
             source=f"torchvision {torchvision.__version__}",
         )
 
-    def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:
-        models = _torchvision().models
-        transforms, size = models.get_model_weights(name).DEFAULT.transforms, spec.shape[-1]
-        transform = transforms()
-        if hasattr(transform, "crop_size") and transform.crop_size != [size]:  # the inputs have another size
-            transform = transforms(
-                crop_size=size, resize_size=round(size * transform.resize_size[0] / transform.crop_size[0])
-            )
+    def preparation(self, name: str, spec: TensorSpec) -> Callable[[Any], Array]:  # noqa: ARG002 - images have one size
+        transform = _torchvision().models.get_model_weights(name).DEFAULT.transforms()
         return lambda image: np.asarray(transform(image))
 
 
@@ -216,15 +214,11 @@ def _cached(torchvision: Any, name: str, wanted: str) -> Any:
 
 def _image_inputs(torchvision: Any, name: str) -> tuple[TensorSpec, ...]:
     module = torchvision.models.get_model_builder(name).__module__
-    if ".video" in module:
-        width = CLIPS.get(name, 224)
-        return (TensorSpec("x", (1, 3, 16, width, width)),)
     if ".optical_flow" in module:
         return (TensorSpec("image1", IMAGE.shape), TensorSpec("image2", IMAGE.shape))
-    if ".detection" in module:
-        return (TensorSpec("images", (1, 3, 320, 320)),)
-    if ".segmentation" in module:
-        return (TensorSpec("x", (1, 3, 520, 520)),)
+    for kind, own in KINDS.items():
+        if kind in module:
+            return (own,)
     transform = torchvision.models.get_model_weights(name).DEFAULT.transforms
     width = 224 if name.startswith("vit_") else getattr(transform, "keywords", {}).get("crop_size", 224)
     return (TensorSpec("x", (1, 3, width, width)),)

@@ -106,17 +106,10 @@ def _find_bare_name(name: str) -> ModelInfo:
         if name in names:
             return source.find(name)
         all_names += names
-    path = Path(name)
-    is_path = bool(path.suffix) or len(path.parts) > 1
-    near = paths_like(path) if is_path else ""
-    if missing:
-        raise InferlensError(
-            f"No model '{name}' was found, and not every source is here. {missing.what}", hint=near or missing.hint
-        )
     raise InferlensError(
-        f"There is {'neither a file nor a' if is_path else 'no'} model '{name}'.",
+        f"There is neither a file nor a model '{name}'.{f' {missing.what}' if missing else ''}",
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
-        hint=near or suggestion(name, all_names) or ("" if is_path else "torchvision:resnet18"),
+        hint=paths_like(Path(name)) or suggestion(name, all_names) or (missing.hint if missing else ""),
     )
 
 
@@ -375,24 +368,20 @@ def _inputs(opened: OpenedModel, case: Case) -> tuple[TensorSpec, ...]:
 
 def _guess(opened: OpenedModel) -> TensorSpec:
     """Return an image, if the model takes one. Most models without a description of their inputs do."""
-    image, why, names, embeds = TensorSpec("x", (1, 3, 224, 224)), None, ["x"], False
+    image, why, names = TensorSpec("x", (1, 3, 224, 224)), None, ["x"]
     if opened.module is not None:
         image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
         names = needed_arguments(opened.module) or [image.name]
-        first = next(part for part in opened.module.modules() if not [*part.children()])
-        embeds = len(names) == 1 and isinstance(first, torch.nn.Embedding)
         try:
             with torch.inference_mode():
                 opened.module(torch.zeros(image.shape, dtype=own_type(opened)))
             return image
         except Exception as error:
             why = error
-    whole = [name for name in names if embeds or name == "tokens" or name.endswith(("ids", "mask"))]
     raise InferlensError(
         "What to feed this model is not known.",
         expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
-        hint=" ".join(f"--input {name}={'1x128:int64' if name in whole else '1x3x224x224:float32'}" for name in names)
-        + ", with the shapes of your inputs",
+        hint=" ".join(f"--input {name}=1x3x224x224:float32" for name in names) + ", with the shapes of your inputs",
     ) from why
 
 
@@ -404,16 +393,11 @@ def _check_sizes(spec: TensorSpec, opened: OpenedModel) -> None:
     dtype = next(own.dtype for own in opened.inputs if own.name == spec.name)
     form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
     alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))
-    wrong = [
-        (place, low == high)
-        for place, (a, b, (low, high)) in enumerate(zip(least, most, takes or (), strict=False))
-        if a < low or (high is not None and b > high)
-    ]
-    if alike and not wrong:
+    ends = zip(least, most, takes or (), strict=False)
+    if alike and all(low <= a and (high is None or b <= high) for a, b, (low, high) in ends):
         return
-    kind = Unsupported if alike and not any(fixed for place, fixed in wrong if place) else InferlensError
-    raise kind(
-        f"The file does not take {spec}{' with a range of sizes' * spec.dynamic}.",
+    raise (Unsupported if alike else InferlensError)(
+        f"The file does not take {spec}.",
         expected=f"{spec.name}={form}:{dtype}",
         hint="a batch and inputs that it was stored for, or a file stored for a dynamic batch",
     )

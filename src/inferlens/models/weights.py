@@ -237,8 +237,6 @@ def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
                 expected="every file of the index in the same folder",
                 hint="copy or download it, too",
             )
-        if file_kind(index.parent / name).kind is FileType.WEIGHTS_INDEX:
-            raise InferlensError(f"{index} names another index, {name}.", expected="files of tensors")
         parts |= _read_weights(index.parent / name, trust)
     return parts
 
@@ -307,8 +305,7 @@ def _without_prefix(state: dict[str, torch.Tensor], own: list[str]) -> tuple[dic
     first = next((name for name in own if any(key.endswith(name) for key in plain)), "")
     prefixes = {key.removesuffix(first) for key in plain if first and key.endswith(first)} | {""}
     best = max(sorted(prefixes, key=len), key=lambda prefix: sum(prefix + name in plain for name in own))
-    cut = COMPILED if plain is not state and plain.keys() != state.keys() else ""
-    return {key.removeprefix(best): value for key, value in plain.items() if key.startswith(best)}, best or cut
+    return {key.removeprefix(best): value for key, value in plain.items() if key.startswith(best)}, best
 
 
 def fingerprint(module: torch.nn.Module) -> str:

@@ -386,7 +386,7 @@ def graph_tensors(loaded: Any, element: int) -> dict[str, GraphTensor]:
 # other operators consists of their bytes.
 HEAVY = re.compile(
     r"attention|cdist|cholesky|conv(?!ert)|euclidean_dist|fft_|geqrf|gru|_linear$|linalg_(?!cross|_powsum|vector)|lstm"
-    r"|matmul|(^|_|b|d|p)mm($|_)|pdist|rnn|solve|transformer_encoder|_trilinear$"
+    r"|matmul|(^|_|b|d|p)mm($|_)|mv$|dot$|pdist|rnn|solve|transformer_encoder|_trilinear$"
 )
 # These operators read only a part of their first tensor: see :func:`picked_bytes`.
 PICKING = frozenset(
@@ -573,29 +573,13 @@ def operator_flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, A
     """Return the FLOPs of one call; ``None`` without a formula for an operator that may have many."""
     from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-    packet = out_of_place(operator)
+    packet = operator._overloadpacket
     if packet in flop_registry:
         return float(flop_registry[packet](*arguments, **named, out_val=result))
-    short = packet.__name__
-    if short.startswith("_scaled_dot_product"):  # variants of a device that the registry does not name
+    if packet.__name__.startswith("_scaled_dot_product"):  # variants of a device that the registry does not name
         return float(sdpa_flop_count(*(tensor.shape for tensor in arguments[:3])))
-    if short in ("mv", "dot", "vdot", "addmv"):
-        matrix = arguments[1] if short == "addmv" else arguments[0]
-        return float(2 * math.prod(matrix.shape))
-    if short in ("_int_mm", "_addmm_activation", "addbmm"):
-        left, right = arguments[-2:]
-        return float(2 * math.prod(left.shape) * right.shape[-1])
-    heavy = HEAVY.search(str(operator._overloadpacket.__name__)) or str(operator.namespace) not in ("aten", "prims")
+    heavy = HEAVY.search(packet.__name__) or str(operator.namespace) not in ("aten", "prims")
     return None if heavy and not operator.is_view else 0.0  # the work of others consists of their bytes
-
-
-def out_of_place(operator: Any) -> Any:
-    """Return the packet of an operator; of one that works in place, the packet of its out-of-place form."""
-    packet = operator._overloadpacket
-    name = str(packet.__name__)
-    if str(operator.namespace) != "aten" or not name.endswith("_") or name.endswith("__"):
-        return packet
-    return getattr(torch.ops.aten, name[:-1], packet)
 
 
 def picked_bytes(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
