@@ -274,16 +274,15 @@ def test_inputs_by_position_and_by_name_and_outputs_as_the_model_has_them(nested
 
 
 @pytest.mark.parametrize(("given", "words"), [
-    (lambda x: ((x, x), {}), "2 inputs were given. Expected: image=2x3x16x16:float32."),
-    (lambda x: ((), {}), "'image' is missing. Expected: image=2x3x16x16:float32."),
-    (lambda x: ((), {"imag": x}), "no input 'imag'.*did you mean image"),
-    (lambda x: ((x,), {"image": x}), "'image' is given twice"),
-    (lambda x: ((x[:1],), {}), "'image' is 1x3x16x16:float32. Expected: image=2x3x16x16:float32."),
-    (lambda x: ((x.astype(np.int64),), {}), "'image' is 2x3x16x16:int64. Expected: image=2x3x16x16:float32."),
-    (lambda x: ((x.tolist(),), {}), "'image' is a list. Expected: a tensor or an array, image=2x3x16x16:float32."),
+    (lambda x: ((x, x), {}), "2x3x16x16:float32 and 2x3x16x16:float32"), (lambda x: ((), {}), "none"),
+    (lambda x: ((), {"imag": x}), "imag=2x3x16x16:float32"),
+    (lambda x: ((x,), {"image": x}), "2x3x16x16:float32 and image=2x3x16x16:float32"),
+    (lambda x: ((x[:1],), {}), "1x3x16x16:float32"), (lambda x: ((x.astype(np.int64),), {}), "2x3x16x16:int64"),
+    (lambda x: ((x.tolist(),), {}), "a list"),
 ])  # fmt: skip
 def test_wrong_inputs_are_said_with_what_was_expected(given, words, results):
     args, named = given(np.zeros((2, 3, 16, 16), np.float32))
+    words = f"These inputs do not fit: {words}. Expected: image=2x3x16x16:float32."
     with inferlens.load(folder_of(results, "onnxruntime:cpu")) as fast, pytest.raises(InferlensError, match=words):
         fast(*args, **named)
 
@@ -351,7 +350,7 @@ def other_weights(record):
 
 
 @pytest.mark.parametrize(("content", "fields", "words"), [
-    (b"short", lambda _: {}, "model.onnx is not the file that was measured. Expected: [0-9]+ bytes"),
+    (b"short", lambda _: {}, "model.onnx is missing, or not the file that was measured. Expected: [0-9]+ bytes"),
     (b"", lambda _: {}, "model.onnx is missing"), (None, other_version, "measured with onnxruntime 1.0 \\(here: "),
     (b"", other_weights, "has other weights than the model that was measured"),
 ])  # fmt: skip
@@ -478,9 +477,9 @@ def test_python_writes_the_same_files(one, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("changed_run", "words"), [
-    ("[output + 1 for output in own(*inputs)]", "The script that was written is wrong in output 1 of 1: relative L2"),
-    ("[output * float('nan') for output in own(*inputs)]", "in output 1 of 1: outputs are not finite"),
-    ("own(*inputs) * 2", "The script that was written is wrong in its outputs: outputs have shapes"),
+    ("[output + 1 for output in own(*inputs)]", "The outputs of the script that was written are wrong: relative L2"),
+    ("[output * float('nan') for output in own(*inputs)]", "are wrong: outputs are not finite"),
+    ("own(*inputs) * 2", "are wrong: outputs have shapes"),
     ("1 / 0", "The script that was written fails: ZeroDivisionError"),
 ])  # fmt: skip
 def test_a_wrong_script_is_not_left_behind(changed_run, words, one, tmp_path, monkeypatch):

@@ -1,11 +1,8 @@
 """Plans on several workers: what is placed where, what becomes of lost workers, and the same command again."""
 
-import itertools
-import platform
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -119,15 +116,6 @@ def test_what_cannot_run_has_no_share_of_the_time(some):
     cases = [PlannedCase(case("fake:steady", batch=batch), found, no) for batch, no in enumerate(refusals, 1)]
     divided = remote.RemoteRun(plan, some(plan), Observer(), None).divided({"": cases})
     assert [share for *_, share in divided] == [1.0] * 3, "two workers, and two that run"
-
-
-def test_groups_take_about_as_long_as_each_other():
-    seconds = [46, 62, 50, 58, 42, 54, 60, 46, 52]
-    groups = remote.balanced(seconds, 2)
-    assert sorted(itertools.chain.from_iterable(groups)) == list(range(9))
-    assert [sum(seconds[place] for place in group) for group in groups] == [256, 214]
-    assert (remote.balanced([3, 5, 4], 3), remote.balanced([0, 5], 4)) == ([[1], [2], [0]], [[1], [0]])
-    assert [len(group) for group in remote.balanced([37.7] * 10, 2)] == [5, 5]
 
 
 @pytest.mark.parametrize("lives", [1, 3, 7])
@@ -368,7 +356,7 @@ def node(cpus, gpus=0, kind=""):
 
 
 @pytest.mark.usefixtures("without_torch")
-def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(tmp_path, monkeypatch):
+def test_what_fails_on_a_node_is_an_answer_and_other_code_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     plan = Plan.from_words({"model": "fake:nothing-like-it", "backend": "onnxruntime", "device": "cpu"})
@@ -377,13 +365,6 @@ def test_what_fails_on_a_node_with_a_full_disk_or_other_code_is_the_nodes_fault(
     assert b"failed" in answer
     with pytest.raises(InferlensError, match="has another Inferlens"):
         list(serve(order, {}, "", {}, "that of another version"))
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match=f"No space left on device: '{platform.node()}:"):
-        list(serve(order, {}, "", {"OMP_NUM_THREADS": "1"}, code()))
 
 
 def test_what_workers_ask_of_ray():

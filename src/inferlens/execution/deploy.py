@@ -20,7 +20,7 @@ import warnings
 import weakref
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -148,13 +148,9 @@ def saver(path: Path, backend: str | None = None) -> str:
     backend_by_suffix = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
     if path.suffix not in backend_by_suffix:
         raise InferlensError(
-            f"{f'{names[0]} writes no models' if backend else 'Nothing writes models'} to files named "
-            f"'{path.suffix or path.name}'.",
-            expected=f"one of {', '.join(sorted(backend_by_suffix))}"
-            if backend_by_suffix
-            else "a backend that writes models to files",
-            hint=suggestion(path.suffix, backend_by_suffix)
-            or ("inferlens export without --backend" if backend else ""),
+            f"{names[0] if backend else 'Nothing'} writes no models to files named '{path.suffix or path.name}'.",
+            expected=one_of(sorted(backend_by_suffix)) if backend_by_suffix else "another --backend",
+            hint=suggestion(path.suffix, backend_by_suffix),
         )
     return backend or backend_by_suffix[path.suffix]
 
@@ -180,16 +176,10 @@ def run_task(
         if isinstance(event, PhaseStart):
             phase(event.phase)
 
-    new = [path for path in (cache, *cache.parents) if not path.exists()]
     make_folder(cache, "another folder to work in")
-    try:
-        with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
-            job = form(case=case, folder=folder, cache=str(cache.resolve()), **fields)
-            outcome = child.launch(task, job, returns, timeout=timeout, on_event=hear)
-    finally:
-        for path in new:  # where nothing was kept
-            with suppress(OSError):
-                path.rmdir()
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        job = form(case=case, folder=folder, cache=str(cache.resolve()), **fields)
+        outcome = child.launch(task, job, returns, timeout=timeout, on_event=hear)
     outcome.value(case.label)
     return outcome.result
 
@@ -277,10 +267,8 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
     info = ModelInfo(spec=case.model, name=record.model.name, format=formats[0], precision=case.precision)
     if file is not None:
         info = resolve.find(str(file))
-        able = backend.capabilities().takes(info.format)
-        own = any((one.variant, one.device) == (case.variant, case.device) for one in able)
-        other = next((one.variant for one in able if one.device == case.device), case.variant)
-        variant = case.variant if own else other
+        variants = [one.variant for one in backend.capabilities().takes(info.format) if one.device == case.device]
+        variant = case.variant if case.variant in variants or not variants else variants[0]
         case = replace(case, model=info.spec, variant=variant, weights=None, inputs=(), batch=None)
     elif not graph and model and model.infos:
         (info,) = model.infos
@@ -313,8 +301,8 @@ def _whole(record: Record, folder: Path, *kinds: str, rebuild: bool) -> Path | N
         if not path.is_file() or path.stat().st_size != artefact.size:
             if rebuild:
                 return None
-            how = "is not the file that was measured" if path.is_file() else "is missing"
-            raise InferlensError(f"{path} {how}.", expected=f"{artefact.size} bytes, as its record says", hint=ANEW)
+            what = f"{path} is missing, or not the file that was measured."
+            raise InferlensError(what, expected=f"{artefact.size} bytes, as its record says", hint=ANEW)
     return next((folder / one.path for one in record.artefacts if one.kind in kinds), None)
 
 
@@ -364,14 +352,9 @@ def run_script(job: ScriptJob, context: TaskContext) -> None:
             outputs = _arrays(script["run"](*map(_like, script["inputs"], inputs)))
     except Exception as error:
         raise InferlensError(f"The script that was written fails: {type(error).__name__}: {error}") from error
-    pairs = {"its outputs": (outputs, expected)}
-    if len(outputs) == len(expected):
-        numbered = enumerate(zip(outputs, expected, strict=True), 1)
-        pairs = {f"output {place} of {len(expected)}": ([output], [right]) for place, (output, right) in numbered}
-    for which, pair in pairs.items():
-        result = compare(*pair, job.tolerance, "")
-        if result.agrees is False:
-            raise InferlensError(f"The script that was written is wrong in {which}: {result.reason}.")
+    result = compare(outputs, expected, job.tolerance, "")
+    if result.agrees is False:
+        raise InferlensError(f"The outputs of the script that was written are wrong: {result.reason}.")
 
 
 def _like(own: Any, array: Array) -> Any:
@@ -658,28 +641,16 @@ def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mappin
 
 
 def _misfit(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> InferlensError:
-    """Return the error of the first input that does not fit. This is slow, and no call needs it."""
-    names, all_inputs = [spec.name for spec in specs], listing([*map(str, specs)])
-    if len(args) > len(names):
-        return InferlensError(f"{len(args)} inputs were given.", expected=all_inputs)
-    for name in named:
-        if name not in names:
-            what = f"The model has no input '{name}'."
-            return InferlensError(what, expected=all_inputs, hint=suggestion(name, names))
-        if name in names[: len(args)]:
-            return InferlensError(f"The input '{name}' is given twice.", expected=all_inputs)
-    given = {**dict(zip(names, args, strict=False)), **named}
-    for spec in specs:
-        if spec.name not in given:
-            return InferlensError(f"The input '{spec.name}' is missing.", expected=str(spec))
-        value = given[spec.name]
-        if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-            what = f"The input '{spec.name}' is a {type(value).__name__}."
-            return InferlensError(what, expected=f"a tensor or an array, {spec}")
-        if tuple(value.shape) != spec.shape or not _reads(spec.dtype, value.dtype):
-            break
-    shape = "x".join(map(str, value.shape)) or "scalar"
-    return InferlensError(f"The input '{spec.name}' is {shape}:{_plain(value.dtype)}.", expected=str(spec))
+    """Return the error of a call whose inputs do not fit."""
+    given = [*map(_described, args), *(f"{name}={_described(value)}" for name, value in named.items())]
+    return InferlensError(f"These inputs do not fit: {listing(given) or 'none'}.", expected=listing([*map(str, specs)]))
+
+
+def _described(value: Any) -> str:
+    """Return shape and type of a tensor or an array, or the name of another type."""
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        return f"a {type(value).__name__}"
+    return f"{'x'.join(map(str, value.shape)) or 'scalar'}:{_plain(value.dtype)}"
 
 
 @cache

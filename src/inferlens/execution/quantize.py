@@ -331,8 +331,7 @@ def _planned(
     if len(cases) != 1:
         raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
     (planned,) = cases
-    if planned.reference is None:
-        raise InferlensError(f"There is nothing to compare {planned.model.name} with.", expected="a model in fp32")
+    assert planned.reference  # of a model that is not quantized
     return planned
 
 

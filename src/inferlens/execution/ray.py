@@ -45,13 +45,11 @@ from inferlens.record.store import RECORD, Store
 from inferlens.spec.plan import Plan, toml_words
 
 LOCAL = "local"
-LARGEST, MOST = 8 << 20, 32 << 20  # bytes of a file, and of all files, that come back with a record
-ROOM = 1 << 20  # bytes that a node has to have on its disk
+LARGEST = 8 << 20  # bytes of a file that comes back with a record
 ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that has one
 VARIABLES_PASSED = ("OMP_NUM_THREADS", NVTX_VARIABLE)  # they act on a node as they do here
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
-TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
 
 
 class Needs(Struct, frozen=True):
@@ -103,17 +101,12 @@ class RayLauncher(Launcher):
         if self.environment:
             words["runtime_env"] = self.environment
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
-        if once := address != LOCAL and TRIES not in os.environ:
-            os.environ[TRIES] = "1"
         try:
             self.ray.init(**words)
         except Exception as error:  # Ray raises nearly every type there is
             what = f"Ray cannot be reached at '{address}': {reason(error)}."
             hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
             raise InferlensError(what, hint=hint) from error
-        finally:
-            if once:  # what is started by Ray itself has longer
-                del os.environ[TRIES]
         self._ours = True
         with suppress(AttributeError):  # Ray has no switch for it: a thread that prints what happens to nodes on our
             ours = self.ray._private.worker.global_worker  # standard output, and burns a core once the head is gone
@@ -165,9 +158,7 @@ class RayWorker(Worker):
                 if isinstance(event, RemoteEvent):
                     _repeat(event, relative, files, output, places, observer)
         except (ray.exceptions.RuntimeEnvSetupError, ray.exceptions.RayTaskError) as error:
-            if isinstance(cause := getattr(error, "cause", None), OSError):  # such as a full disk: of this node alone
-                raise WorkerLost(str(cause)) from error
-            if isinstance(cause, InferlensError):
+            if isinstance(cause := getattr(error, "cause", None), InferlensError):
                 raise cause from error
             hint = "inferlens on every node, or a plan file with runtime_env"
             raise InferlensError(f"A node cannot run this: {reason(error)}.", hint=hint) from error
@@ -193,13 +184,9 @@ def _repeat(
         observer.done(record, place)
     elif call.method == "kept":
         place = places.get(relative, output / relative)
-        if relative in places or "" in files:
-            _write(place, files)
-        else:  # the folder is what it is there, and no more
-            fresh = place.with_name(f"{place.name}.new")
-            _write(fresh, files)
+        if relative not in places:  # the folder is what it is there, and no more
             shutil.rmtree(place, ignore_errors=True)
-            fresh.replace(place)
+        _write(place, files)
         observer.kept(place)
     else:
         call.repeat_for(observer)
@@ -251,11 +238,8 @@ def _cpu_share(resources: Sequence[Mapping[str, float]]) -> int:
 
 def _check_answers(address: str) -> None:
     """Refuse an address where no cluster answers, for which Ray waits very long, or of Ray's client without streams."""
-    if "://" in address:
-        hint = f"a node of the cluster, where it is --ray {address.partition('://')[2].partition(':')[0]}:6379"
-        raise InferlensError(f"'{address}' is an address of the Ray client, which passes no records on.", hint=hint)
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
+    if not host or "://" in address or not port.isdecimal():
         raise InferlensError(f"'{address}' is not the address of a cluster.", expected="local, auto, or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), PATIENCE).close()
@@ -311,19 +295,9 @@ def serve(
         thread.start()
         sent: set[str] = set()
         while (event := events.get()) is not None:
-            if isinstance(event, TaskAnswer) and result_from_json(event.result, Any).status != "ok":
-                _check_room(output)
             if isinstance(event, (RemoteEvent, TaskAnswer)):
                 yield _packed(event, output, sent)
         thread.join()
-
-
-def _check_room(scratch: Path) -> None:
-    """Raise OSError if the disk of the node is full: then a failure is no fault of the part."""
-    try:
-        (scratch / ".room").write_bytes(bytes(ROOM))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, f"{socket.gethostname()}:{scratch}") from error
 
 
 def _packed(event: RemoteEvent | TaskAnswer, output: Path, sent: set[str]) -> tuple[bytes, str, dict[str, bytes]]:
@@ -342,15 +316,10 @@ def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
     """Return the content of a file, or of the files of a folder by their paths; of a record's folder the small ones."""
     if path.is_file():
         return {"": path.read_bytes()}
-    sorted_files = sorted((file for file in path.rglob("*") if file.is_file()), key=lambda file: file.stat().st_size)
-    files, size = {}, 0
-    for file in sorted_files:
-        more = file.stat().st_size
-        if limited and (file.name == RECORD or more > LARGEST or size + more > MOST):
-            continue
-        size += more
-        files[str(file.relative_to(path))] = file.read_bytes()
-    return files
+    files = (file for file in path.rglob("*") if file.is_file())
+    if limited:
+        files = (file for file in files if file.name != RECORD and file.stat().st_size <= LARGEST)
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def _isolate() -> None:

@@ -10,6 +10,7 @@ A launcher is a class of the entry-point group ``inferlens.launchers``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import os
 import shutil
@@ -31,7 +32,7 @@ from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, cases_of, estimator, live_files
+from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
 from inferlens.execution.race import races, references_of
@@ -50,8 +51,8 @@ from inferlens.spec.plan import LOCAL, Plan, Where
 from inferlens.stats.samples import median
 from inferlens.units import plural, ratio
 
-RACES_A_PART = 5  # at most, where all take as long
-MOST_LOST = 3  # workers that a part may take along without any progress before nothing more of it is tried
+RACES_A_PART = 5  # at most
+MOST_LOST = 3  # workers that a part may take along before nothing more of it is tried
 NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
@@ -75,11 +76,6 @@ class RemoteJob(Job, frozen=True, kw_only=True, tag=True):
     def gpu(self) -> str:
         """The GPU that an earlier worker of the part had."""
         return ""
-
-    @property
-    def progress(self) -> int:
-        """A measure of what is done. A part that loses workers again and again without progress is given up."""
-        return 0
 
     def run(self, observer: Observer) -> Any:
         """Do the part on this machine, and return its value."""
@@ -121,10 +117,6 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
     @property
     def gpu(self) -> str:
         return self.state.records[0].environment.variables.get(VISIBLE, "") if self.state.records else ""
-
-    @property
-    def progress(self) -> int:
-        return len(self.state.records)
 
     def own(self, records: Sequence[Record]) -> list[Record]:
         """Return the records of the cases on this kind of worker."""
@@ -191,10 +183,6 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
     @property
     def folder(self) -> Path:
         return Path(self.plan.output) / self.home
-
-    @property
-    def progress(self) -> int:
-        return len(self.log)
 
     def updated(self, records: Sequence[Record]) -> TuneJob:  # noqa: ARG002 - it has its own
         file = self.folder / TUNING / TRIALS
@@ -489,7 +477,7 @@ class RemoteRun:
     def divided(
         self, cases: Mapping[str, Sequence[PlannedCase]]
     ) -> Iterator[tuple[str, tuple[PlannedCase, ...], float]]:
-        """Yield the parts of a plan: kind, cases, and share of the time for rounds; the longest part comes first.
+        """Yield the parts of a plan: kind, cases, and share of the time for rounds.
 
         A part is a race. GPUs of this machine have several races in a part, which load side by side; but not if a run
         goes on, whose races began on one GPU or another.
@@ -500,12 +488,10 @@ class RemoteRun:
             if len(workers) == 1:
                 yield kind, tuple(planned), 1.0
                 continue
-            seconds = estimator([one.model.name for one in planned], self.plan)
-            took = [sum(seconds(one.case) for one in group if not one.refusal) for group in groups]
             count = len(groups)
             if workers and all(one.gpu for one in workers) and not self.results.records:
-                count = len(workers) * math.ceil(count / (len(workers) * RACES_A_PART))
-            parts = [tuple(one for place in places for one in groups[place]) for places in balanced(took, count)]
+                count = min(count, len(workers) * math.ceil(count / (len(workers) * RACES_A_PART)))
+            parts = [tuple(itertools.chain.from_iterable(groups[place::count])) for place in range(count)]
             busy = sum(any(not one.refusal for one in part) for part in parts)
             for part in parts:
                 yield kind, part, min(1.0, len(workers) / max(1, busy))
@@ -570,15 +556,14 @@ class _WorkQueue(Generic[J, Value]):
 
     def _do(self, worker: Worker, job: J) -> Value:
         """Return the value of a job; if its worker is lost, the same worker or another one does the rest."""
-        results, lost, most = self.remote.results, 0, job.progress
-        while True:
+        results = self.remote.results
+        for lost in itertools.count(1):
             try:
                 return worker.do(job, self.returns, results)
             except WorkerLost as error:
                 if self.stopped:
                     raise
                 job = self.remote.now(job)
-                lost, most = (1, job.progress) if job.progress > most else (lost + 1, most)
                 if lost < MOST_LOST:
                     results.remark(f"A worker was lost, and what it had not done is done elsewhere: {error}")
                     continue
@@ -586,6 +571,7 @@ class _WorkQueue(Generic[J, Value]):
                 if not isinstance(job, CasesJob):
                     raise InferlensError(f"{job.plan.model[0]} was given up: {reason}") from error
                 return cast("Value", replace(job, given_up=reason).run(results))
+        raise AssertionError
 
 
 @contextmanager
@@ -686,15 +672,3 @@ def _reference_record(plan: Plan, job: CasesJob) -> Record | None:
     chosen = references_of(job.cases, plan.reference)
     able = [record for record in job.state.records if record.status == "ok" and latencies(record).samples]
     return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)
-
-
-def balanced(seconds: Sequence[float], count: int) -> list[list[int]]:
-    """Return places in groups that take about equally long, the longest first."""
-    groups: list[list[int]] = [[] for _ in range(count)]
-
-    def took(group: list[int]) -> float:
-        return sum(seconds[place] for place in group)
-
-    for place in sorted(range(len(seconds)), key=lambda place: -seconds[place]):
-        min(groups, key=took).append(place)
-    return [sorted(group) for group in sorted(groups, key=took, reverse=True) if group]

@@ -28,6 +28,7 @@ from inferlens.models.model import TRUST, Format, LoadRequest, ModelInfo, Opened
 from inferlens.models.weights import unwrapped_module
 from inferlens.record.files import MODELS, FileType, file_kind, sha256, wrong_file
 from inferlens.spec.case import DTYPES, TensorSpec
+from inferlens.units import listing
 
 if TYPE_CHECKING:
     import torch
@@ -226,9 +227,8 @@ def _exported(path: Path) -> OpenedModel:
             hint=TRUST,
         ) from error
     module = program.module(check_guards=False)  # guards are text in the file, and would be run as Python
-    tensors, constants = _arguments(program, path)
-    if _takes_more(program):
-        _take_tensors(module, constants)
+    tensors = _arguments(program, path)
+    _take_tensors(program, module)
     specs = tuple(spec_of(name, value) for name, value in tensors.items())
     names = [spec.name for spec in specs]
     if tensor_specs:
@@ -248,10 +248,10 @@ def _exported(path: Path) -> OpenedModel:
     )
 
 
-def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors that a program was exported with and its constant arguments, by name.
+def _arguments(program: torch.export.ExportedProgram, path: Path) -> dict[str, torch.Tensor]:
+    """Return the tensors that a program was exported with, by name; lists, tuples and dicts of arguments are flat.
 
-    Lists, tuples and dicts of arguments are flat. Raises InferlensError if the file has no example, or other arguments.
+    Raises InferlensError if the file has no example, or other arguments.
     """
     from torch.export.graph_signature import InputKind
 
@@ -260,37 +260,22 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[
     values = torch.utils._pytree.tree_leaves(program.example_inputs)
     if len(values) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", hint="export it again with example inputs")
-    arguments = dict(zip(names, values, strict=True))
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
-    constants = {name: value for name, value in arguments.items() if name not in tensors}
-    for name, value in constants.items():
-        if not isinstance(value, (bool, int, float, str, type(None))):
-            raise InferlensError(
-                f"{path} takes a {type(value).__name__} as '{name}', which is not supported.",
-                expected="tensors, None, int, float, bool, text, and lists, tuples or dicts of these",
-            )
-    if not tensors:
-        raise InferlensError(f"{path} takes no tensors, so there is nothing to measure it with.")
-    return tensors, constants
+    tensors = dict(zip(names, values, strict=True))
+    others = [name for name, value in tensors.items() if not isinstance(value, torch.Tensor)]
+    if others or not tensors:
+        raise InferlensError(
+            f"{path} takes {f'something else than a tensor as {listing(others)}' if others else 'no tensors'}.",
+            expected="a program whose arguments are tensors",
+            hint="export a module that sets the other arguments itself",
+        )
+    return tensors
 
 
-def _takes_more(program: torch.export.ExportedProgram) -> bool:
-    """Return whether a program takes anything other than tensors by position."""
+def _take_tensors(program: torch.export.ExportedProgram, module: torch.fx.GraphModule) -> None:
+    """Make a module of a program that takes lists, dicts or names take its tensors by position, in order."""
     arguments, named = program.example_inputs or ((), {})
-    only_tensors = all(hasattr(argument, "dtype") for argument in arguments)
-    return bool(named) or not only_tensors or not torch.utils._pytree.tree_leaves(arguments)
-
-
-def _take_tensors(module: torch.fx.GraphModule, constants: dict[str, Any]) -> None:
-    """Make the module of a program take its tensors by position, in order, and put the constants into its graph."""
-    for node in module.graph.find_nodes(op="placeholder"):
-        if node.name in constants:
-            value = constants[node.name]
-            for user in list(node.users):
-                user.args, user.kwargs = torch.fx.map_arg(
-                    (user.args, user.kwargs), lambda one, node=node, value=value: value if one is node else one
-                )
-            module.graph.erase_node(node)
+    if not named and all(hasattr(argument, "dtype") for argument in arguments):
+        return
     module.graph.set_codegen(torch.fx.graph.CodeGen())  # without the nesting of arguments and outputs
     module._forward_pre_hooks.clear()  # which check the nesting
     module._forward_pre_hooks_with_kwargs.clear()

@@ -5,18 +5,13 @@ import math
 from collections import Counter
 
 import pytest
-from msgspec.structs import replace
 
 from inferlens.analysis.measures import bottleneck
-from inferlens.analysis.tuning import Advice, Candidate
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.search import Search, advice_of, advised
+from inferlens.execution.tuning.search import Search, advised
 from inferlens.record.record import KERNEL_FAMILIES, Measurement
 from inferlens.stats.search_model import Point
-from inferlens.views.renderers import render
-from inferlens.views.tuning import tuning_document
 from tests.execution.tuning.test_space import space
-from tests.execution.tuning.test_tune import KNOB_A, tune
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
 from tests.views.samples import record
 
@@ -79,15 +74,6 @@ def test_what_is_promising_comes_before_all_else_whatever_it_costs():
     assert search.propose() == [other, known, Point("eager"), Point("graphed")]
 
 
-def test_what_did_well_in_one_precision_is_measured_in_another_before_what_did_not():
-    logs = {"slow fp32": 1.0, "middling fp32": 0.3, "fast fp32": 0.0}
-    new = [Point(f"{name} bf16") for name in ("slow", "middling", "fast", "unknown")]
-    search = Search([*map(Point, logs), *new], lambda _: [], lambda _: 1.0)
-    search.add({Point(name): log for name, log in logs.items()})
-    assert search.propose()[:2] == [Point("fast fp32"), Point("fast bf16")]
-    assert Point("slow bf16") not in search.propose()
-
-
 def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known():
     """Ten times the cost for what promises no more than others that are measured first."""
     families = [Point("eager"), Point("graphed")]
@@ -107,16 +93,6 @@ def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_pro
     assert {point.family for points in rounds[:late] for point in points} == {"eager", "graphed", "slow"}
     assert any(point.settings for points in rounds[:late] for point in points)
     assert search.best.family == "compiled", "and then it is tuned as any other"
-
-
-def test_of_several_that_take_far_longer_one_comes_in_a_round():
-    costly = {"compiled", "graphed"}
-    search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family in costly else 1.0)
-    new, known = [], set[Point]()
-    for points in run(search):
-        new.append([point for point in points if point.family in costly and not point.settings and point not in known])
-        known |= {*points}
-    assert sorted(map(len, new))[-3:] == [0, 1, 1]
 
 
 def test_a_setting_by_which_a_candidate_failed_is_not_tried_again_in_its_family():
@@ -156,14 +132,6 @@ def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals():
         search.add({plain: 0.3, few: 0.02 * (number % 2), other: 0.01 * (number % 2), many: 0.0})
     assert search.finalists() == [many, few, other]
     assert search.belief.chance(search.belief.points.index(many))[search.belief.points.index(other)] > 0.15
-
-
-def test_what_is_proposed_follows_from_what_was_added():
-    one, other = begun(), begun()
-    rounds = run(one)
-    for points in rounds[:3]:
-        other.add({point: log(point) for point in points})
-    assert other.propose() == rounds[3]
 
 
 def test_nothing_is_proposed_where_nothing_ran():
@@ -241,25 +209,3 @@ def test_nothing_is_advised_for_ways_that_are_far_behind():
     assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(3)) != []
     assert ways([measured(eager, enqueue=0.95)], found, behind=math.log(5)) == []
     assert ways([measured(eager, kernels={"reformat": 0.2})], found, behind=math.log(1.5)) == []
-
-
-def test_advice_paid_if_the_winner_has_it_and_is_faster_than_the_ways_that_had_the_limit():
-    found = on_gpu(precision="fp16")
-    eager, compiled, graphed = (each.case for each in found.families)
-    records = [measured(eager, enqueue=0.95), measured(compiled, enqueue=0.95), measured(graphed)]
-    tried = [
-        Candidate(record=each.id, speedup=speed, low=0.9 * speed, high=1.05 * speed)
-        for each, speed in zip(records, (0.2, 0.5, 1.0), strict=True)
-    ]
-    known = {each.id: each for each in records}
-    assert advice_of(graphed, tried, known, found) == (
-        Advice("torch_compile:reduce-overhead", "host", "torch_compile:default fp16", 2.0),
-    )
-    assert advice_of(eager, tried, known, found) == ()
-
-
-def test_the_answer_says_which_advice_advice_of(tmp_path):
-    tuned = tune(tmp_path, only=KNOB_A)
-    advice = Advice("cuda_graph=True", "host", "pytorch", 2.1)
-    shown = " ".join(render(tuning_document(replace(tuned, advice=(advice,))), "table", width=100).split())
-    assert "Advice that paid: cuda_graph=true, since calls of pytorch waited for the host (2.10x)." in shown

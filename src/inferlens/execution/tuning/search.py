@@ -1,10 +1,11 @@
-"""The search of a tuning: the next candidates to measure, and the expected speed of all candidates.
+"""The search of a tuning. This module alone decides which candidate ``inferlens tune`` tries next.
 
-The first candidates are those that backends recommend. Next are those that the profile of a fast candidate advises,
-such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build. After that, a round
-has the candidates with the largest expected gain for their cost, by a Gaussian process over families and settings
-(``stats.search_model``). The best candidate so far is in every round, so that a disturbance of the machine that
-affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and no family is left.
+The first candidates are the reference and those that backends recommend. Next are those that the profile of a fast
+candidate advises, such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build.
+After that, a round has the candidates with the largest expected gain for their cost, by a Gaussian process over
+families and settings (``stats.search_model``). The best candidate so far is in every round, so that a disturbance of
+the machine that affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and
+no family is left. The finalists are chosen here, too.
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again. How candidates compare with the winner follows from the rounds of the search, by the same Gaussian
@@ -20,17 +21,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean
 
-from msgspec.structs import replace
-
-from inferlens.analysis.measures import bottleneck, violations
+from inferlens.analysis.measures import bottleneck, violation_factors, violations
 from inferlens.analysis.race import log_cost
-from inferlens.analysis.tuning import Advice, Candidate, Effect, SkippedCandidate, Trial
+from inferlens.analysis.tuning import Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.execution.tuning.space import (
     SearchSelection,
     SearchSpace,
-    combined,
-    has_changes,
     narrowed_selection,
     neighbours,
 )
@@ -51,10 +48,11 @@ LEAST_CHANCE = 0.15  # of being faster than the best: with less none is confirme
 
 @dataclass
 class Candidates:
-    """Candidates of a space as points, and their cases."""
+    """Candidates of a space as points, their cases, and the first records of those that ran right, by digest."""
 
     space: SearchSpace
     cases: dict[Point, Case] = field(default_factory=dict)
+    ran: dict[str, Record] = field(default_factory=dict)
     _near: dict[Point, list[Point]] = field(default_factory=dict)
 
     def point(self, case: Case) -> Point:
@@ -67,6 +65,51 @@ class Candidates:
         if point not in self._near:
             self._near[point] = [self.point(case) for case in neighbours(self.cases[point], self.space)]
         return self._near[point]
+
+    def search(self, cost: Callable[[Case], float], group: int) -> Search:
+        """Return a search that has measured nothing; ``cost`` and ``group`` are as of :class:`Search`."""
+        return Search(
+            families=list(dict.fromkeys(self.point(family.case) for family in self.space.families)),
+            first=list(map(self.point, [*self.space.references[:1], *self.space.recommended])),
+            neighbours=self.neighbours,
+            cost=lambda point: cost(self.cases[point]),
+            group=group,
+        )
+
+    def learn(
+        self, search: Search, records: Sequence[Record], objective: Objective, limits: Sequence[Constraint]
+    ) -> None:
+        """Add the records of a round to the search. Candidates that are wrong, or whose limits are unknown, are out."""
+        for record in records:
+            if record.ranked:
+                self.ran.setdefault(record.case.digest, record)
+        able = [record for record in records if record.ranked and math.inf not in violation_factors(record, limits)]
+        logs: dict[Point, float | None] = {self.point(record.case): None for record in records}
+        logs |= {self.point(record.case): log for record in able if (log := log_cost(objective, record)) is not None}
+        search.barred = {self.point(record.case) for record in self.ran.values() if violations(record, limits)}
+        search.add(logs)
+        if search.observations:
+            right = [record for record in self.ran.values() if self.point(record.case) not in search.barred]
+            best = search.mean(search.best)
+            cases = advised(right, lambda case: search.mean(self.point(case)) - best, self.space)
+            search.advised = list(map(self.point, cases))
+
+    def finalists(self, search: Search, limits: Sequence[Constraint], *, rival: bool) -> list[Case]:
+        """Return the best, a ``rival``, the best that ``inferlens bench`` would measure, and the reference."""
+        able = search.observations and search.best not in search.barred
+        chosen = [self.cases[point] for point in search.finalists()] if able else self.nearest(limits)
+        reference = [case for case in self.space.references if case.digest in self.ran][:1]
+        usual = [family.case for family in self.space.families if family.case.digest in self.ran]
+        usual = [case for case in usual if not reference or case.precision == reference[0].precision]
+        points = {case.digest: self.point(case) for case in usual}
+        usual.sort(key=lambda case: (points[case.digest] in search.barred, search.mean(points[case.digest])))
+        cases = [*chosen[: 1 + rival], *usual[:1], *reference]
+        return list({case.digest: case for case in cases}.values())
+
+    def nearest(self, limits: Sequence[Constraint]) -> list[Case]:
+        """Return the case that breaks the limits least, for when none keeps them."""
+        able = sorted(self.ran.values(), key=lambda record: violation_factors(record, limits))
+        return [record.case for record in able[:1]]
 
 
 @dataclass
@@ -106,17 +149,25 @@ class Search:
         self.failed |= {point for point, log in logs.items() if log is None and point not in worked}
         self.__dict__.pop("belief", None)
 
-    def propose(self) -> list[Point]:
-        """Return the next round, the best so far first; empty if the search is over."""
+    def propose(self, room: int = 100, ends_in_time: Callable[[list[Point]], bool] = lambda _: True) -> list[Point]:
+        """Return the next round, the best so far first; empty if the search is over, or there is no time for it.
+
+        Args:
+            room: the number of candidates that have room in memory; the best and one more take part in any case.
+            ends_in_time: of a round that does not, the least promising candidates are left out.
+        """
         points = {one.point for one in self.observations} | self.failed
         best = [self.best] if self.observations else []
         first = [point for point in dict.fromkeys([*self.first, *self.advised]) if point not in points]
         families = [point for point in self.families if point not in {*points, *first}]
-        families.sort(key=lambda family: (self._level(family), self.cost(family)))
+        families.sort(key=self.cost)
         limit = COSTLY * min(map(self.cost, self.families))
         cheap = [point for point in families if self.cost(point) <= limit]
         chosen = [*first, *cheap] or (self._promising() if best else []) or families[:1]
-        return [*best, *chosen[: self.group]] if chosen else []
+        proposed = [*best, *chosen[: self.group]][: max(2, room)] if chosen else []
+        while proposed and self.rounds and not ends_in_time(proposed):
+            proposed = proposed[:-1] if len(proposed) > 2 else []
+        return proposed
 
     def _promising(self) -> list[Point]:
         """Return the points with the largest expected gain for their cost."""
@@ -134,15 +185,6 @@ class Search:
             chosen.append(belief.points[place])
             belief = belief.after_measuring(place)
         return chosen[1:]
-
-    def _level(self, family: Point) -> float:
-        """Return the mean of the fastest candidate of the family's variant, in any precision.
-
-        A variant that was not measured counts as one that is ``REACH`` behind the best.
-        """
-        variant = family.family.partition(" ")[0]
-        same = [one.point for one in self.observations if one.point.family.partition(" ")[0] == variant]
-        return min(map(self.mean, same), default=self.mean(self.best) + REACH if self.observations else 0.0)
 
     def mean(self, point: Point) -> float:
         """Return the expected logarithm of a measured point; infinite for others."""
@@ -255,27 +297,6 @@ def _near(case: Case, space: SearchSpace) -> Iterator[Case]:
             yield family
 
 
-def advice_of(
-    best: Case, candidates: Sequence[Candidate], records: Mapping[str, Record], space: SearchSpace
-) -> tuple[Advice, ...]:
-    """Return the settings of the best case that lift a limit of slower cases, with the fastest case that has it.
-
-    ``records`` has the records of the candidates, by their ids.
-    """
-    limited: dict[str, list[tuple[float, Case]]] = {}
-    for candidate in candidates:
-        record = records[candidate.record]
-        against = bottleneck(record) if candidate.speedup and candidate.high and candidate.high < 1 else ""
-        if against and not helpful(record.case, against, space):
-            limited.setdefault(against, []).append((candidate.speedup or 0.0, record.case))
-    advice = []
-    for against, rivals in limited.items():
-        speedup, rival = max(rivals, key=lambda pair: pair[0])
-        if settings := helpful(best, against, space):
-            advice.append(Advice(", ".join(settings), against, rival.way, 1 / speedup))
-    return tuple(advice)
-
-
 PointOf = Callable[[Case], Point]
 
 
@@ -356,15 +377,11 @@ def _observations(trials: Sequence[Trial], objective: Objective, point: PointOf)
 def effects(
     trials: Sequence[Trial], best: Case, objective: Objective, point: PointOf, space: SearchSpace
 ) -> tuple[Effect, ...]:
-    """Return the effects of the settings of the best, and of others that fit with them, by all rounds."""
+    """Return the effects of the settings of the best, and of others that do not take their place, by all rounds."""
     chosen, took, measured = point(best), _build_seconds(trials, point), []
-    free = {name: values for name, values in space.values(best).items() if name not in space.settings(best)}
-    pairs = [{name: value} for name, values in free.items() for value in values]
-    fitting = [pair for pair in pairs if has_changes(combined(best, pair), best, pair)]
-    others = {f"{name}={value}" for pair in fitting for name, value in pair.items()}
     for name, effect in setting_effects(_observations(trials, objective, point), chosen).items():
-        if name not in chosen.settings | others:  # it takes the place of one of them
-            continue
+        if name not in chosen.settings and name.partition("=")[0] in space.settings(best):
+            continue  # it takes the place of one of them
         speedup, low, high = effect or (None, None, None)
         longer = _longer_build(took, chosen.family, name)
         own = name in chosen.settings
@@ -390,31 +407,12 @@ def _longer_build(took: Mapping[Point, list[float]], family: str, setting: str) 
 
 
 def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple[SkippedCandidate, ...]:
-    """Return backends and precisions of which no family was tried, those that the user left out first.
-
-    Others, which neither the selection nor the plan left out, do not take such a model.
-    """
-    within = _words(narrowed_selection(plan, selection))
-    labels = [one.case.backend_label for one in space.families]
-    refused = [one.case.backend_label for one in space.refused]
-    every = [
-        f"{backend.name}:{variant}".rstrip(":") for backend in importable_backends() for variant in backend.variants
-    ]
-    others = {
-        one.name for one in importable_backends() if [*one.reference_for] != [one.name]
-    }  # that takes only its own
-    whole = others - {label.partition(":")[0] for label in (*labels, *refused)}
-    names = [name for name in every if name.partition(":")[0] in others - whole and name not in (*labels, *refused)]
-    alike = {name for one in space.families for name in names if _runs_as(name, one.case) == one.case.backend_label}
-    precisions_in_space = {one.case.precision for one in (*space.families, *space.refused)}
-    precisions = [precision for precision in PRECISIONS if precision not in precisions_in_space]
-    names = [*precisions, *sorted(whole), *(name for name in names if name not in alike)]
-    selected = _words(selection)
-    left_out = [
-        SkippedCandidate(name=name, hint="" if name in selected else "--only")
-        for name in names
-        if name not in selected or name not in within
-    ]
+    """Return what was not tried: backends and precisions that the user left out, then families that cannot run."""
+    selected, within = _words(selection), _words(narrowed_selection(plan, selection))
+    ordinary = [one.name for one in importable_backends() if [*one.reference_for] != [one.name]]
+    names = [name for name in (*PRECISIONS, *sorted(ordinary)) if name not in within]
+    left_out = [SkippedCandidate(name=name, hint="" if name in selected else "--only") for name in names]
+    labels = {one.case.backend_label for one in space.families}
     families = {(one.case.backend_label, one.case.precision) for one in space.families}
     for one in space.refused:
         label = one.case.backend_label
@@ -425,17 +423,8 @@ def skipped(space: SearchSpace, selection: SearchSelection, plan: Plan) -> tuple
 
 
 def _words(selection: SearchSelection) -> set[str]:
-    """Return the names of everything that is selected."""
-    labels = selection.labels
-    return {*selection.precisions, *labels, *(label.partition(":")[0] for label in labels)}
-
-
-def _runs_as(label: str, case: Case) -> str:
-    """Return the label that a variant would run as in place of the case's; of another backend its own."""
-    name, _, variant = label.partition(":")
-    if name != case.backend:
-        return label
-    return BACKENDS.get(name).effective(replace(case, variant=variant)).backend_label
+    """Return the names of the precisions and backends that are selected."""
+    return {*selection.precisions, *(label.partition(":")[0] for label in selection.labels)}
 
 
 def unreached(space: SearchSpace, trials: Sequence[Trial]) -> list[SkippedCandidate]:

@@ -29,8 +29,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.measures import includes_export, measure_value, violation_factors, violations
-from inferlens.analysis.race import FinalsAim, Race, RaceAnswer, log_cost
+from inferlens.analysis.measures import includes_export, measure_value, violations
+from inferlens.analysis.race import FinalsAim, Race, RaceAnswer
 from inferlens.analysis.tuning import REPORT, Trial, TuningReport, save_tuning
 from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
@@ -62,8 +62,6 @@ from inferlens.execution.tuning.search import (
     LEAST_GROUP,
     Candidates,
     Search,
-    advice_of,
-    advised,
     barred,
     candidates,
     effects,
@@ -73,9 +71,9 @@ from inferlens.execution.tuning.search import (
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
-from inferlens.record.record import IN_TURNS, MEMORY_APART, RANDOM, Artefact, Record
+from inferlens.record.record import MEMORY_APART, RANDOM, Artefact, Record
 from inferlens.record.store import BEST, RECORD, STUDY, TRIALS, TUNING, Store, lock_folder, read_record, safe_name
-from inferlens.spec.case import AXES, Budget, Case, Option
+from inferlens.spec.case import Budget, Case, Option
 from inferlens.spec.objective import Constraint, Objective
 from inferlens.spec.options import count, texts
 from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan
@@ -91,8 +89,8 @@ SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processe
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
 LEAST_PATIENCE = 30.0  # seconds of a process
-PATIENCE = 5  # times what other processes of the family needed, in addition
-FIRST_OF_FAMILY = 0.25  # of the time that a tuning has, for the first process of a family
+PATIENCE = 5  # times what other processes of the backend needed, in addition
+FIRST_OF_BACKEND = 0.25  # of the time that a tuning has, for the first process of a backend
 
 
 class TuningRequest(Struct, frozen=True, kw_only=True):
@@ -174,10 +172,10 @@ class Tuner:
     home: Path
     share: float
     begin: float = field(default_factory=lambda: time.monotonic())
-    first: dict[str, Record] = field(default_factory=dict)  # of the cases that ran, by digest
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
+        self.first = self.candidates.ran
         self.measures = self.request.measures
         series = SERIES_ON_GPU if self._on_gpu else SERIES
         budget = budget_for(self.request.plan.budget, self.measures, series)
@@ -199,18 +197,7 @@ class Tuner:
     def search(self) -> Search:
         """The search, with the rounds of earlier runs. A round has one candidate for every two CPUs."""
         self.seconds = seconds_by((), self.scheduler.plan)
-        point, recommended = self.candidates.point, self.space.recommended
-        usual = {case.precision for case in self.space.references[:1]} or {case.precision for case in recommended[:1]}
-        first = [case for case in recommended if case.precision in usual]
-        first = [*self.space.references[:1], *first]
-        families = [*recommended, *(family.case for family in self.space.families)]
-        search = Search(
-            first=list(dict.fromkeys(map(point, first))),
-            families=list(dict.fromkeys(map(point, families))),
-            neighbours=self.candidates.neighbours,
-            cost=lambda point: self._cost(self.candidates.cases[point]),
-            group=min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP),
-        )
+        search = self.candidates.search(self._cost, min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP))
         for trial in self.log.trials:
             if not trial.final:
                 self._learn(search, trial.records)
@@ -223,7 +210,9 @@ class Tuner:
     def run(self) -> TuningReport:
         """Search, then hold the finalists' rounds; return the answer."""
         before = [trial for trial in self.log.trials if trial.final]
-        over = not self.search.propose() if before else self._searched()
+        while not before and (points := self._next_round()):
+            self._hold([self.space.planned(self.candidates.cases[point]) for point in points])
+        over = not self.search.propose()
         budget = budget_for(self.request.plan.budget, self.measures)
         options = MeasureOptions(  # without patience: a finalist may build anew for as long as that takes
             budget=None if budget == budget_of_rounds(self.request.plan.budget) else budget,
@@ -233,7 +222,7 @@ class Tuner:
         cases = self._finalists(before)
         barred_cases = {record.case.digest for record in barred(self.log.trials, self.request.constraints)}
         if all(case.digest in barred_cases for case in cases):
-            barred_cases -= {case.digest for case in self._nearest()}
+            barred_cases -= {case.digest for case in self.candidates.nearest(self.request.constraints)}
         policy = FinalsPolicy(
             FinalsAim(self.request.objective, frozenset(barred_cases)),
             self.log,
@@ -246,17 +235,15 @@ class Tuner:
         finals = RaceEngine(self.scheduler, entrants, self.begin + self.share, policy)
         return self._tuned(finals, finals.run().answer, over)
 
-    def _searched(self) -> bool:
-        """Hold rounds of the search until it is over, or the time for another candidate; return whether it was over."""
-        while points := self.search.propose():
-            peaks = (record.memory.host_peak or 0 for record in self.first.values())
-            planned = [self.space.planned(self.candidates.cases[point]) for point in points[: max(2, room_for(peaks))]]
-            while self.search.rounds and self._seconds_of([one.case for one in planned]) > self._left_to_search:
-                if len(planned) <= 2:  # the best, and the most promising one
-                    return False
-                planned.pop()
-            self._hold(planned)
-        return True
+    def _next_round(self) -> list[Point]:
+        """Return the next round of the search that has memory and time, or nothing."""
+        search = self.search  # which may add rounds of earlier runs
+        peaks = (record.memory.host_peak or 0 for record in self.first.values())
+
+        def ends_in_time(points: list[Point]) -> bool:
+            return self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search
+
+        return search.propose(room_for(peaks), ends_in_time)
 
     def _hold(self, planned: Sequence[PlannedCase]) -> None:
         """Hold a round of the search."""
@@ -269,8 +256,7 @@ class Tuner:
             )
         tick, number = time.monotonic(), self.search.rounds + 1
         processes = [(one, number) for one in planned]
-        together = self.in_turns and not self._crowded
-        records = list(measure_rounds(self.scheduler, processes, self.options, together=together))
+        records = list(measure_rounds(self.scheduler, processes, self.options, together=self.in_turns))
         own = [self._without_export(*pair, number) for pair in zip(planned, records, strict=True)]
         self._learn(self.search, own)  # first: if the machine does not tell the objective, nothing is kept
         self.log.add(Trial(records=tuple(own), seconds=time.monotonic() - tick))
@@ -302,14 +288,6 @@ class Tuner:
         wrong = [took / _side_by_side(self.seconds(one.case) for one in some) for took, some in ran if some]
         return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
 
-    @property
-    def _crowded(self) -> bool:
-        """True after a round with too little memory for all at once. Then none are measured at once any more."""
-        rounds = [trial.records for trial in self.log.trials if not trial.final and len(trial.records) > 1]
-        return any(
-            all(IN_TURNS not in one.facts and one.status != "out of memory" for one in records) for records in rounds
-        )
-
     def _without_export(self, planned: PlannedCase, record: Record, number: int) -> Record:
         """Return the record; if its process exported the model, with the memory of a second process, which did not."""
         if self._on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
@@ -323,67 +301,35 @@ class Tuner:
     def _patience(self, case: Case) -> float:
         """Return the seconds that a process may take, so that one that hangs does not use up the time.
 
-        That is several times the seconds that other processes of its family needed, more for a longer build, but hardly
-        more than is left for the search.
+        That is several times the seconds that other processes needed, more for a longer build, but hardly more than is
+        left for the search.
         """
         if self.scheduler.plan.budget.explicit:
             return math.inf
-        family = self.space.family(case)
         needed = [
             sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
             for record in self.first.values()
-            if self.space.family(record.case) == family
+            if record.case.backend == case.backend
         ]
-        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_FAMILY * self.share
+        longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_BACKEND * self.share
         return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
-        """Add the records of a round to the search; candidates whose limits are unknown are out."""
-        limits, point = self.request.constraints, self.candidates.point
-        able = [record for record in records if record.ranked and math.inf not in violation_factors(record, limits)]
-        for record in records:
-            if record.ranked:
-                self.first.setdefault(record.case.digest, record)
+        """Add the records of a round to the search. Raises InferlensError if the objective is not known here."""
         aim = self.request.objective
+        self.candidates.learn(search, records, aim, self.request.constraints)
         if self.first and all(measure_value(record, aim.name) is None for record in self.first.values()):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
         self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
-        logs: dict[Point, float | None] = {point(record.case): None for record in records}
-        logs |= {point(record.case): log for record in able if (log := log_cost(aim, record)) is not None}
-        search.barred = {point(record.case) for record in self.first.values() if violations(record, limits)}
-        search.add(logs)
-        if search.observations:
-            right = [record for record in self.first.values() if point(record.case) not in search.barred]
-            best = search.mean(search.best)
-            cases = advised(right, lambda case: search.mean(point(case)) - best, self.space)
-            search.advised = list(map(point, cases))
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """Return the best, a rival, the best of ``inferlens bench``, and the reference; or those of earlier finals."""
+        """Return the finalists, or those of earlier finals; without a rival of the best if there is no time for it."""
         if before:
             return [record.case for record in before[0].records]
-        some = self.search.observations and self.search.best not in self.search.barred
-        chosen = [self.candidates.cases[point] for point in self.search.finalists()] if some else self._nearest()
-        ran = [one.case for one in self.space.families if one.case.digest in self.first]
-        reference = [case for case in self.space.references if case.digest in self.first][:1]
-        precision = {case.precision for case in reference} or {case.precision for case in ran}
-        usual = sorted((case for case in ran if case.precision in precision), key=self._rank)[:1]
-        always = [*usual, *reference]
-        rivals = [case for case in chosen[1:] if case not in always]
-        finalists = list({case.digest: case for case in (*chosen[:1], *rivals[:1], *always)}.values())
-        if self._seconds_of_finals(finalists) > self._left:
-            finalists = [case for case in finalists if case not in rivals]
-        return finalists
-
-    def _nearest(self) -> list[Case]:
-        """Return the case that breaks the limits least, for when none keeps them."""
-        able = sorted(self.first.values(), key=lambda record: violation_factors(record, self.request.constraints))
-        return [record.case for record in able[:1]]
-
-    def _rank(self, case: Case) -> tuple[bool, float]:
-        """Return whether a case breaks a limit, and its expected logarithm: measurements are of different moments."""
-        point = self.candidates.point(case)
-        return point in self.search.barred, self.search.mean(point)
+        cases = self.candidates.finalists(self.search, self.request.constraints, rival=True)
+        if self._seconds_of_finals(cases) > self._left:
+            cases = self.candidates.finalists(self.search, self.request.constraints, rival=False)
+        return cases
 
     def _tuned(self, finals: RaceEngine, answer: RaceAnswer, over: bool) -> TuningReport:
         equal = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
@@ -397,16 +343,13 @@ class Tuner:
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.log.trials), best.planned.case if best else None
         objective, limits = self.request.objective, self.request.constraints
-        records = {record.id: record for trial in trials for record in trial.records}
-        measured = candidates(trials, case, objective, limits, point)
         return TuningReport(
             objective=objective,
             constraints=limits,
             trials=trials,
             answer=answer,
             best=case,
-            candidates=measured,
-            advice=advice_of(case, measured, records, self.space) if case else (),
+            candidates=candidates(trials, case, objective, limits, point),
             effects=effects(trials, case, objective, point, self.space) if case else (),
             size=size(self.space),
             skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
@@ -531,7 +474,6 @@ def size_folder(case: Case) -> str:
 # A study of one option.
 
 FORM = "OPTION=VALUE,VALUE or BACKEND.OPTION=VALUE,VALUE"
-MOST_NAMED = 4
 
 
 class StudyRequest(Struct, frozen=True, kw_only=True):
@@ -716,13 +658,9 @@ def _base(request: StudyRequest) -> PlannedCase:
     refuse_if_none_runs(planned)
     able = [one for one in planned if not one.refusal]
     if len(able) > 1:
-        cases = [one.case for one in able]
-        varied = [axis.name for axis in AXES if len({getattr(case, axis.name) for case in cases}) > 1]
-        words = [f"--{name} {getattr(cases[0], name)}" for name in varied]
-        words += [f"--backend {cases[0].backend_label}"] * (len({case.variant for case in cases}) > 1)
-        labels = listing([case.label for case in cases[:MOST_NAMED]]) + " and more" * (len(cases) > MOST_NAMED)
-        what = f"A study is of one way of running one model, and {len(able)} are left: {labels}."
-        raise InferlensError(what, expected="one", hint=" ".join(words))
+        what = f"A study is of one way of running one model, and {len(able)} are left."
+        hint = f"--backend {able[0].case.backend_label} --precision {able[0].case.precision} --batch 1"
+        raise InferlensError(what, expected="one", hint=hint)
     return dataclasses.replace(able[0], case=combined(able[0].case, {}))
 
 
