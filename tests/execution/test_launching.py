@@ -222,19 +222,6 @@ def test_a_race_goes_on_where_it_began(some):
     assert did == {"GPU-a": "GPU-a", "GPU-b": "GPU-b"}
 
 
-def test_a_worker_that_is_lost_while_the_reference_runs_alone_costs_nothing(tmp_path, some):
-    class Alone(Mortal):
-        neighbours = 1
-
-        def do(self, job, returns, observer):
-            if isinstance(job, remote.AloneJob):
-                raise WorkerLost("it fell")
-            return super().do(job, returns, observer)
-
-    some.those = [Alone(), Alone()]
-    assert len(bench(tmp_path, quick=True, mode="latency")) == 6
-
-
 def test_a_dry_run_lists_what_runs_there(tmp_path, some):
     some.those = [Mortal(kind="H200"), Mortal(kind="L4")]
     words = ("fake:demo", "--devices", "all", "--dry-run")
@@ -293,12 +280,10 @@ def test_tunings_of_several_sizes_run_on_several_workers(tmp_path, some):
 CARDS = [GpuCard("NVIDIA H200", f"GPU-{name}") for name in ("aaa1", "aaa2", "bbb3")]
 
 
-def test_devices_are_named_by_number_or_uuid():
-    assert (chosen_cards(["all"], CARDS), chosen_cards(["cuda:2", "GPU-aaa1", "cuda:2"], CARDS)) == ([0, 1, 2], [2, 0])
+def test_devices_are_named_by_number():
+    assert (chosen_cards(["all"], CARDS), chosen_cards(["cuda:2", "cuda:0", "cuda:2"], CARDS)) == ([0, 1, 2], [2, 0])
     with pytest.raises(InferlensError, match=r"no device 'cuda:3'.*cuda:0, cuda:1, cuda:2"):
         chosen_cards(["cuda:3"], CARDS)
-    with pytest.raises(InferlensError, match="no device 'GPU-aaa'"):  # it may be either
-        chosen_cards(["GPU-aaa"], CARDS)
     with pytest.raises(InferlensError, match="no NVIDIA GPU"):
         chosen_cards(["all"], [])
 
@@ -333,9 +318,7 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch):
     assert set(by_batch.values()) == {"GPU-aaa1", "GPU-aaa2"}
     for record in records:
         assert record.environment.variables["CUDA_VISIBLE_DEVICES"] == by_batch[record.case.batch]
-    assert "beside 1 other worker as alone" in heard.remarks[-1]
-    (both,) = filter(None, (record.facts.get("beside others") for record in load_records(tmp_path).records))
-    assert (both["others"], both["ratio"], threading.active_count()) == (1, pytest.approx(1, abs=0.2), before)
+    assert (heard.remarks, threading.active_count()) == ([], before)
 
 
 def test_where_words():

@@ -13,13 +13,12 @@ import dataclasses
 import itertools
 import math
 import os
-import shutil
 import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -27,33 +26,29 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.samples import latencies
 from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
-from inferlens.execution.race import races, references_of
+from inferlens.execution.race import races
 from inferlens.execution.resume import ON, RunState, find_earlier, grouped, requests_of, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
-from inferlens.execution.scheduler import Environments, Scheduler, open_scheduler
+from inferlens.execution.scheduler import Environments, open_scheduler
 from inferlens.execution.tasks import TaskContext
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore
 from inferlens.execution.tuning.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
 from inferlens.measure.monitor import usable_cpus, visible
 from inferlens.record.profile import Level, Profile
 from inferlens.record.record import VISIBLE, Record
-from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
+from inferlens.record.store import BEST, TRIALS, TUNING, safe_name
 from inferlens.registry import Registry
 from inferlens.spec.plan import LOCAL, Plan, Where
-from inferlens.stats.samples import median
-from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most
 MOST_LOST = 3  # workers that a part may take along before nothing more of it is tried
-NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -130,33 +125,26 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
     def updated(self, records: Sequence[Record]) -> CasesJob:
         return replace(self, state=replace(self.state, records=tuple(self.own(records))))
 
-    def planned(self) -> tuple[PlannedCase, ...]:
-        """Return the cases; with the reason, if they are given up."""
-        if not self.given_up:
-            return self.cases
-        refusal = Unsupported(self.given_up)
-        return tuple(dataclasses.replace(planned, refusal=planned.refusal or refusal) for planned in self.cases)
-
     def run(self, observer: Observer) -> None:
-        with part_scheduler(self, observer, self.cases) as scheduler:
+        environments, records, cases = Environments(), self.state.records, self.cases
+        if self.given_up:
+            refusal = Unsupported(self.given_up)
+            cases = tuple(dataclasses.replace(planned, refusal=planned.refusal or refusal) for planned in cases)
+        else:  # records of another device or other versions do not count
+            records = tuple(record for record in records if same_place(record, environments.of(record.case)))
+            stale = [record for record in self.state.records if record not in records]
+            if own := [record for record in stale if record.run == self.state.run]:
+                observer.discarded(own)
+            if others := [record for record in stale if record.run != self.state.run]:
+                observer.unused(others)
+        state = replace(self.state, records=records)
+        with open_scheduler(self.plan, observer, cases, self.live, state, environments=environments) as scheduler:
             if self.levels:
-                profile_cases(scheduler, self.planned(), self.levels, self.runs)
+                profile_cases(scheduler, cases, self.levels, self.runs)
             elif self.given_up:
-                CaseResults(scheduler).measure([(planned, 0) for planned in self.planned()])
+                CaseResults(scheduler).measure([(planned, 0) for planned in cases])
             else:
-                measure_cases(scheduler, self.cases)
-
-
-class AloneJob(RemoteJob, frozen=True, kw_only=True):
-    """Measure a case while nothing else runs; its record is not kept."""
-
-    planned: PlannedCase
-
-    def run(self, observer: Observer) -> Record:  # noqa: ARG002 - nobody is to hear of it
-        with part_scheduler(self, Observer(), [self.planned]) as scheduler:
-            record, folder = scheduler.measure(self.planned)
-        shutil.rmtree(folder, ignore_errors=True)
-        return record
+                measure_cases(scheduler, cases)
 
 
 class ExploreJob(RemoteJob, frozen=True, kw_only=True):
@@ -198,23 +186,7 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
         return tune_one(request, self.selection, self.space, self.folder, observer, self.model, self.seconds)
 
 
-def part_scheduler(
-    job: RemoteJob, observer: Observer, cases: Sequence[PlannedCase]
-) -> AbstractContextManager[Scheduler]:
-    """Return a scheduler for cases of a part; records of another device or other versions do not count."""
-    environments, records = Environments(), job.state.records
-    if not (isinstance(job, CasesJob) and job.given_up):
-        records = tuple(record for record in records if same_place(record, environments.of(record.case)))
-        stale = [record for record in job.state.records if record not in records]
-        if own := [record for record in stale if record.run == job.state.run]:
-            observer.discarded(own)
-        if others := [record for record in stale if record.run != job.state.run]:
-            observer.unused(others)
-    state = replace(job.state, records=records)
-    return open_scheduler(job.plan, observer, cases, job.live, state, environments=environments)
-
-
-Part = ListJob | CasesJob | AloneJob | ExploreJob | TuneJob
+Part = ListJob | CasesJob | ExploreJob | TuneJob
 
 
 def run_part(job: Part, context: TaskContext) -> Any:
@@ -235,12 +207,10 @@ class Worker(ABC):
     Attributes:
         kind: the kind of device, such as ``H200``: every kind measures the whole plan. Empty: there is only one kind.
         gpu: ``CUDA_VISIBLE_DEVICES`` in its processes, if it has one GPU: its UUID.
-        neighbours: the number of others that work on the same machine at the same time, if the launcher knows it.
     """
 
     kind = ""
     gpu = ""
-    neighbours = 0
 
     @abstractmethod
     def do(self, job: RemoteJob, returns: type[Value], observer: Observer) -> Value:
@@ -306,8 +276,6 @@ class GpuLauncher(Launcher):
             GpuWorker(here[index], share, here[index].name if several else "", self)
             for index, share in zip(chosen, cores, strict=True)
         ]
-        for one in self._workers:
-            one.neighbours = len(self._workers) - 1
 
     def workers(self, most: int) -> Sequence[Worker]:
         return [one for own in grouped(self._workers, lambda one: one.kind) for one in own[:most]]
@@ -381,26 +349,15 @@ def _near(nvml: Any, handle: Any) -> frozenset[int]:
 
 
 def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
-    """Return the places of GPUs by name: ``cuda:1``, the beginning of a UUID, or ``all``. Raises InferlensError."""
+    """Return the places of GPUs by name: ``cuda:1``, or ``all``. Raises InferlensError for another name."""
     if not here:
         raise InferlensError(
             "There is no NVIDIA GPU here for --devices.", hint="without --devices; nvidia-smi lists them"
         )
-    expected = f"all, or some of {', '.join(f'cuda:{index}' for index in range(len(here)))}"
-    chosen: list[int] = []
+    places = {f"cuda:{index}": index for index in range(len(here))}
     for name in names:
-        if name == ALL:
-            chosen += range(len(here))
-            continue
-        word, colon, number = name.partition(":")
-        uuids = [index for index, card in enumerate(here) if card.uuid.lower().startswith(name.lower())]
-        if word == "cuda" and colon and number.isdecimal() and int(number) < len(here):
-            chosen.append(int(number))
-        elif len(uuids) == 1:
-            chosen += uuids
-        else:
-            raise InferlensError(f"There is no device '{name}' here.", expected=expected)
-    return list(dict.fromkeys(chosen))
+        check_choice("device", name, (ALL, *places))
+    return list(places.values()) if ALL in names else list(dict.fromkeys(places[name] for name in names))
 
 
 def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
@@ -590,10 +547,7 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         results.planned([planned for order in orders for planned, _ in order])
         every = [planned for own in cases.values() for planned in own]
         with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
-            jobs = remote.race_jobs("bench", cases)
-            remote.do(jobs, type(None))
-            if plan.repeats != 1:  # what is measured once is short
-                compare_alone(remote, jobs)
+            remote.do(remote.race_jobs("bench", cases), type(None))
         return results.records
 
 
@@ -635,40 +589,3 @@ def tune(
             replace(tuned, folder=tuned.folder and str(job.folder / BEST))
             for job, tuned in zip(jobs, remote.do(jobs, TuningReport), strict=True)
         ]
-
-
-def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
-    """Measure the reference of a worker's first race once more, while nothing else runs, and keep how they compare.
-
-    Workers on one machine have cores and a GPU of their own, and share memory, caches, power and the bus.
-    """
-    one = remote.launcher.workers(1)[0]
-    job = next((job for job in map(remote.now, jobs) if job.gpu == one.gpu), None)
-    shared = _reference_record(remote.plan, job) if job and one.neighbours and len(jobs) > 1 else None
-    if not job or not shared:
-        return
-    plan, results = remote.plan, remote.results
-    results.doing("the reference alone")
-    planned = next(planned for planned in job.cases if planned.case == shared.case)
-    fields = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
-    try:
-        (record,) = remote.do([remote.job(AloneJob, one.kind, **fields)], Record)
-    except InferlensError:  # all is measured that the plan wants
-        return
-    times = latencies(shared).samples, latencies(record).samples
-    if not all(times):
-        return
-    factor = median(times[0]) / median(times[1])
-    fact = {NEIGHBOUR_EFFECT: {"others": one.neighbours, "ratio": factor}}
-    Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
-    more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
-    others = plural(one.neighbours, "other worker")
-    label = shared.case.label
-    results.remark(f"{label} took {ratio(factor)} as long beside {others} as alone{more} (one process each).")
-
-
-def _reference_record(plan: Plan, job: CasesJob) -> Record | None:
-    """Return the first record of the reference of a part, or else of any case, with latencies."""
-    chosen = references_of(job.cases, plan.reference)
-    able = [record for record in job.state.records if record.status == "ok" and latencies(record).samples]
-    return min(able, key=lambda record: (record.repeat, record.case not in chosen), default=None)

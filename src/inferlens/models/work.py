@@ -55,8 +55,6 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
 # view counts as the tensor below it, with its own elements only. Tensors between operators of the same call do not
 # count, and a tensor that is read twice counts once.
 
-MOST = 20_000  # operators in the list of single operators
-
 
 @dataclass(frozen=True)
 class TensorAccess:
@@ -183,7 +181,7 @@ class ByteCounter:
 
     def work(self, note: str) -> Work:
         """Return all sums."""
-        operators = zip(self._names, self._operators, strict=True) if len(self._operators) <= MOST else ()
+        operators = zip(self._names, self._operators, strict=True)
         return Work(
             modules=tuple(ModuleWork(module=path, **vars(module_sum)) for path, module_sum in self._modules.items()),
             operators=tuple(OperatorWork(module=path, operator=name, **vars(item)) for (path, name), item in operators),
@@ -399,7 +397,6 @@ PLACING = frozenset(
 )  # fmt: skip
 # These operators write their first tensor and do not read it.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"))
-STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, path and class
 
 
 def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> Work:
@@ -417,8 +414,7 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     with decompose_fused_operators(), torch.no_grad(), fake:
         feed = tuple(torch.empty(spec.shape, dtype=getattr(torch, kind_of(spec))) for spec in inputs)
         counter = ModuleCounter(ByteCounter(_storage(tensor) for tensor in feed), element)
-        exported = isinstance(copied, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in copied.graph.nodes)
-        result = counter.by_node(copied, feed) if exported else counter.by_call(copied, feed)
+        result = counter.by_call(copied, feed)
         counter.bytes_.returned(map(counter.access, _tensors(result)))
     version = torch.__version__.partition("+")[0]
     return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
@@ -475,26 +471,6 @@ class ModuleCounter:
 
         with module_hooks(entering, leaving), _mode(self._operator):
             return module(*feed)
-
-    def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
-        """Count one call of an exported program, which calls no modules: a node belongs to its original module."""
-        counter, calls = self, {"": self.bytes_.begin("", type(module).__name__)}
-
-        class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
-            """An interpreter that assigns every node to a call of a module."""
-
-            def run_node(self, node: Any) -> Any:
-                """Run one node in the call of its module."""
-                stack: dict[str, Any] = node.meta.get(STACK) or {}
-                call, (path, kind) = list(stack.items())[-1] if stack else ("", ("", ""))
-                if path and call not in calls:
-                    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
-                    calls[call] = counter.bytes_.begin(str(path), name.rpartition(".")[2])
-                counter._open = [calls.get(call, calls[""])]
-                return super().run_node(node)
-
-        with _mode(self._operator):
-            return ByNode(module).run(*feed)
 
     def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         read, outputs = _tensors((arguments, named)), _tensors(result)

@@ -74,18 +74,6 @@ def test_what_is_promising_comes_before_all_else_whatever_it_costs():
     assert search.propose() == [other, known, Point("eager"), Point("graphed")]
 
 
-def test_what_others_of_a_round_would_wait_for_waits_until_they_are_known():
-    """Ten times the cost for what promises no more than others that are measured first."""
-    families = [Point("eager"), Point("graphed")]
-    search = Search(families, near, lambda point: 10.0 if "last" in point.settings else 1.0, group=8)
-    rounds = run(search)
-    dear = [["last" in point.settings for point in points[1:]] for points in rounds]
-    first = next(place for place, found in enumerate(dear) if any(found))
-    assert first > 1
-    assert search.best.settings >= {"freeze", "last"}
-    assert any("freeze" in point.settings for points in rounds[:first] for point in points)
-
-
 def test_what_takes_far_longer_than_the_others_is_measured_when_nothing_else_promises_a_gain():
     search = Search([Point(name) for name in FAMILIES], near, lambda point: 9.0 if point.family == "compiled" else 1.0)
     rounds = run(search)
@@ -122,16 +110,6 @@ def test_what_breaks_a_limit_is_tuned_only_while_nothing_keeps_it():
     tuned = {each.point.family for each in search.observations if len(each.point.settings) > 1}
     assert search.best.family in tuned
     assert len(tuned) < len(FAMILIES)
-
-
-def test_what_may_be_as_fast_with_fewer_settings_meets_the_best_in_the_finals():
-    search, plain = begun(), Point("graphed")
-    few, many = (Point("graphed", frozenset(names)) for names in (["freeze"], ["freeze", "last"]))
-    other = Point("graphed", frozenset(["freeze", "benchmark"]))
-    for number in range(3):
-        search.add({plain: 0.3, few: 0.02 * (number % 2), other: 0.01 * (number % 2), many: 0.0})
-    assert search.finalists() == [many, few, other]
-    assert search.belief.chance(search.belief.points.index(many))[search.belief.points.index(other)] > 0.15
 
 
 def test_nothing_is_proposed_where_nothing_ran():

@@ -88,17 +88,6 @@ def test_a_batch_of_which_nothing_runs_is_said(tmp_path):
             _ = each.fastest
 
 
-def test_rows_are_compared_by_what_was_to_be_best(tmp_path):
-    found = tune(tmp_path, objective="latency.p99")
-    (best,) = (row for row in found.rows if row.place == 1)
-    assert (best.label, len(found.rows)) == (found.fastest.case.label, len({record.case.digest for record in found}))
-
-
-def test_one_batch_lies_where_it_always_did(tmp_path):
-    found = tune(tmp_path, batch=8)
-    assert Path(found.tuned[0].folder) == tmp_path / "demo" / "best"
-
-
 @pytest.mark.usefixtures("short_rounds")
 def test_a_live_module_is_tuned_and_its_winner_called(tmp_path):
     torch = pytest.importorskip("torch")

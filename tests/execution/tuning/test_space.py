@@ -1,6 +1,5 @@
 """What a tuning tries: every family that works here, and each effective configuration once."""
 
-import re
 import sys
 from itertools import product
 
@@ -168,17 +167,6 @@ def test_a_knob_for_another_objective_is_tried_if_it_is_named(monkeypatch, tmp_p
     assert {knob.name: knob.values for knob in space(tries={"cpus": 1, **tries}).knobs["fake"]} == values
 
 
-def test_streams_are_for_throughput():
-    """A single call uses one of them."""
-    for name in ("openvino", "tensorrt"):
-        tried_of = {
-            measure: {knob.name: knob.values for knob in search_selection(measures=[measure]).knobs[name]}
-            for measure in ("latency", "throughput")
-        }
-        assert "streams" not in tried_of["latency"]
-        assert tried_of["throughput"]["streams"] == (2, 4)
-
-
 @pytest.mark.parametrize(("tries", "words", "message"), [
     ({"only": ["faek"]}, {}, "no backend or variant, precision or option 'faek'.*did you mean fake"),
     ({"without": ["fake:fsat"]}, {}, "did you mean .*fake:fast"),
@@ -190,12 +178,6 @@ def test_streams_are_for_throughput():
 def test_what_leaves_nothing_or_is_no_name_is_refused(knobs, tries, words, message):
     with pytest.raises(InferlensError, match=message):
         space({**ABLE, **LAPTOP}, tries=tries, **words)
-
-
-def test_names_of_the_fake_backend_are_not_among_the_first_that_are_expected():
-    with pytest.raises(InferlensError) as refused:
-        search_selection(only=["nothing"])
-    assert "fake" not in refused.value.expected
 
 
 def test_a_space_file_narrows_and_widens(knobs, tmp_path):
@@ -281,17 +263,6 @@ def test_what_the_plan_asks_for_stays_beside_every_neighbour(knobs):
     assert all(case.options["clock"] == "host" and "trouble" not in case.options for case in near)
 
 
-def test_the_fake_backends_own_knobs_are_one_step_away():
-    near = neighbours(STEADY, space(tries={"without": ["threads"]}))
-    assert options(near) == [
-        "knob_a=1", "knob_a=2", "knob_a=3", "knob_b=1", "knob_b=2", "knob_c=1", "knob_c=2", "knob_c=1 knob_d=1",
-        "knob_c=1 knob_d=2", "knob_e=1", "knob_f=1", "knob_f=2",
-    ]  # fmt: skip
-    both = combined(STEADY, {"knob_c": 2, "knob_d": 1})
-    near = neighbours(both, space(tries={"only": ["knob_c", "knob_d"]}))
-    assert options(near) == ["knob_c=1 knob_d=1", "", "knob_c=2 knob_d=2", "knob_c=2"]
-
-
 @pytest.mark.parametrize("backend", ["torch_compile", "onnxruntime", "torchscript", "openvino", "pytorch"])
 def test_every_candidate_is_some_steps_from_its_family(backend):
     """Of a real backend, as if it ran everywhere; knobs that exclude each other are swapped in one step."""
@@ -301,20 +272,6 @@ def test_every_candidate_is_some_steps_from_its_family(backend):
     found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
     for family in (each.case for each in found.families):
         assert reached(family, found) == {case.digest for case in combinations(family, found)}
-
-
-@pytest.mark.parametrize(("label", "one", "other"), [
-    ("torchscript:trace", "freeze=true", "optimize_for_inference=true"),
-    ("openvino:cpu", "streams=2", "hint=throughput"),
-])  # fmt: skip
-def test_knobs_that_exclude_each_other_are_swapped(label, one, other):
-    backend, _, variant = label.partition(":")
-    able = {backend: Capabilities(formats=("module",), supports=(Support(variant, "cpu", ("fp32",)),))}
-    found = space(able, RESNET, {"without": ["threads"], "measures": ["throughput"]})
-    family = found.families[0].case
-    for here, there in ((one, other), (other, one)):
-        name, value = here.split("=")
-        assert there in options(neighbours(combined(family, {name: value}), found))
 
 
 def reached(family, found):
@@ -402,23 +359,6 @@ def test_knobs_make_preparing_longer(knobs, tmp_path):
 
 
 # The whole way
-
-
-@pytest.mark.usefixtures("one_process", "knobs")
-def test_a_plan_is_explored():
-    found = explore(
-        Plan.from_words({"model": "fake:demo", "batch": 8}), search_selection(only=["fake:fast", "fp32"], cpus=CPUS)
-    )
-    assert (labels(found), size(found)) == (["fake:fast fp32 batch 8 cpu"], 5 * 2 * 4)
-
-
-def test_knobs_of_all_backends_are_options_with_values_beside_the_default():
-    for name, knobs in search_selection(measures=["throughput"], cpus=CPUS).knobs.items():
-        declared = {knob.name: knob.values for knob in BACKENDS.get(name).knobs}
-        for knob in knobs:
-            assert re.fullmatch(r"\w+", knob.name)
-            assert knob.values == declared.get(knob.name, knob.values)
-            assert {*knob.needs, *knob.excludes} <= {*BACKENDS.get(name).options.__struct_fields__}
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

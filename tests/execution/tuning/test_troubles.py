@@ -140,9 +140,3 @@ def test_killed_while_rounds_are_kept_and_the_winner_is_put_in_place(tmp_path):
     whole, *runs = left_by(tmp_path, "here", *moments, 0)
     assert [one["killed"] for one in runs].count(False) == 1
     check(runs, whole)
-
-
-def test_killed_with_processes_of_its_own(at_ten_moments, tmp_path):
-    runs = left_by(tmp_path, "apart", 51, 0)
-    assert [(one["killed"], len(one["kept"])) for one in runs] == [(True, 2), (False, 4)]
-    check(runs, at_ten_moments[0])

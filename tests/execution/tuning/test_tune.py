@@ -11,7 +11,6 @@ import psutil
 import pytest
 
 from inferlens.analysis.measures import host_peak
-from inferlens.analysis.race import FinalsAim, race
 from inferlens.analysis.samples import CaseRuns
 from inferlens.analysis.tuning import Trial, candidate_facts, find_tunings, load_tuning
 from inferlens.backends.fake import BEST, Fake
@@ -24,7 +23,6 @@ from inferlens.execution.tuning import tune as tuning
 from inferlens.execution.tuning.space import search_selection
 from inferlens.execution.tuning.tune import TuningRequest
 from inferlens.execution.tuning.tune import tune as run_tune
-from inferlens.measure import environment
 from inferlens.record.files import make_folder
 from inferlens.record.store import TRIALS, load_records, lock_folder
 from inferlens.spec.objective import Constraint, Objective
@@ -144,14 +142,6 @@ def test_another_request_begins_anew_and_what_was_measured_is_kept(tmp_path):
     assert (load_tuning(home / "tuning-1").trials, find_tunings([home])) == (first.trials, [home / "tuning"])
 
 
-def test_work_in_the_folder_where_it_is_called_is_nothing_to_a_model_of_a_library(tmp_path, monkeypatch):
-    again = Heard()
-    tune(tmp_path, only=KNOB_A)
-    monkeypatch.setattr(environment, "git_revision", lambda *_: "another one")
-    tune(tmp_path, again, only=KNOB_A)
-    assert not again.cases
-
-
 def test_what_changed_under_the_same_name_is_measured_anew(tmp_path):
     data, counts = tmp_path / "data.npz", []
     for seed in (0, 0, 1):
@@ -249,15 +239,6 @@ def test_all_that_is_aimed_at_or_limited_is_measured(tmp_path, objective, limits
     tuned = tune(tmp_path, objective=objective, limits=limits, only=(*KNOB_A, *more))
     assert (tuned.broken_constraints, tuned.answer.kind in ("fastest", "equal", "likeliest")) == ((), True)
     assert best_of(tuned).options == best
-
-
-def test_what_breaks_a_limit_wins_no_finals(tmp_path):
-    tuned = tune(tmp_path, only=KNOB_A)
-    runs = {record.id: CaseRuns((record,)) for record in tuned.final_records[:2]}
-    fast, slow = sorted(runs, key=lambda name: runs[name].latency("median") or 0.0)
-    for barred, best in ((fast, slow), (slow, fast)):
-        aim = FinalsAim(Objective("latency"), frozenset([runs[barred].first.case.digest]))
-        assert race(runs, aim=aim).answer.best == best
 
 
 @pytest.mark.parametrize("words", [{"limits": ("memory=1GiB",)}, {"objective": "memory"}])

@@ -12,12 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.tuning import REPORT, WINNER, SkippedCandidate, candidate_facts, load_tuning
-from inferlens.backends import BACKENDS
-from inferlens.backends.base import Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.tuning.search import skipped
 from inferlens.execution.tuning.space import search_selection
-from inferlens.record.record import encode
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
@@ -26,8 +23,7 @@ from inferlens.views.tuning import render_tuning as drawn
 from tests.commands import inferlens, stay
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import KNOB_A, tune
-from tests.spec.test_plan import FLOATS, GPU_HOST, LAPTOP, RESNET
-from tests.views.samples import case, record
+from tests.spec.test_plan import GPU_HOST, LAPTOP, RESNET
 
 pytestmark = pytest.mark.usefixtures("one_process")
 RESNET18 = Path(__file__).parents[3] / "examples" / "cpu" / "tuned" / "resnet18" / "tuning"
@@ -95,19 +91,6 @@ def test_a_report_answers_once_and_has_the_records_of_all_finals(once, here):
     (packed,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(packed)).splitlines()
     assert {json.loads(line)["id"] for line in lines} == {record.id for record in once[1].final_records}
-
-
-def test_a_report_of_many_models_has_an_index_and_the_tunings_that_lie_deep_beneath_it(once, tmp_path):
-    shutil.copytree(once[0] / "results", tmp_path / "machine" / "tuned" / "monday")
-    for model in ("fake:one", "fake:two"):
-        folder = tmp_path / "machine" / model.replace(":", "-")
-        folder.mkdir()
-        (folder / "record.json").write_bytes(encode(record(case("fake", model=model))))
-    assert inferlens("report", "machine", "-o", "page.html", cwd=tmp_path).returncode == 0
-    page = (tmp_path / "page.html").read_text()
-    assert re.findall(r"<h2>(.*?)</h2>", page) == ["Answer", "Comparison", "Tuning", "How it was measured"]
-    answer = page[: page.index('id="comparison"')]
-    assert "fake:fast knob_a=1" in answer
 
 
 def test_the_screen_has_the_answer_the_finals_effects_and_what_was_left_out(here):
@@ -203,12 +186,6 @@ def test_what_was_not_tried_says_why_and_what_would_have_it_tried():
     assert not whole, "what takes no such model is nothing to try"
     assert left_out(LAPTOP, {"backend": "onnxruntime:cpu"}).keys() >= {"pytorch", "openvino"}
     assert "bf16" in left_out(LAPTOP, {"precision": "fp32"})
-
-
-def test_modes_that_are_one_on_this_device_are_tried_by_one():
-    modes = tuple(Support(each, "cpu", FLOATS) for each in BACKENDS.get("torch_compile").variants)
-    able = {**LAPTOP, "torch_compile": Capabilities(formats=("module",), supports=modes)}
-    assert not [name for name in left_out(able) if name.startswith("torch_compile")]
 
 
 def test_a_tuning_that_ran_out_of_time_says_what_it_did_not_reach(tmp_path):
@@ -310,15 +287,6 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here):
     assert "median latency (ms)" in said
     wrong = inferlens("show", "results/demo/tuning", "--plot", "tuned.gif", cwd=here)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-
-
-def test_the_front_is_what_nothing_else_beats_in_both():
-    from inferlens.views.chart import pareto_front
-
-    points = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0), (0.5, 0.5)]
-    values = [{"x": x, "error": error, "filled": place < 5} for place, (x, error) in enumerate(points)]
-    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=True)] == [(1, 5), (2, 3), (4, 1)]
-    assert [(one["x"], one["error"]) for one in pareto_front(values, "error", less=False)] == [(4, 1)]
 
 
 def test_a_way_has_one_memory_though_the_finals_export_anew():

@@ -193,17 +193,13 @@ class Search:
         return float(self.belief.mean[self.belief.points.index(point)])
 
     def finalists(self) -> list[Point]:
-        """Return the best, then points that may be faster: with fewer settings of the best, then the likeliest."""
+        """Return the best, and the point that is the likeliest to be faster, if one may be."""
         belief, best, measured = self.belief, self._best_place, self._eligible
-        points, chances = belief.points, belief.chance(best)
-
-        def order(place: int) -> tuple[bool, float]:
-            less = points[place].family == points[best].family and points[place].settings < points[best].settings
-            return not less, -chances[place]
-
-        others = [place for place, point in enumerate(points) if place != best and point in measured]
-        others = sorted((place for place in others if chances[place] >= LEAST_CHANCE), key=order)
-        return [points[place] for place in (best, *others)]
+        chances = belief.chance(best)
+        others = [place for place, point in enumerate(belief.points) if place != best and point in measured]
+        rival = max(others, key=lambda place: float(chances[place]), default=best)
+        places = [best, rival] if rival != best and chances[rival] >= LEAST_CHANCE else [best]
+        return [belief.points[place] for place in places]
 
     @property
     def best(self) -> Point:
