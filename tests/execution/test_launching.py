@@ -12,7 +12,7 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.errors import Unsupported
 from inferlens.execution import remote
-from inferlens.execution.protocol import Observer, Order, PlannedCase, RemoteObserver, ResultCollector, from_json
+from inferlens.execution.protocol import Observer, Order, PlannedCase, RemoteObserver, from_json
 from inferlens.execution.ray import Needs, needs_of, serve
 from inferlens.execution.remote import LAUNCHERS, GpuCard, Worker, WorkerLost, chosen_cards, core_shares, launcher_of
 from inferlens.execution.resume import content_of
@@ -237,15 +237,6 @@ def test_the_local_launcher_needs_no_entry_point(monkeypatch):
     monkeypatch.setattr(LAUNCHERS, "_points", {})
     monkeypatch.setattr(remote, "gpu_cards", lambda: CARDS[:1])
     assert isinstance(launcher_of(Plan(model=("x",), where=Where(on=("all",)))), remote.GpuLauncher)
-
-
-def test_discarded_records_leave_no_profile(tmp_path):
-    gathered, record = ResultCollector(Observer()), sample()
-    for name in ("record.json", "profile-layer.json", "profile-layer.log", "output.log"):
-        (tmp_path / name).touch()
-    gathered.done(record, tmp_path)
-    gathered.discarded([record])
-    assert [file.name for file in tmp_path.iterdir()] == ["output.log"]
 
 
 def test_each_kind_of_worker_measures_the_whole_plan(tmp_path, some):

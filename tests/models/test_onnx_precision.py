@@ -1,16 +1,14 @@
 """What precision a file is in, told from the file alone: ONNX graphs, exported programs, TorchScript."""
 
-import zipfile
-
 import numpy as np
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from inferlens.models.files import graph_precision, onnx_file_precision, torch_file_precision
+from inferlens.models.files import graph_precision, onnx_file_precision
 from inferlens.models.resolve import find
-from tests.models.loading import Bomb, graph
+from tests.models.loading import graph
 
 ZERO_POINTS = {
     TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
@@ -75,20 +73,3 @@ def test_files_of_pytorch_tell_theirs(tmp_path, dtype, precision):
     torch.jit.script(mixed).save(str(tmp_path / "mixed.pt"))
     found = [find(str(tmp_path / name)).precision for name in ("m.pt2", "m.pt", "mixed.pt")]
     assert found == [precision, precision, "fp32"]
-
-
-def test_telling_the_precision_unpickles_nothing(tmp_path):
-    torch.save(Bomb(tmp_path / "mark"), tmp_path / "m.pt")
-    with zipfile.ZipFile(tmp_path / "m.pt", "a") as archive:  # dressed as TorchScript
-        archive.writestr("m/constants.pkl", b"")
-        archive.writestr("m/code/a.py", b"")
-    assert find(str(tmp_path / "m.pt")).precision == "fp32"
-    assert not (tmp_path / "mark").exists()
-
-
-@pytest.mark.parametrize("config", [b"", b"[]", b'{"config": {"a": 1}}', b'{"config": {}}', b"[" * 100_000])
-def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tmp_path, config):
-    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
-        archive.writestr("m/archive_format", "pt2")
-        archive.writestr("m/data/weights/model_weights_config.json", config)
-    assert torch_file_precision(tmp_path / "m.pt2") == "fp32"

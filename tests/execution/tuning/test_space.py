@@ -285,24 +285,6 @@ def reached(family, found):
     return seen
 
 
-def test_a_candidate_has_a_family_settings_and_a_model(knobs):
-    found = space(option="fake.when=enter")
-    family = found.families[0].case
-    case = combined(family, {"latency": 1.0, "threads": 4})
-    assert found.settings(case) == {"latency": 1.0, "threads": 4}
-    assert found.family(case) == family == combined(STEADY, {"when": "enter"})
-    assert (found.planned(case).case, found.planned(case).model) == (case, FAKE)
-
-
-def test_every_combination_is_counted_and_made_once(knobs):
-    """By hand: 5 ways of latency and per_item, 4 of threads; error in fp16 alone, trouble in steady alone."""
-    found = space()
-    assert size(found) == (5 * 3 * 4 + 2 * 5 * 2 * 4) * (1 + 3 + 1)
-    made = [case for each in found.families for case in combinations(each.case, found)]
-    assert len({case.digest for case in made}) == len(made) == size(found)
-    assert made[0] == found.families[0].case
-
-
 NAMES = {"latency": (2.0, 1.0), "per_item": (0.5,), "error": (0.1,), "when": ("enter", "exit")}
 
 

@@ -103,10 +103,3 @@ def test_throughput_is_studied_where_it_is_asked_for(tmp_path):
 def test_what_cannot_be_studied_is_refused_before_anything_runs(tmp_path, text, words, message):
     with pytest.raises(InferlensError, match=message):
         studied(tmp_path, text, Heard(1), **words)
-
-
-@pytest.mark.parametrize(("text", "message"), [("threads=1", "Several backends have threads"), ("knob_a=1", "no knob")])
-def test_the_fake_backend_is_not_offered_for_other_models(text, message):
-    with pytest.raises(InferlensError, match=message) as refused:
-        study_request(Plan.from_words({"model": "resnet18"}), text, 1.0)
-    assert "fake" not in f"{refused.value.sentence} {refused.value.hint}"

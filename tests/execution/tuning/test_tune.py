@@ -99,21 +99,6 @@ def test_what_was_interrupted_goes_on_and_measures_nothing_twice(tmp_path):
     assert (best_of(tune(tmp_path / "parts", again)), again.cases) == (best_of(expected), [])
 
 
-def test_what_was_stopped_after_its_last_round_leaves_the_winner_ready_too(tmp_path):
-    class StoppedAtTheEnd(Heard):
-        def round(self, number, contenders, standing, finals=0):
-            if number == finals:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        tune(tmp_path, StoppedAtTheEnd(), only=KNOB_A)
-    rest = Heard()
-    tuned = tune(tmp_path, rest, only=KNOB_A)
-    assert rest.cases == []
-    (left,) = load_records(tuned.folder).records
-    assert left.case == best_of(tuned)
-
-
 def test_a_winner_that_is_gone_is_built_anew_and_one_that_is_there_stays(tmp_path):
     tuned = tune(tmp_path, only=KNOB_A)
     best, work = tmp_path / "demo" / "best", tmp_path / "demo" / "tuning" / "work"

@@ -18,8 +18,8 @@ from inferlens.execution.tuning.space import search_selection
 from inferlens.record.store import TRIALS
 from inferlens.spec.plan import Plan
 from inferlens.views.renderers import render
-from inferlens.views.tuning import finals_rows, tuning_document, tunings_sentences
 from inferlens.views.tuning import render_tuning as drawn
+from inferlens.views.tuning import tuning_document, tunings_sentences
 from tests.commands import inferlens, stay
 from tests.execution.tuning.test_space import space
 from tests.execution.tuning.test_tune import KNOB_A, tune
@@ -287,11 +287,3 @@ def test_the_chart_names_the_winner_the_defaults_and_the_reference(here):
     assert "median latency (ms)" in said
     wrong = inferlens("show", "results/demo/tuning", "--plot", "tuned.gif", cwd=here)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-
-
-def test_a_way_has_one_memory_though_the_finals_export_anew():
-    tuned = load_tuning(RESNET18)
-    tried = {one.case.label: one.memory for one in candidate_facts(tuned)}
-    shown = {row.label: row.host_peak for row in finals_rows(tuned)}
-    assert shown == {label: tried[label] for label in shown}
-    assert shown[candidate_facts(tuned)[0].case.label] < 200 * 2**20, "exporting took five times that"
