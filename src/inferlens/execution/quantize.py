@@ -39,13 +39,13 @@ from inferlens.execution.tasks import TaskContext
 from inferlens.measure.output_check import Evaluation, accuracy_of, evaluate, top1
 from inferlens.models import resolve
 from inferlens.models.files import OnnxFile, onnx_graph, weight_files
-from inferlens.models.model import LoadRequest, Model, ModelInfo
+from inferlens.models.model import LoadRequest, Model
 from inferlens.models.samples import calibration_feeds
 from inferlens.record.builds import LayerError, OutputError, Quantization, QuantizedFile, save_quantization
 from inferlens.record.store import safe_name
 from inferlens.spec.case import QUANTIZED, Case, TensorSpec, keep_of, kept_layers
 from inferlens.spec.commands import own_options
-from inferlens.spec.objective import MEASURES, Constraint
+from inferlens.spec.objective import Constraint
 from inferlens.spec.plan import Plan
 from inferlens.stats.samples import cosine, flatten, relative_l2
 
@@ -131,7 +131,10 @@ class QuantizationSearch:
         inputs = self._inputs(path)
         batch = self.model.inputs[0].shape[0] if self.model.inputs[0].shape else None
         case = replace(case, model=info.spec, inputs=inputs, batch=batch, weights=None, calibration="", keep="")
-        case = self._runnable(case, info)
+        reference = PlannedCase(case, info, None).reference
+        refusal = self.context.backend.capabilities().refusal(case, info)
+        if refusal and reference:
+            self.run_by, self.not_run, case = reference, refusal.what, reference
         loaded = resolve.load(case, trust=True)  # it was written here
         with BACKENDS.get(case.backend)().prepare(loaded, case, self._aside()) as runner:
             outputs = self._outputs(runner)
@@ -159,14 +162,6 @@ class QuantizationSearch:
         case = replace(self.job.case, keep=keep)
         backend = cast("Quantizer", self.context.backend)
         self.plain = backend.write_quantized(self.model, case, self.context.preparation, Path(self.job.path))
-        return case
-
-    def _runnable(self, case: Case, info: ModelInfo) -> Case:
-        """Return the case, or that of its reference if its backend cannot run it here."""
-        refusal = self.context.backend.capabilities().refusal(case, info)
-        reference = PlannedCase(case, info, None).reference
-        if refusal and reference:
-            self.run_by, self.not_run, case = reference, refusal.what, reference
         return case
 
     def keeps(self, attempt: QuantizedFile) -> bool:
@@ -288,14 +283,12 @@ def limit_of(within: str | None, accuracy: Any) -> Constraint | None:
     """Return the limit of a text. Raises InferlensError for one that quantizing cannot keep."""
     if within is None:
         return None
-    name, equals, limit = (part.strip() for part in within.partition("="))
-    check_choice("limit of a quantization", name, LIMITS)
-    if not equals:
-        raise InferlensError(f"The limit '{name}' has no value.", expected=f"such as {MEASURES[name].form}")
-    if name == "accuracy-drop" and not accuracy:
+    check_choice("limit of a quantization", within.partition("=")[0].strip(), LIMITS)
+    limit = Constraint.parse(within)
+    if limit.name == "accuracy-drop" and not accuracy:
         what = "A limit on the drop in accuracy needs data to tell it by."
         raise InferlensError(what, hint="--accuracy DATA, or --within error=1e-2")
-    return Constraint(name, MEASURES[name].read(limit))
+    return limit
 
 
 def _planned(

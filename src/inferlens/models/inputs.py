@@ -194,11 +194,8 @@ def called_by_name(module: torch.nn.Module, specs: Sequence[TensorSpec]) -> torc
         for name in names:
             check_choice("argument of forward", name, parameters)
     if missing := [name for name in needed if name not in names]:
-        tensor_spec = specs[0]
         raise InferlensError(
-            f"forward also takes {listing(missing)}.",
-            expected=f"an --input for each of {listing(needed)}",
-            hint=" ".join(f"--input {msgspec.structs.replace(tensor_spec, name=name).text}" for name in missing),
+            f"forward also takes {listing(missing)}.", expected=f"an --input for each of {listing(needed)}"
         )
     return module if names == [*parameters][: len(names)] else by_position(module, names)
 
