@@ -1,11 +1,11 @@
 """The search of a tuning. This module alone decides which candidate ``inferlens tune`` tries next.
 
-The first candidates are the reference and those that backends recommend. Next are those that the profile of a fast
-candidate advises, such as a CUDA graph where calls wait for the host. Then come all families that are cheap to build.
-After that, a round has the candidates with the largest expected gain for their cost, by a Gaussian process over
-families and settings (``stats.search_model``). The best candidate so far is in every round, so that a disturbance of
-the machine that affects the whole round cancels out. The search is over when no candidate promises ``LEAST_GAIN`` and
-no family is left. The finalists are chosen here, too.
+The first candidates are the reference and those that backends recommend in its precision. Next are those that the
+profile of a fast candidate advises, such as a CUDA graph where calls wait for the host. Then come all families that are
+cheap to build. After that, a round has the candidates with the largest expected gain for their cost, by a Gaussian
+process over families and settings (``stats.search_model``). The best candidate so far is in every round, so that a
+disturbance of the machine that affects the whole round cancels out. The search is over when no candidate promises
+``LEAST_GAIN`` and no family is left. The finalists are chosen here, too.
 
 Nothing here runs a process, and proposals depend only on what was added: an interrupted tuning continues by adding its
 measurements again. How candidates compare with the winner follows from the rounds of the search, by the same Gaussian
@@ -68,9 +68,13 @@ class Candidates:
 
     def search(self, cost: Callable[[Case], float], group: int) -> Search:
         """Return a search that has measured nothing; ``cost`` and ``group`` are as of :class:`Search`."""
+        reference, recommended = self.space.references[:1], self.space.recommended
+        usual = (reference or recommended)[:1]
+        first = [*reference, *(case for case in recommended if case.precision == usual[0].precision)]
+        families = [*recommended, *(family.case for family in self.space.families)]
         return Search(
-            families=list(dict.fromkeys(self.point(family.case) for family in self.space.families)),
-            first=list(map(self.point, [*self.space.references[:1], *self.space.recommended])),
+            families=list(dict.fromkeys(map(self.point, families))),
+            first=list(dict.fromkeys(map(self.point, first))),
             neighbours=self.neighbours,
             cost=lambda point: cost(self.cases[point]),
             group=group,

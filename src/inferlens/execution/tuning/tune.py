@@ -320,7 +320,7 @@ class Tuner:
         self.candidates.learn(search, records, aim, self.request.constraints)
         if self.first and all(measure_value(record, aim.name) is None for record in self.first.values()):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
-        self.seconds = seconds_by(map(_from_export, self.first.values()), self.scheduler.plan)
+        self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
         """Return the finalists, or those of earlier finals; without a rival of the best if there is no time for it."""
@@ -399,13 +399,6 @@ def _side_by_side(seconds: Iterable[float]) -> float:
     """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
     seconds = list(seconds)
     return max([*seconds, sum(seconds) / len(usable_cpus())])
-
-
-def _from_export(record: Record) -> Record:
-    """Return the record as that of a process that uses the exported model, and loads nothing else."""
-    if record.phase_seconds("export") is None:
-        return record
-    return replace(record, phases=tuple(phase for phase in record.phases if phase.name not in ("load", "export")))
 
 
 def tuning_request(plan: Plan, objective: str, within: Texts, budget: Duration) -> TuningRequest:
