@@ -50,6 +50,7 @@ ACCELERATOR = "accelerator_type:"  # as Ray names the resource of a node that ha
 VARIABLES_PASSED = ("OMP_NUM_THREADS", NVTX_VARIABLE)  # they act on a node as they do here
 HERE = "127.0.0.1"
 PATIENCE = 5.0  # seconds for an address to answer
+TRIES = "RAY_gcs_server_port_wait_time_s"  # Ray's word for how often it tries to connect, 40 s each; 20 times without
 
 
 class Needs(Struct, frozen=True):
@@ -101,12 +102,17 @@ class RayLauncher(Launcher):
         if self.environment:
             words["runtime_env"] = self.environment
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
+        if once := address != LOCAL and TRIES not in os.environ:
+            os.environ[TRIES] = "1"
         try:
             self.ray.init(**words)
         except Exception as error:  # Ray raises nearly every type there is
             what = f"Ray cannot be reached at '{address}': {reason(error)}."
             hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
             raise InferlensError(what, hint=hint) from error
+        finally:
+            if once:  # what is started by Ray itself has longer
+                del os.environ[TRIES]
         self._ours = True
         with suppress(AttributeError):  # Ray has no switch for it: a thread that prints what happens to nodes on our
             ours = self.ray._private.worker.global_worker  # standard output, and burns a core once the head is gone
