@@ -1,11 +1,11 @@
 """Runs a command again and again, killed at one moment after the other: the program of ``test_troubles.py``.
 
-    python -m tests.execution.tuning.killed {here|apart} MOMENTS COMMAND...
+    python -m tests.execution.tuning.killed MOMENTS COMMAND...
 
-A moment is a number of things done to files, or of processes started; with a word before it, as ``best:3``, of things
-done to paths with that word. At each the command is killed with all of its session, and begun anew for the next; 0
-lets it end. Printed is what each run left. ``here``: nothing is done in processes of its own, so that runs take no
-time; the first of all is one that nothing disturbs, in a folder of its own.
+A moment is a number of things done to files; with a word before it, as ``best:3``, of things done to paths with that
+word. At each the command is killed with all of its session, and begun anew for the next; 0 lets it end. Printed is what
+each run left. Nothing is done in processes of its own, so that runs take no time; the first of all is one that nothing
+disturbs, in a folder of its own.
 """
 
 import gc
@@ -22,7 +22,7 @@ from inferlens.cli import main as program
 from inferlens.record.store import load_records
 from tests.commands import stay
 
-DONE = ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "subprocess.Popen")
+DONE = ("os.rename", "os.mkdir", "os.remove", "os.rmdir")
 
 
 def run(moment, command):
@@ -69,19 +69,18 @@ def left():
 
 def main():
     """Prints what each run left."""
-    _, where, moments, *command = sys.argv
+    _, moments, *command = sys.argv
     found = []
     Path("absent").mkdir()
     Path("absent/torch.py").write_text("raise ImportError('no test needs it')")  # it takes two seconds to import
     sys.path.insert(0, os.path.abspath("absent"))
-    if where == "here":  # which also reads all that later runs need
-        stay(pytest.MonkeyPatch())
-        Path("whole").mkdir()
-        os.chdir("whole")
-        commanded(command)
-        found.append({"killed": False, **left()})
-        os.chdir("..")
-        gc.freeze()
+    stay(pytest.MonkeyPatch())
+    Path("whole").mkdir()
+    os.chdir("whole")
+    commanded(command)  # which also reads all that later runs need
+    found.append({"killed": False, **left()})
+    os.chdir("..")
+    gc.freeze()
     for moment in moments.split(","):
         child = os.fork()
         if not child:

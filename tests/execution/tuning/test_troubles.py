@@ -93,10 +93,10 @@ ROOT = Path(__file__).parents[3]
 TUNE = ("tune", "fake:demo", "--backend", "fake", "--only", "fake:steady,fp32,knob_b")
 
 
-def left_by(folder, where, *moments):
+def left_by(folder, *moments):
     """What runs of one tuning left that were killed at these moments, one after the other; 0 is the end."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "tests.execution.tuning.killed", where, ",".join(map(str, moments)), *TUNE]
+    command = [sys.executable, "-m", "tests.execution.tuning.killed", ",".join(map(str, moments)), *TUNE]
     words = {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(folder)}  # what is killed leaves its scratch
     done = subprocess.run(command, cwd=folder, env={**os.environ, **words}, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -120,15 +120,9 @@ def check(runs, whole):
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def at_ten_moments(tmp_path_factory):
-    """What an undisturbed run leaves, and those of another tuning, ten of which are killed."""
+def test_killed_at_ten_moments_it_ends_as_if_undisturbed(tmp_path):
     draw = random.Random(1)
-    return left_by(tmp_path_factory.mktemp("killed"), "here", *(draw.randrange(1, 28) for _ in range(10)), 0)
-
-
-def test_killed_at_ten_moments_it_ends_as_if_undisturbed(at_ten_moments):
-    whole, *runs = at_ten_moments
+    whole, *runs = left_by(tmp_path, *(draw.randrange(1, 28) for _ in range(10)), 0)
     assert whole["best"] == {"knob_b": 1}
     assert sum(one["killed"] for one in runs) >= 5, "some runs end before a late moment, because little is left to do"
     assert len({len(one["kept"]) for one in runs}) >= 3, "they came far before they were killed"
@@ -137,6 +131,6 @@ def test_killed_at_ten_moments_it_ends_as_if_undisturbed(at_ten_moments):
 
 def test_killed_while_rounds_are_kept_and_the_winner_is_put_in_place(tmp_path):
     moments = (*("trials:4", "trials:6"), *(f"best:{number}" for number in range(1, 7)))
-    whole, *runs = left_by(tmp_path, "here", *moments, 0)
+    whole, *runs = left_by(tmp_path, *moments, 0)
     assert [one["killed"] for one in runs].count(False) == 1
     check(runs, whole)
