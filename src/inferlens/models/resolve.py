@@ -381,7 +381,7 @@ def _guess(opened: OpenedModel) -> TensorSpec:
     raise InferlensError(
         "What to feed this model is not known.",
         expected="a factory that returns (model, inputs), or an --input with its shape and type for each argument",
-        hint=" ".join(f"--input {name}=1x3x224x224:float32" for name in names) + ", with the shapes of your inputs",
+        hint=" ".join(f"--input {name}=SHAPE:TYPE" for name in names) + ", such as 1x3x224x224:float32 or 1x128:int64",
     ) from why
 
 
