@@ -59,7 +59,7 @@ BAD = {
     "ours:broken": "the checkpoint is gone (ours.py, line 16)", "ours:number": "returns a value of type int",
     "ours:wants": "missing 1 required positional argument",
     "lacking:small": "No module named 'nosuchlibrary' (lacking.py, line 1)", "cut:small": "SyntaxError",
-    "our:small": "did you mean ours?", "ours.py:smal": "did you mean small or Small?",
+    "our:small": "did you mean ours.py?", "ours.py:smal": "did you mean small or Small?",
     "ours.py": "path/to/file.py:factory",
     "our.py:small": "did you mean ours.py or cut.py?", "torchvison:resnet18": "did you mean torchvision?",
     "fixd.onnx": "did you mean fixed.onnx?", "fixd.onx": "There is neither a file nor a model 'fixd.onx'.",

@@ -20,7 +20,7 @@ import warnings
 import weakref
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -176,10 +176,16 @@ def run_task(
         if isinstance(event, PhaseStart):
             phase(event.phase)
 
+    new = [path for path in (cache, *cache.parents) if not path.exists()]
     make_folder(cache, "another folder to work in")
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
-        job = form(case=case, folder=folder, cache=str(cache.resolve()), **fields)
-        outcome = child.launch(task, job, returns, timeout=timeout, on_event=hear)
+    try:
+        with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+            job = form(case=case, folder=folder, cache=str(cache.resolve()), **fields)
+            outcome = child.launch(task, job, returns, timeout=timeout, on_event=hear)
+    finally:
+        for path in new:  # where nothing was kept
+            with suppress(OSError):
+                path.rmdir()
     outcome.value(case.label)
     return outcome.result
 

@@ -40,12 +40,11 @@ class Factory(Source):
     def find(self, name: str) -> ModelInfo:
         module, _, factory = name.partition(":")
         if not (code_file(module) or _origin(module)) or not factory:
-            near = [*SOURCES, *(path.stem for path in Path.cwd().glob("*.py"))]
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, package.module:factory, "
                 "or path/to/file.py:factory",
-                hint="" if code_file(module) else paths_like(Path(module)) or suggestion(module, near),
+                hint="" if code_file(module) else paths_like(Path(module)) or suggestion(module, SOURCES),
             )
         return ModelInfo(spec=f"factory:{name}", name=short_name(f"factory:{name}"), format="module", batch=None)
 
