@@ -27,14 +27,14 @@ def small():
     ([{"count": 30}, {"name": "conv", "timeMs": 3.1, "averageMs": 0.1}], FileType.TRTEXEC),
     ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC),
     ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
-    ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.MEMORY_TIMELINE),
-    ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.MEMORY_TIMELINE),
+    ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.PROFILER_FILE),
+    ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.PROFILER_FILE),
     ({"segments": [{"address": 1}], "device_traces": [[]]}, FileType.MEMORY_SNAPSHOT),
-    ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.EXECUTION_TRACE),
+    ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.PROFILER_FILE),
     ({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}, FileType.WEIGHTS_INDEX),
     ({"schema": "inferlens.record/1"}, FileType.RECORD), ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
     ([{"ph": "X", "name": "a", "args": {"timeMs": 3}}], FileType.TRACE),
-    ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.ONNX_PROFILE),
+    ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.TRACE),
     ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON), ([], FileType.JSON), ([1, 2, 3], FileType.JSON),
     ({"error": "not found"}, FileType.JSON),
 ])  # fmt: skip
@@ -48,7 +48,7 @@ def test_json_is_named_by_who_writes_it(content, kind):
 @pytest.mark.parametrize(("data", "kind"), [
     (b"", FileType.EMPTY), (b"\n<!DOCTYPE html><html><head>", FileType.HTML), (b"ftrt" + bytes(80), FileType.ENGINE),
     (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 5\n", FileType.LFS_POINTER),
-    (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', FileType.XML),
+    (b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>', FileType.HTML),
     (b'<?xml version="1.0"?>\n<net name="main" version="11">', FileType.OPENVINO),
     (struct.pack("<I", 20) + b'{"stride": 32}' + b"ftrt" + bytes(80), FileType.ULTRALYTICS_ENGINE),
     (bytes(4) + b"TFL3" + bytes(9), FileType.OTHER_MODEL), (bytes(257) + b"ustar", FileType.ARCHIVE),
@@ -84,7 +84,7 @@ def test_models_are_named_whatever_they_are_called(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("aoti/data/aotinductor/model/a.wrapper.so", "")
         archive.writestr("aoti/archive_format", "pt2")
-    assert file_kind(path).kind is FileType.AOTI
+    assert file_kind(path).kind is FileType.OTHER_MODEL
     path.write_bytes(path.read_bytes()[:40])
     assert "cut short" in file_kind(path).title
 

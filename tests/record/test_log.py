@@ -5,7 +5,7 @@ import os
 import pytest
 
 from inferlens.record.record import encode
-from inferlens.record.store import LOG, MOST_BYTES, MOST_LINES, RECORD, find_log, load_records
+from inferlens.record.store import LOG, MOST_LINES, RECORD, find_log, load_records
 from tests.refusals import refusal
 from tests.views.samples import case, failure, record
 
@@ -49,7 +49,7 @@ def test_none_or_several(root, named, count):
 
 
 def test_a_long_log_and_what_is_no_file(tmp_path):
-    keep(tmp_path / "a", record(case(), id="a"), b"x\n" * MOST_BYTES + b"last\n")
+    keep(tmp_path / "a", record(case(), id="a"), b"x\n" * 2 * MOST_LINES + b"last\n")
     keep(tmp_path / "b", record(case("openvino"), id="b"))
     os.mkfifo(tmp_path / "b" / LOG)
     long = found(tmp_path, "pytorch")

@@ -445,17 +445,11 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
     job = NamesJob(names=tuple(names), interpreter=python)
     outcome = child.launch("capabilities", job, dict[str, Capabilities], timeout=TIMEOUT)
     if outcome.result.value is not None:
-        return {name: _with_hints(can, python) for name, can in outcome.result.value.items()}
+        return outcome.result.value
     if len(names) == 1:
         reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
         return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
     return {name: can for name in names for can in probe([name], python).values()}
-
-
-def _with_hints(can: Capabilities, python: str) -> Capabilities:
-    """Return capabilities with hints for the environment of an interpreter."""
-    hint = environment.in_environment
-    return replace(can, absent=tuple(replace(one, hint=hint(python, one.hint)) for one in can.absent))
 
 
 def environment_by(python: str) -> Environment:

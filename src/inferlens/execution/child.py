@@ -43,7 +43,6 @@ from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.execution.protocol import (
@@ -58,7 +57,6 @@ from inferlens.execution.protocol import (
     from_json,
     result_from_json,
 )
-from inferlens.measure.environment import in_environment
 from inferlens.measure.monitor import Monitor
 from inferlens.measure.series import Turn
 from inferlens.models import factories
@@ -150,7 +148,7 @@ def launch(
     outcome: Outcome[Value] = Outcome(TaskResult(), machine=watching.log() if watching else None)
     code = process.process.returncode
     if process.answer:
-        outcome.result = _with_hints(result_from_json(process.answer, returns), job.interpreter)
+        outcome.result = result_from_json(process.answer, returns)
         outcome.fault = status_of_exit(code, killed_for_memory=oom_kills() > kills)[1]
         if not in_time:
             outcome.fault = "did not end after it had answered"
@@ -174,14 +172,6 @@ def status_of_exit(code: int, *, killed_for_memory: bool) -> tuple[Status, str]:
     if code < 0:
         return "crashed", f"killed by {signal.Signals(-code).name if -code in [*signal.Signals] else f'signal {-code}'}"
     return "crashed", f"the process ended with exit code {code}" if code else ""
-
-
-def _with_hints(result: TaskResult[Value], interpreter: str) -> TaskResult[Value]:
-    """Return the result with hints for the environment of the interpreter."""
-    hint, problem = in_environment(interpreter, result.hint), result.problem
-    if problem:
-        problem = replace(problem, hint=in_environment(interpreter, problem.hint))
-    return replace(result, hint=hint, problem=problem)
 
 
 @contextmanager

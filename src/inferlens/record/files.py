@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -50,10 +49,6 @@ class FileType(Enum):
     TORCHSCRIPT = "a TorchScript module", RUN
     TORCH_TENSORRT = "a module that Torch-TensorRT compiled", f"{RUN} --trust"
     EXPORTED = "an exported program of torch.export", RUN
-    AOTI = (
-        "an AOTInductor package, which is native code for one kind of machine and is not run",
-        "the exported program or module that it was compiled from",
-    )
     MODULE = "a pickled module", f"{RUN} --trust"
     WEIGHTS = "a file of weights without a model", LOAD
     SAFETENSORS = "a file of weights (safetensors) without a model", LOAD
@@ -68,21 +63,15 @@ class FileType(Enum):
     PROFILE = "a profile of Inferlens", "inferlens modules {path}, or inferlens report {path}"
     OWN = "a JSON file of Inferlens", "inferlens show with the folder that it lies in"
     TRACE = "a trace in Chrome's format", TRACE
-    ONNX_PROFILE = "a profile of ONNX Runtime", TRACE
     TRTEXEC = "a file of times or outputs from trtexec", "inferlens bench or inferlens profile, with the engine's file"
     TRTEXEC_LAYERS = "a list of the layers of a TensorRT engine (trtexec --exportLayerInfo)", "inferlens graph {path}"
-    MEMORY_TIMELINE = (
-        "a memory timeline of PyTorch's profiler",
-        "inferlens trace with what export_chrome_trace writes when profile_memory=True",
-    )
-    MEMORY_SNAPSHOT = "a memory snapshot of PyTorch", "open it at docs.PyTorch.org/memory_viz"
-    EXECUTION_TRACE = (
-        "an execution trace (Chakra) of PyTorch, which has operators but no times",
+    PROFILER_FILE = (
+        "a file of PyTorch's profiler that is no trace, such as a memory timeline or an execution trace",
         "inferlens trace with what export_chrome_trace writes",
     )
+    MEMORY_SNAPSHOT = "a memory snapshot of PyTorch", "open it at docs.PyTorch.org/memory_viz"
     LFS_POINTER = "a pointer of Git LFS in the place of the file", "git lfs pull"
-    HTML = "a web page (HTML) in the place of the file", DOWNLOAD
-    XML = "an XML document that is no model, such as the error of a file server", DOWNLOAD
+    HTML = "a web page or the error of a server in the place of the file", DOWNLOAD
     OTHER_MODEL = "a model in a format that is not supported", CONVERT
     ARCHIVE = "an archive", "unpack it, and give the file in it"
     DAMAGED = "a zip archive that is cut short or damaged, such as a PyTorch file", "copy or export it again"
@@ -114,7 +103,7 @@ MODELS = (
     FileType.ONNX, FileType.TORCHSCRIPT, FileType.TORCH_TENSORRT, FileType.EXPORTED, FileType.MODULE, FileType.ENGINE,
     FileType.OPENVINO,
 )  # fmt: skip
-TRACES = (FileType.TRACE, FileType.ONNX_PROFILE)
+TRACES = (FileType.TRACE,)
 COMPILED_PROGRAM = "an exported program that Torch-TensorRT compiled"
 READABLE = (FileType.RECORD, FileType.PROFILE, FileType.OWN, *TRACES)  # by a report
 
@@ -138,15 +127,8 @@ def refuse_other_files(paths: Iterable[Path], right: Sequence[FileType], noun: s
 def file_kind(source: Path | bytes) -> FileKind:
     """Return the kind of a file, or of a file that begins with the bytes. Raises OSError if the file cannot be read."""
     if isinstance(source, Path):
-        facts = source.stat()
-        return _kind_of_file(source.resolve(), facts.st_mtime_ns, facts.st_size)
+        return _kind_of(source.open("rb"))
     return _kind_of(io.BytesIO(source))
-
-
-@lru_cache
-def _kind_of_file(path: Path, modified: int, size: int) -> FileKind:  # noqa: ARG001 - a changed file is read again
-    with path.open("rb") as file:
-        return _kind_of(file)
 
 
 def _kind_of(source: IO[bytes]) -> FileKind:
@@ -239,10 +221,7 @@ def _markup(text: bytes) -> FileKind:
     lower = text.lower()
     if b"<net " in lower and b"version=" in lower:
         return FileKind(FileType.OPENVINO)
-    if b"<html" in lower or b"<!doctype html" in lower:
-        timeline = b"memory" in lower and b"data:image/png" in lower
-        return FileKind(FileType.MEMORY_TIMELINE if timeline else FileType.HTML)
-    return FileKind(FileType.XML)
+    return FileKind(FileType.HTML)
 
 
 # Patterns of the beginning of JSON files. A pattern is a key or a form that the writer always puts there.
@@ -250,27 +229,24 @@ def _markup(text: bytes) -> FileKind:
 _SCHEMA = re.compile(rb'^\{\s*"schema"\s*:\s*"inferlens\.(\w+)')
 _PATTERNS: tuple[tuple[FileType, re.Pattern[bytes]], ...] = (
     (FileType.TRTEXEC, re.compile(rb'^\[[^]]*"(latencyMs|startComputeMs|averageMs|timeMs|dimensions)"\s*:')),
-    (FileType.MEMORY_TIMELINE, re.compile(rb"^\[\s*\[(\s*-?[\d.e+]+\s*,){3}\s*(-?\d|null)")),
+    (FileType.PROFILER_FILE, re.compile(rb"^\[\s*\[(\s*-?[\d.e+]+\s*,){3}\s*(-?\d|null)")),
     (FileType.TRTEXEC_LAYERS, re.compile(rb'^\{\s*"(Layers|Bindings)"\s*:\s*\[')),
     (FileType.MEMORY_SNAPSHOT, re.compile(rb'^\{\s*"(segments|device_traces)"\s*:\s*\[')),
     (FileType.WEIGHTS_INDEX, re.compile(rb'^\{.*"weight_map"\s*:\s*\{', re.DOTALL)),
 )
-_EVENT = re.compile(rb'"ph"\s*:')
-_ONNX_EVENT = re.compile(rb'\[\s*\{\s*"cat"\s*:\s*"(Session|Node|Api)"\s*,\s*"pid"')
 
 
 def _json(text: bytes) -> FileKind:
     if schema := _SCHEMA.match(text):
         return FileKind({b"record": FileType.RECORD, b"profile": FileType.PROFILE}.get(schema[1], FileType.OWN))
-    if text[:1] == b"{" and re.search(rb'"traceEvents"\s*:\s*\[', text):
+    events = rb'"traceEvents"\s*:\s*\[' if text[:1] == b"{" else rb'"ph"\s*:'
+    if re.search(events, text):
         return FileKind(FileType.TRACE)
-    if text[:1] == b"[" and _EVENT.search(text):
-        return FileKind(FileType.ONNX_PROFILE if _ONNX_EVENT.match(text) else FileType.TRACE)
     for kind, pattern in _PATTERNS:
         if pattern.search(text):
             return FileKind(kind)
     if text[:1] == b"{" and re.search(rb'"schema"\s*:\s*"[^"]*chakra|"nodes"\s*:\s*\[\s*\{\s*"(id|name)"', text):
-        return FileKind(FileType.EXECUTION_TRACE)
+        return FileKind(FileType.PROFILER_FILE)
     return FileKind(FileType.JSON)
 
 
@@ -296,7 +272,7 @@ def _zip(archive: zipfile.ZipFile) -> FileKind:
 
     programs = parts(r"/models/[^/]+\.json$|/serialized_exported_program\.json$")
     if not programs and parts(r"/aotinductor/"):
-        return FileKind(FileType.AOTI)
+        return FileKind(FileType.OTHER_MODEL, "an AOTInductor package, which is native code for one kind of machine")
     if programs or parts(r"/archive_format$"):
         compiled = any(b"torch.ops.tensorrt" in _part(archive, name) for name in programs)
         return FileKind(FileType.TORCH_TENSORRT, COMPILED_PROGRAM) if compiled else FileKind(FileType.EXPORTED)

@@ -351,7 +351,7 @@ def latest_profiles(profiles: Sequence[Profile]) -> list[Profile]:
 
 # The output of a case's process: ``output.log`` in the record's folder, as plain text of bounded length.
 
-MOST_BYTES, MOST_LINES = 1 << 17, 300
+MOST_LINES = 300
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -383,10 +383,13 @@ def find_log(loaded: LoadedRecords, named: str) -> Log:
         labels = ", ".join(map(repr, list(all_labels)[:8])) + (" ..." if len(all_labels) > 8 else "")
         raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG
-    if path.is_file():  # a folder or a pipe would block
-        text, cut = _end(path)
-        return Log(record, text, path, cut)
-    return Log(record, _plain("\n".join(record.output_tail)), None, bool(record.output_tail))
+    if not path.is_file():  # a folder or a pipe would block
+        return Log(record, _plain(record.output_tail), None, bool(record.output_tail))
+    try:
+        lines = path.read_bytes().decode("utf-8", "replace").rstrip("\n").split("\n")
+    except OSError as error:
+        raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
+    return Log(record, _plain(lines[-MOST_LINES:]), path, len(lines) > MOST_LINES)
 
 
 def _words(loaded: LoadedRecords, record: Record) -> set[str]:
@@ -395,24 +398,10 @@ def _words(loaded: LoadedRecords, record: Record) -> set[str]:
     return {word for name in names for word in name.split()}
 
 
-def _end(path: Path) -> tuple[str, bool]:
-    """Return the last lines of a file, and whether there are more."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - MOST_BYTES))
-            data = file.read(MOST_BYTES)
-    except OSError as error:
-        raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
-    lines = data.decode("utf-8", "replace").split("\n")
-    cut = size > MOST_BYTES or len(lines) > MOST_LINES + 1
-    return _plain("\n".join(lines[-MOST_LINES - 1 :])), cut
-
-
-def _plain(text: str) -> str:
-    """Return the text without colors, overwritten progress bars and other control sequences of a terminal."""
-    lines = _COLOURS.sub("", text).split("\n")
-    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines)).rstrip()
+def _plain(lines: Sequence[str]) -> str:
+    """Return lines as text without colors, overwritten progress bars and other control sequences of a terminal."""
+    shown = [_COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines]
+    return printable("\n".join(shown)).rstrip()
 
 
 # A merge copies the records of several folders into one store, bytes unchanged. A record with an id that is there
