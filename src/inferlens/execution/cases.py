@@ -377,21 +377,16 @@ def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> 
     Models are checked once for plans that feed them alike. Raises the error of a model that no interpreter can load.
     """
     names = tuple(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
-    specs: dict[object, tuple[str, ...]] = {}  # a name means the same to all interpreters
     checked: dict[object, list[ModelInfo] | InferlensError] = {}
     parts = []
     with ThreadPoolExecutor() as pool:
         pythons = dict.fromkeys("".join(plan.python) for plan in plans)
         probing = {python: pool.submit(probe, names, python) for python in pythons}
         for plan, model in zip(plans, models, strict=True):
-            asked = plan.model, plan.checkout
-            plan = replace(plan, model=specs.get(asked, plan.model))
             key = plan.model, plan.checkout, plan.python, plan.input, plan.dim, plan.weights, plan.batch
             if key not in checked:
                 checked[key] = _infos_or_error(plan, model)
-            if isinstance(infos := checked[key], list):
-                specs[asked] = tuple(info.spec for info in infos)
-            parts.append((plan, infos))
+            parts.append((plan, checked[key]))
         able = {python: future.result() for python, future in probing.items()}
     errors = [error for error in checked.values() if isinstance(error, InferlensError)]
     if errors and (len(able) == 1 or len(errors) == len(checked)):

@@ -254,7 +254,7 @@ class TraceJob(CaseJob, frozen=True, kw_only=True):
     tracing: Tracing
 
 
-class TraceContent(Struct, frozen=True, kw_only=True):
+class TraceContent(Struct, frozen=True):
     """A summary of the trace file ``name``."""
 
     name: str
@@ -286,23 +286,17 @@ def trace_case(job: TraceJob, context: TaskContext) -> TraceFiles:
         with context.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
-    contents = tuple(content_of(file.name, read_trace(file)) for file in files)
+    contents = tuple(_content_of(file.name, read_trace(file)) for file in files)
     if not any(content.steps for content in contents):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
     return TraceFiles(contents=contents, untraced=median(untraced[-SETTLED:]))
 
 
-def content_of(name: str, trace: Trace) -> TraceContent:
-    """Return a summary of the trace file ``name``."""
+def _content_of(name: str, trace: Trace) -> TraceContent:
     rows = trace.rows(Category.ANNOTATION)
     steps = rows[trace.starting(rows, STEP_SPAN)]
-    return TraceContent(
-        name=name,
-        steps=tuple((trace.duration[steps] / 1e9).tolist()),
-        operators=len(trace.rows(Category.OPERATOR)),
-        events=len(trace),
-        notes=trace.notes,
-    )
+    seconds = tuple((trace.duration[steps] / 1e9).tolist())
+    return TraceContent(name, seconds, len(trace.rows(Category.OPERATOR)), len(trace), trace.notes)
 
 
 class CaseTrace(TraceFiles, frozen=True, kw_only=True):

@@ -85,7 +85,7 @@ def from_json(data: bytes | msgspec.Raw, type: Any) -> Any:
 def _encode_other(value: Any) -> Any:
     if isinstance(value, InferlensError):
         return Problem.of(value)
-    return tuple(value) if isinstance(value, Sequence) else str(value)
+    return str(value)
 
 
 def _decode_other(type: Any, value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,17 @@ from inferlens.backends import BACKENDS
 from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, environment_by, live_files
 from inferlens.execution.child import Interleaver, Outcome, Slot
-from inferlens.execution.protocol import Event, Job, Observer, PhaseStart, PlannedCase, TaskResult, Value, refused
+from inferlens.execution.protocol import (
+    Event,
+    Job,
+    Observer,
+    PhaseStart,
+    PlannedCase,
+    TaskResult,
+    Value,
+    refused,
+    remove_results,
+)
 from inferlens.execution.resume import RunState, find_earlier, requests_of
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference, ReferenceJob, ReferenceRun
 from inferlens.limits import memory_left
@@ -260,13 +269,11 @@ class Scheduler:
             records.append(self._keep(attempt))
         return records
 
-    def discard(self, records: Iterable[Record]) -> None:
-        """Forget records and remove their folders, except for exported models that other processes may need."""
-        records, needed = list(records), {folder for folder, _ in self._exports.values()}
+    def discard(self, records: Sequence[Record]) -> None:
+        """Forget records; logs and artefacts stay, because other processes may need an exported model."""
         self.observer.discarded(records)
-        for folder in (self._folders[record.id].resolve() for record in records):
-            if str(folder) not in needed:
-                shutil.rmtree(folder, ignore_errors=True)
+        for record in records:
+            remove_results(self._folders[record.id])
 
     def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
         """Measure cases one after the other that have loaded and built side by side."""

@@ -319,7 +319,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 def encode(record: Record) -> bytes:
     """Return a record as indented JSON, UTF-8, ending in a newline. Numbers that are not finite become null."""
-    return msgspec.json.format(msgspec.json.encode(record, enc_hook=tuple), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def decode(data: bytes) -> Record:

@@ -13,9 +13,8 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import count
 from os import PathLike
 from pathlib import Path, PurePath
@@ -39,7 +38,7 @@ from inferlens.record.files import (
     write_whole,
 )
 from inferlens.record.profile import Profile, decode_profile, encode_profile
-from inferlens.record.record import Measurement, Record, decode, encode, machine_name
+from inferlens.record.record import Record, decode, encode, machine_name
 from inferlens.spec.case import Case, short_name
 from inferlens.units import listing, plural
 
@@ -131,7 +130,7 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
 
     A profile leaves a record that was measured only once, to compare the profile with. If the same model was
     benchmarked, such records are left out unless ``profiled``, because they would replace cases that were compared in
-    rounds. Measurements are read on demand. A file that is no record is a problem in the answer.
+    rounds. A file that is no record is a problem in the answer.
 
     Raises InferlensError where a path or any record is missing.
     """
@@ -148,42 +147,14 @@ def load_records(*paths: Paths, profiled: bool = False) -> LoadedRecords:
     return LoadedRecords(records, {name: folder for name, (_, folder) in first.items()}, problems)
 
 
-class MeasurementsOnDisk(Sequence[Measurement]):
-    """The measurements in a record's file. They are read on demand, as samples are nearly all of a record."""
-
-    def __init__(self, file: Path, record: str) -> None:
-        self.file, self.record = file, record
-
-    def __len__(self) -> int:
-        return len(_measurements(self.file, self.record))
-
-    def __getitem__(self, place: Any) -> Any:
-        return _measurements(self.file, self.record)[place]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
-
-
-@lru_cache(maxsize=64)  # comparisons read the same few dozen files repeatedly
-def _measurements(file: Path, name: str) -> tuple[Measurement, ...]:
-    with suppress(OSError, InferlensError):
-        record = decode(read_unpacked(file))
-        if record.id == name:
-            return record.measurements
-    raise InferlensError(f"{file} was changed after it had been read.", hint="the same again")
-
-
 def read_record(file: Path) -> Record:
-    """Return the record in a file; its measurements are read on demand.
+    """Return the record in a file.
 
     Raises:
         InferlensError: if there is none, or it is damaged.
         OSError: if it cannot be read.
     """
-    record = decode(read_unpacked(file))
-    if record.measurements:
-        msgspec.structs.force_setattr(record, "measurements", MeasurementsOnDisk(file.absolute(), record.id))
-    return record
+    return decode(read_unpacked(file))
 
 
 def read_all(
