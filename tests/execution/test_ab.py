@@ -87,15 +87,6 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path):
     assert all(record.budget.mode == "latency" for record in records)
 
 
-def test_some_rounds_are_held_at_once_where_there_are_cpus_for_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(rounds, "usable_cpus", lambda: range(6))
-    looks = []
-    words = {"max_rounds": 6, "iterations": 20, "on_round": looks.append}
-    found = ab(tmp_path, "fake:noisy latency=4", "fake:noisy latency=4.07", **words)
-    assert ([look.rounds for look in looks], found.verdict, found.end) == ([1, 4, 6], "UNDECIDED", "rounds")
-    assert sorted(record.repeat for record in load_records([tmp_path]).records) == sorted([*range(1, 7)] * 2)
-
-
 def test_throughput_is_compared_as_calls_a_second(tmp_path):
     found = ab(tmp_path, "fake:steady", "fake:fast", metric="throughput", iterations=None, seconds=0.2)
     assert (found.verdict, found.ratio) == ("FASTER", pytest.approx(0.5))
@@ -276,12 +267,6 @@ def test_what_cannot_be_compared_is_refused(given, words, said):
 
 
 # What it says
-
-
-def test_a_program_prints_it(tmp_path):
-    program = "import inferlens; print(inferlens.ab('fake:demo', 'fake', 'fake:fast', within='0s'))"
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "A fake:steady" in done.stdout
 
 
 def test_it_prints_itself(tmp_path):

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from inferlens.backends.fake import Fake
 from inferlens.execution import child
 from inferlens.execution import scheduler as running
 from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver
-from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase, TaskAnswer
+from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase
 from inferlens.execution.scheduler import MeasureOptions, Scheduler
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
 from inferlens.execution.worker import perform
@@ -157,34 +156,14 @@ def test_however_it_is_ended_what_was_measured_is_kept_and_no_child_is_left(tmp_
         assert not list(tmp_path.glob("demo/*hang*"))
 
 
-def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path):
-    root = next((root for root in map(Path, ("/sys/fs/cgroup/memory", "/sys/fs/cgroup")) if root.is_dir()), tmp_path)
-    group = root / f"inferlens-test-{os.getpid()}"
-    limit = group / ("memory.limit_in_bytes" if root.name == "memory" else "memory.max")
-    try:
-        group.mkdir()
-        limit.write_text(str(400 << 20))
-    except OSError:
-        if group.exists():
-            group.rmdir()
-        pytest.skip("no memory control group can be made here")
-    script = (
-        "import os, pathlib, inferlens, sys\n"
-        f"pathlib.Path({str(group / 'cgroup.procs')!r}).write_text(str(os.getpid()))\n"
-        "records = inferlens.bench('fake:demo', backend='fake:steady', iterations=5, quick=True, output=sys.argv[1],\n"
-        "    option=['fake.trouble=eat memory,none'])\n"
-        "print([(r.status, r.reason) for r in records])\n"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    finally:
-        deadline = time.monotonic() + 10
-        while (group / "cgroup.procs").read_text() and time.monotonic() < deadline:
-            threading.Event().wait(0.05)
-        group.rmdir()
-    assert "('out of memory', 'killed by the kernel, which was short of memory, during first inference')" in done.stdout
-    assert "('ok', '')" in done.stdout
+@pytest.mark.parametrize(("code", "short", "status", "reason"), [
+    (-9, True, "out of memory", "killed by the kernel, which was short of memory"),
+    (-9, False, "crashed", "killed by SIGKILL"), (-11, True, "crashed", "killed by SIGSEGV"),
+    (-200, False, "crashed", "killed by signal 200"), (3, False, "crashed", "the process ended with exit code 3"),
+    (0, True, "crashed", ""),
+])  # fmt: skip
+def test_the_exit_code_of_a_process_is_a_status_and_a_reason(code, short, status, reason):
+    assert child.status_of_exit(code, killed_for_memory=short) == (status, reason)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
@@ -200,41 +179,6 @@ print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, te
     printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True).stdout
     own, child = map(int, printed.split())
     assert child < 200 << 20 < 400 << 20 < own
-
-
-def interrupt_twice(folder):
-    """Interrupt a measurement twice, and check that no process is left."""
-    job = unchecked(folder, "none")
-    started = []
-    # To the main thread itself: with os.kill another thread may take the signal, so that it comes after this test.
-    again = threading.Timer(0.5, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-
-    def interrupt(event):
-        """Once the process has answered; and again, while it is waited for."""
-        started.extend(child.pid for child in psutil.Process().children() if child.pid not in started)
-        if isinstance(event, TaskAnswer):
-            os.kill(started[-1], signal.SIGSTOP)  # it does not leave by itself
-            again.start()
-            raise KeyboardInterrupt
-
-    def launched():
-        try:
-            child.launch("benchmark", job, BenchmarkResult, timeout=60, on_event=interrupt)
-        finally:
-            again.join()  # where the process was gone before it was stopped, the second one would meet another test
-
-    with pytest.raises(KeyboardInterrupt):
-        launched()
-    assert started
-    assert not any(map(psutil.pid_exists, started))
-
-
-def test_who_interrupts_twice_leaves_no_process_either(tmp_path):
-    """In a process of its own, which a late interrupt may end."""
-    call = f"import pathlib; from {__name__} import interrupt_twice; interrupt_twice(pathlib.Path({str(tmp_path)!r}))"
-    root = Path(__file__).parents[2]
-    done = subprocess.run([sys.executable, "-c", call], cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # Two processes in turns: who goes when, and that nothing is measured while the other one is.
@@ -254,16 +198,6 @@ class Heard:
             return os.read(self._answers, 100)
         except BlockingIOError:
             return b""
-
-
-def test_one_that_was_killed_while_it_waited_gets_no_turn():
-    first, second = Interleaver(one_turn=True).slots
-    turns = []
-    first.on_turn = lambda: turns.append("first")
-    first.waits(False)
-    first.end()
-    second.end()
-    assert turns == []
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system lets no thread choose its CPU")
@@ -306,16 +240,6 @@ def test_three_go_round_and_nobody_goes_before_all_are_there():
     assert first.words() == MORE
     first.slot.waits(True)
     assert (first.words(), third.words()) == (OVER, OVER)
-
-
-def test_when_one_has_ended_the_other_goes_on_by_itself():
-    first, second = (Heard(slot) for slot in Interleaver().slots)
-    first.slot.waits(False)
-    second.slot.waits(False)
-    first.slot.end()
-    for _ in range(2):
-        assert second.words() == OVER
-        second.slot.waits(False)
 
 
 class Scripted(Turn):
@@ -403,18 +327,6 @@ def test_one_that_hangs_after_its_answer_keeps_it(tmp_path, monkeypatch):
     monkeypatch.setattr(child, "GOODBYE", 0.5)
     records = one_round(tmp_path, {"trouble": "hang", "when": "exit"}, {}, timeout=30.0)
     assert [record.status for record in records] == ["ok", "ok"]
-
-
-def test_what_fails_before_it_has_a_process_ends_both():
-    def fails(_):
-        raise OSError("the disk is full")
-
-    def waits(slot):
-        slot.waits(False)
-        slot.waits(False)
-
-    with pytest.raises(OSError, match="disk"):
-        Interleaver().run([waits, fails])
 
 
 def test_what_ends_one_ends_the_other():

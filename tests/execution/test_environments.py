@@ -225,9 +225,8 @@ def test_bad_paths_end_a_command_before_anything_runs(pythons, tmp_path):
         folder: "There is no interpreter", "nowhere/python": "There is no interpreter nowhere/python.",
         __file__: "is not a Python interpreter.",
     }  # fmt: skip
-    every = (("bench", "fake:demo"), ("ab", "fake:demo", "fake"), ("tune", "fake:demo"))
-    for command, (path, message) in zip(every, messages.items(), strict=True):
-        done = commands.inferlens(*command, "--python", f"{pythons['old']},{path}", cwd=tmp_path)
+    for path, message in messages.items():
+        done = commands.inferlens("bench", "fake:demo", "--python", f"{pythons['old']},{path}", cwd=tmp_path)
         assert (done.returncode, message in " ".join(done.stderr.split())) == (2, True), done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -248,11 +247,10 @@ def test_environments_are_compared_in_one_case(words):
         inferlens.ab("fake:demo", **{"a": "fake", "python": "a,b", **words})
 
 
-@pytest.mark.parametrize("given", ["", ",new/bin/python", "old/bin/python,", "a,,b"])
+@pytest.mark.parametrize("given", ["", "old/bin/python,"])
 def test_an_environment_without_a_name_is_refused(given):
-    for measure in (inferlens.ab, inferlens.ab_steps):
-        with pytest.raises(InferlensError, match="A side is missing"):
-            measure("fake:demo", python=given)
+    with pytest.raises(InferlensError, match="A side is missing"):
+        inferlens.ab("fake:demo", python=given)
 
 
 # Words

@@ -103,12 +103,6 @@ def test_one_after_the_other_where_they_do_not_fit_into_memory(tmp_path, monkeyp
     assert set(first) == {4.0, 4.6}, "who goes first changes"
 
 
-def test_memory_of_the_gpu_is_looked_at_too(monkeypatch):
-    assert fit_together([record(), record(case("openvino"))])
-    monkeypatch.setattr(running, "memory_left", lambda: 812 * 2**20 * 2)
-    assert not fit_together([record(), record(case("openvino"))])
-
-
 @pytest.mark.parametrize(("known", "facts", "fits"), [
     ((40, 40), {}, True), ((40, 80), {}, False),  # GiB of 139
     ((40, None), {}, True), ((80, None), {}, False), ((None, None), {}, False),  # what is unknown counts as the other

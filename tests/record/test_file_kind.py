@@ -28,21 +28,18 @@ def small():
     ([{"startInMs": 1, "endInMs": 1.2, "startComputeMs": 1.2, "latencyMs": 0.9}], FileType.TRTEXEC),
     ({"Layers": [{"Name": "conv"}], "Bindings": ["x"]}, FileType.TRTEXEC_LAYERS),
     ([[1000 + i, i % 2, 512 * i, 3] for i in range(50)], FileType.PROFILER_FILE),
-    ([[1.5 * i for i in range(40)], [[1, 2, 3]] * 40], FileType.PROFILER_FILE),
     ({"segments": [{"address": 1}], "device_traces": [[]]}, FileType.MEMORY_SNAPSHOT),
     ({"schema": "1.1.1-chakra.0.0.4", "pid": 1, "nodes": [{"id": 1, "name": "x"}]}, FileType.PROFILER_FILE),
     ({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}, FileType.WEIGHTS_INDEX),
     ({"schema": "inferlens.record/1"}, FileType.RECORD), ({"schemaVersion": 1, "traceEvents": []}, FileType.TRACE),
     ([{"ph": "X", "name": "a", "args": {"timeMs": 3}}], FileType.TRACE),
     ([{"cat": "Session", "pid": 1, "tid": 1, "dur": 3, "ts": 5, "ph": "X", "name": "a"}], FileType.TRACE),
-    ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON), ([], FileType.JSON), ([1, 2, 3], FileType.JSON),
-    ({"error": "not found"}, FileType.JSON),
+    ([{"file": "bs_32.json.gz", "batch_size": 32}], FileType.JSON), ([1, 2, 3], FileType.JSON),
 ])  # fmt: skip
 def test_json_is_named_by_who_writes_it(content, kind):
-    for indent in (None, 2):
-        text = json.dumps(content, indent=indent).encode()
-        assert file_kind(text).kind is kind
-        assert file_kind(gzip.compress(text))[::2] == (kind, "gzip")
+    text = json.dumps(content, indent=2).encode()
+    assert file_kind(text).kind is file_kind(json.dumps(content).encode()).kind is kind
+    assert file_kind(gzip.compress(text))[::2] == (kind, "gzip")
 
 
 @pytest.mark.parametrize(("data", "kind"), [
