@@ -2,7 +2,6 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 
@@ -12,12 +11,10 @@ from inferlens.analysis.race import race
 from inferlens.analysis.samples import latest, steady_samples
 from inferlens.execution import child
 from inferlens.execution import race as running
-from inferlens.execution.cases import STARTING, cases_of, seconds_of
 from inferlens.execution.race import budget_of_rounds, fit_together
 from inferlens.execution.tasks import BenchmarkJob
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Memory
 from inferlens.spec.case import Budget
-from inferlens.spec.plan import Plan
 from inferlens.views.rows import rows
 from tests.commands import Heard
 from tests.views.samples import case, record
@@ -147,15 +144,6 @@ def test_a_race_that_was_interrupted_at_its_beginning_does_not_hide_the_complete
     assert race({each.first.id: each for each in runs[:2]}).answer.kind == "fastest"
     said = [note.message for note in case_notes(runs[0]) if note.code == "cut-short"]
     assert said == ["A later run was cut short before all of its processes were measured."]
-
-
-def test_how_long_it_will_take_is_not_told_by_processes_that_waited_for_others(tmp_path):
-    (alone,), _ = raced(tmp_path, "4", quick=True)
-    raced(tmp_path, "4,4.6")
-    plan = Plan.from_words({"model": "fake:demo", "backend": "fake:noisy", "output": str(tmp_path)})
-    (planned,) = cases_of(plan)
-    planned = replace(planned, case=alone.case)
-    assert seconds_of([planned], plan) == [STARTING + sum(phase.seconds for phase in alone.phases)]
 
 
 def test_a_named_reference_takes_part_in_the_first_round(tmp_path):

@@ -15,7 +15,6 @@ from inferlens.execution.protocol import Observer, PlannedCase
 from inferlens.execution.resume import request_hash
 from inferlens.execution.run import measuring_order
 from inferlens.execution.scheduler import Scheduler
-from inferlens.measure import monitor
 from inferlens.models.model import ModelInfo
 from inferlens.record.record import CUT_SHORT
 from inferlens.spec.case import Case
@@ -179,17 +178,6 @@ def test_the_plain_way_is_measured_in_place_of_a_recommended_one_that_fails(tmp_
     note = "In place of trouble=raise when=enter, which did not run right."
     assert [warning.message for warning in records[3].warnings if warning.code == "plain-way"] == [note]
     assert note in " ".join(str(records).split())
-
-
-def test_a_run_waits_for_a_quiet_machine_if_asked(tmp_path, monkeypatch):
-    ear = Heard()
-    looks = iter(["python uses 0.9 of 2 CPUs", "python uses 0.9 of 2 CPUs", ""])
-    monkeypatch.setattr(monitor, "other_programs", lambda **_: next(looks))
-    words = {"backend": "fake", "iterations": 20, "warmup": 1, "output": str(tmp_path)}
-    assert inferlens.bench("fake:demo", wait="10m", observer=ear, **words)
-    first, last = ear.remarks
-    assert first == "Waiting up to 10 min 00 s for a quiet machine: python uses 0.9 of 2 CPUs."
-    assert last.startswith("The machine is quiet after ")
 
 
 # The same command again.

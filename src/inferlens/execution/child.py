@@ -27,7 +27,6 @@ import gc
 import itertools
 import os
 import random
-import re
 import selectors
 import signal
 import subprocess
@@ -62,6 +61,7 @@ from inferlens.measure.series import Turn
 from inferlens.models import factories
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
+from inferlens.record.store import plain_text
 
 GOODBYE = 20.0  # seconds to leave after the answer
 KEPT_OUTPUT = 4 << 20
@@ -75,7 +75,6 @@ HINTS: dict[Status, str] = {
     "out of memory": "a smaller --batch, or a smaller --precision",
     "crashed": "the log beside the record",
 }
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass
@@ -270,8 +269,7 @@ class _Process:
             self._printed.close()
 
     def tail(self) -> tuple[str, ...]:
-        text = self._last.decode(errors="replace")
-        lines = [_CONTROL.sub("", line).rstrip()[:TAIL_WIDTH] for line in text.splitlines()]
+        lines = [line.rstrip()[:TAIL_WIDTH] for line in plain_text(self._last.decode(errors="replace")).split("\n")]
         return tuple([line for line in lines if line][-TAIL_LINES:])
 
     def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:

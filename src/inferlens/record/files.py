@@ -5,6 +5,7 @@ The kind comes from the first kilobytes and the structure. The name is not used,
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -391,26 +392,11 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
     return sorted(Path(where, name) for where, name in walked if any(fnmatchcase(name, item) for item in fit))
 
 
-def try_lock(descriptor: int) -> bool:
-    """Return whether this process has the lock now, until it is closed; true where the system has no locks."""
-    try:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return True
-    return True
-
-
 @contextmanager
 def open_locked(path: Path) -> Iterator[IO[str]]:
     """Open a file to read and append, once no other process has it open so."""
     with open(path, "a+", encoding="utf-8") as file:
-        with suppress(ImportError, OSError):  # where the system knows no locks
-            import fcntl
-
+        with suppress(OSError):  # of a file system without locks
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         file.seek(0)
         yield file

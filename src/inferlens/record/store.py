@@ -8,6 +8,7 @@ short. In the folder of the model a tuning keeps its rounds in ``<output>/<model
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -34,7 +35,6 @@ from inferlens.record.files import (
     plain_or_packed,
     read_unpacked,
     refuse_other_files,
-    try_lock,
     write_whole,
 )
 from inferlens.record.profile import Profile, decode_profile, encode_profile
@@ -81,12 +81,16 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Create a folder and lock it for this process. Raises InferlensError if another process has it."""
     descriptor = os.open(make_folder(folder), os.O_RDONLY)
     try:
-        if not try_lock(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise InferlensError(
                 f"Another run measures into {folder}.",
                 expected="one run at a time, because two disturb each other",
                 hint="wait for it, or --output with another folder",
-            )
+            ) from error
+        except OSError:
+            pass  # of a file system without locks
         yield
     finally:
         os.close(descriptor)
@@ -355,12 +359,12 @@ def find_log(loaded: LoadedRecords, named: str) -> Log:
         raise InferlensError(f"'{named}' fits {len(latest) or 'no'} cases.", expected=f"one of {labels}")
     path = loaded.folders[record.id] / LOG
     if not path.is_file():  # a folder or a pipe would block
-        return Log(record, _plain(record.output_tail), None, bool(record.output_tail))
+        return Log(record, plain_text("\n".join(record.output_tail)), None, bool(record.output_tail))
     try:
         lines = path.read_bytes().decode("utf-8", "replace").rstrip("\n").split("\n")
     except OSError as error:
         raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
-    return Log(record, _plain(lines[-MOST_LINES:]), path, len(lines) > MOST_LINES)
+    return Log(record, plain_text("\n".join(lines[-MOST_LINES:])), path, len(lines) > MOST_LINES)
 
 
 def _words(loaded: LoadedRecords, record: Record) -> set[str]:
@@ -369,10 +373,10 @@ def _words(loaded: LoadedRecords, record: Record) -> set[str]:
     return {word for name in names for word in name.split()}
 
 
-def _plain(lines: Sequence[str]) -> str:
-    """Return lines as text without colors, overwritten progress bars and other control sequences of a terminal."""
-    shown = [_COLOURS.sub("", line).rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines]
-    return printable("\n".join(shown)).rstrip()
+def plain_text(text: str) -> str:
+    """Return text without colors, overwritten progress bars and other control sequences of a terminal."""
+    lines = _COLOURS.sub("", text).split("\n")
+    return printable("\n".join(line.rstrip("\r").rpartition("\r")[2].replace("\t", "    ") for line in lines)).rstrip()
 
 
 # A merge copies the records of several folders into one store, bytes unchanged. A record with an id that is there
