@@ -133,15 +133,7 @@ def test_each_case_runs_so_often_round_after_round(repeats):
     turns = [each for each in turns if each[0] is not UNABLE]
     assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
     assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
-
-
-def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed():
-    def orders(seed):
-        turns = measuring_order(ABLE, 6, seed)
-        return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
-
-    assert orders(0) == orders(0) != orders(1)
-    assert len(set(orders(0))) > 3
+    assert measuring_order(ABLE, 6, seed=0) == measuring_order(ABLE, 6, seed=0) != measuring_order(ABLE, 6, seed=1)
 
 
 def test_what_a_case_exported_once_is_used_by_its_other_processes(tmp_path):
