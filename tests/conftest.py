@@ -92,7 +92,6 @@ def examples_read_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lzma, "decompress", once(lzma.decompress))
         patch.setattr(store, "read_record", read_once)
-        patch.setattr(store, "_measurements", once(store._measurements.__wrapped__))
         patch.setattr(samples, "_steady_samples", once(samples._steady_samples.__wrapped__))
         for name in ("_row", "case_numbers", "case_notes"):
             patch.setattr(rows, name, remembering(getattr(rows, name)))
