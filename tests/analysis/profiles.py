@@ -208,14 +208,14 @@ def exact_record(
     return replace(made, measurements=(*made.measurements, *measured))
 
 
-def of_rule(name: str, *profiles: Profile, record: Record | None = None, plain: Record | None = None) -> list[Finding]:
+def of_rule(name: str, *profiles: Profile, record: Record | None = None) -> list[Finding]:
     """What one rule finds."""
-    return [finding for finding in findings(profiles, record, plain) if finding.code == name]
+    return [finding for finding in findings(profiles, record) if finding.code == name]
 
 
-def the(name: str, *profiles: Profile, **records: Record | None) -> Finding:
+def the(name: str, *profiles: Profile, record: Record | None = None) -> Finding:
     """The one thing that a rule finds."""
-    (finding,) = of_rule(name, *profiles, **records)
+    (finding,) = of_rule(name, *profiles, record=record)
     return finding
 
 

@@ -1,8 +1,5 @@
 """``inferlens show --view findings`` on good and bad folders, and on models that were really profiled."""
 
-import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,7 @@ from tests.analysis.profiles import ON_GPU, eager, failed, fused, launched, laye
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
 from tests.analysis.profiles import exact_record as unprofiled
-from tests.commands import inferlens, output_of, refusal_of
+from tests.commands import output_of, refusal_of
 from tests.snapshots import compare_with_stored
 from tests.views.samples import CPU_MACHINE, case, record, stored
 
@@ -33,17 +30,10 @@ def results(tmp_path: Path) -> Path:
     return saved(tmp_path / "results", eager(), fused(), median=3e-3)
 
 
-def test_the_first_of_each_case_for_programs(results):
-    done = inferlens("show", "results", "--view", "findings", "--format", "csv", "--top", "1", cwd=results.parent)
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert [row["place"] for row in rows] == ["1", "1"]
-    assert json.loads(rows[0]["evidence"])
-
-
 def test_nothing_to_say_and_nothing_to_look_at(results, tmp_path):
     broken = replace(failed(case("openvino"), "It has no fp16."), hint="--precision fp32")
     said = shown(saved(tmp_path / "others", layered(layer("conv", 5.0)), broken, median=5e-3))
-    words = ("No rule has anything to say.", "Not looked at (of pytorch): floors", "It has no fp16. --precision fp32")
+    words = ("No rule has anything to say.", "It has no fp16. --precision fp32")
     assert all(word in said for word in words)
 
 
@@ -73,7 +63,7 @@ THREE = [layered(*PARTS, of=case(name)) for name in ("pytorch", "openvino", "tor
 
 @pytest.mark.parametrize(("name", "profiles", "median", "options"), [
     ("the most important once", THREE, 4e-3, {}),
-    ("the most important, brief", THREE, 4e-3, {"brief": True, "lines": 3}),
+    ("the most important, brief", THREE, 4e-3, {"brief": True, "most": 1}),
     ("each case", THREE, 4e-3, {"whole": True}), ("what could be won", [layered(*PARTS)], 8.5e-3, {}),
     ("nothing", [layered(layer("conv", 5.0))], 5e-3, {"brief": True}),
 ])  # fmt: skip
@@ -82,29 +72,6 @@ def test_screen(name, profiles, median, options, tmp_path):
     text = render(findings_document(judged, **options), width=100)
     compare_with_stored(f"findings/{name}", text)
     assert len(text.splitlines()) <= 24 or "whole" in options
-
-
-NOT_FASTER = (
-    "Other backends were measured and are no faster; only a lower precision, a smaller model or a larger batch helps: "
-    "inferlens bench resnet18 -b pytorch --batch 1 --precision bf16"
-)
-
-
-@pytest.mark.parametrize(("fastest", "hint"), [(6e-3, NOT_FASTER), (2e-3, "Take openvino fp32, which was")])
-def test_what_was_raced_is_not_advised_again(tmp_path, fastest, hint):
-    def said() -> str:
-        shown = inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout
-        return " ".join(shown.replace("\\\n", "").split())
-
-    parts = [layer("conv", 3.0, "Conv2d"), layer("relu", 1.0, "ReLU")]
-    folder = saved(tmp_path / "results", layered(*parts, environment=CPU_MACHINE), median=4e-3)
-    for name, seconds in (("openvino", fastest), ("onnxruntime:cpu", 5e-3)):
-        assert "A backend that fuses such layers: inferlens bench resnet18 --batch 1" in said(), "one is not all"
-        (folder / name.partition(":")[0]).mkdir()
-        made = record(case(name), samples=(seconds,) * 60, id=name)
-        (folder / name.partition(":")[0] / "record.json").write_bytes(encode(made))
-    assert hint in said()
-    assert "A backend that fuses" not in said()
 
 
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path):
@@ -120,7 +87,6 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
     assert " of the 1.00 ms could be won" in said
     (one,) = judge_cases(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {finding.code for finding in one.findings}
-    assert not any(item.startswith(("layers", "kernels")) for item in one.unchecked)
 
 
 NET = """
@@ -143,5 +109,5 @@ def test_models_that_were_really_profiled(tmp_path, monkeypatch):
     assert "Try: " in shown.partition("\nprofiled call")[0], "findings stand above the table"
     assert (len(shown.splitlines()) <= 24, max(map(len, shown.splitlines())) <= 100) == (True, True)
     cases = judge_cases(load_profiles([tmp_path / "results"]))
-    unfolded = {of.case.name for of in cases if "batch-norm-not-folded" in {finding.code for finding in of.findings}}
+    unfolded = {of.case.name for of in cases if "unfused-chains" in {finding.code for finding in of.findings}}
     assert (unfolded, len(cases)) == ({"pytorch fp32"}, 2)

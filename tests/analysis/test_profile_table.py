@@ -12,13 +12,12 @@ from inferlens.analysis.profile_table import (
     ProfileTable,
     kernel_table,
     layer_table,
-    profile_runs,
     short_name,
     short_names,
 )
 from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
-from tests.analysis.profiles import RUNS, eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
+from tests.analysis.profiles import eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
 from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 
@@ -104,12 +103,6 @@ def test_what_cannot_be_right_is_refused(made, why):
     assert why in layer_table(made)
 
 
-def test_no_layers_and_no_time_are_no_error():
-    account = table(of_times(whole=(1.0,) * RUNS)).reconciliation
-    assert (account.layers.median, account.outside.share) == (0.0, 1.0)
-    assert table(of_times((0.0,) * 5, whole=(0.0,) * 5)).rows[0].times.share is None
-
-
 def kernels_of(profile, **options) -> KernelTable:
     found = kernel_table(profile, **options)
     assert isinstance(found, ProfileTable), found
@@ -131,17 +124,6 @@ def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
     assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)
 
 
-def test_the_account_of_a_real_trace():
-    account = kernels_of(traced(), unprofiled=[2e-3] * 20).reconciliation
-    assert (account.calls, account.launches, account.attributed) == (162, 162, 1.0)
-    assert account.with_tensor_cores + account.without_tensor_cores == pytest.approx(1)
-    assert 0.2 < account.with_tensor_cores < 0.5
-    assert account.cost == pytest.approx(3.74, abs=0.01)
-    engine = kernels_of(traced(ENGINE)).reconciliation
-    assert engine.without_tensor_cores < 0.05, "names of generated kernels do not tell"
-    assert (engine.with_tensor_cores, engine.attributed) == (0, 0)
-
-
 def test_of_several_shapes_the_one_that_takes_most_is_shown():
     few = kernel("k", 1e-4, grid=(1, 1, 1), block=(32,), occupancy=0.1)
     many = kernel("k", 3e-4, grid=(9, 1, 1), block=(64,), occupancy=0.5)
@@ -161,14 +143,6 @@ def test_profiles_of_another_level_say_so():
     assert "--level kernel" in kernel_table(eager())
     assert "--level layer" in layer_table(traced())
     assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
-
-
-def test_how_much_is_of_no_known_module():
-    half = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
-    assert profile_runs(half).unattributed_share(half) == pytest.approx(0.75, rel=0.01)
-    assert profile_runs(traced()).unattributed_share(traced()) == 0
-    nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
-    assert profile_runs(nothing).unattributed_share(nothing) == 1
 
 
 # What names of real kernels tell.

@@ -12,7 +12,7 @@ from inferlens.views.picture import chart_data
 from inferlens.views.profiles import roofline as plots
 from inferlens.views.profiles.cases import cases_of_level, group_profiles
 from inferlens.views.profiles.layers_kernels import part_tables
-from inferlens.views.profiles.modules import module_columns, modules_document
+from inferlens.views.profiles.modules import module_tree, modules_document
 from inferlens.views.renderers import render
 from tests.analysis.profiles import (
     NASTY_PROFILES,
@@ -80,14 +80,12 @@ WARNED = (Warning("x", "Clocks moved.", "Hold them."),)
 PARTS = [layer(f"l{n}", 10e-6, f"l{n}") for n in range(30)]
 ON_GPU = profile(case(device="cuda"), PARTS, timed="GPU")
 BLOCKS = [layer(f"{n}", n * 1e-4, f"block{n // 10}.{n % 10}") for n in range(60)]
-MANY = profile(case(), [layer(f"{n}", 1e-3, f"block.{n}.conv.inner") for n in range(30)])
 CONV, NORM = (layer(name, 1e-3, name) for name in ("conv1", "bn1"))
 WORK = Work(modules=(ModuleWork(module="conv1", flops=1e9),))
 SEPARATE = replace(profile(case(), [CONV, NORM]), work=WORK)
 TOGETHER = profile(case("openvino"), [layer("conv1+bn1", 1.5e-3, "conv1", "bn1")])
 LATE = replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
 SIDE_BY_SIDE = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
-TENSOR_CORES = made(kernel("a", 1e-3, "conv1", "bn1", tensor_cores=True), kernel("b", 1e-3))
 
 
 def note_screen(table: str) -> str:
@@ -100,17 +98,12 @@ def note_screen(table: str) -> str:
 
 def brief(parts: list[Layer]) -> str:
     groups = group_profiles(loaded(profile(case(), parts)))
-    return render(modules_document(groups, lines=1, brief=True, command="modules D"))
+    return render(modules_document(groups, rows=1, brief=True, command="modules D"))
 
 
 SCREENS = {
     "layers": lambda: drawn("layers", eager(), top=3, width=160),
-    "layers of a call that took as long": lambda: drawn("layers", eager(), median=8.4e-3),
-    "layers without a record": lambda: drawn("layers", eager(), median=None),
     "layers on a GPU": lambda: drawn("layers", ON_GPU, top=3, median=3e-4),
-    "layers of the model itself": lambda: drawn(
-        "layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")])
-    ),
     "layers that overlap": lambda: drawn(
         "layers", profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
     ),
@@ -122,9 +115,7 @@ SCREENS = {
     "kernels": lambda: drawn("kernels", traced(), width=300, top=3, median=2e-3),
     "kernels, wide": lambda: drawn("kernels", traced(), width=300, wide=True),
     "kernels of two cases": lambda: drawn("kernels", traced(GRAPH), traced(ENGINE), width=300),
-    "kernels without modules": lambda: drawn("kernels", traced(GRAPH), width=300),
     "kernels side by side": lambda: drawn("kernels", of_kernels("pytorch", SIDE_BY_SIDE)),
-    "kernels with tensor cores": lambda: drawn("kernels", of_kernels("pytorch", TENSOR_CORES)),
     "kernels with notes": lambda: note_screen("kernels"),
     "modules": lambda: drawn("modules", *ALL),
     "modules that were fused": lambda: drawn("modules", SEPARATE, TOGETHER),
@@ -132,12 +123,10 @@ SCREENS = {
     "modules of three cases": lambda: drawn("modules", *(profile(case(name), BLOCKS) for name in "abc"), width=100),
     "modules, brief": lambda: brief(BLOCKS),
     "modules, folded": lambda: drawn("modules", eager(), depth=1),
-    "modules that take as much": lambda: drawn("modules", MANY),
     "modules of a profile that failed later": lambda: drawn("modules", LATE, eager()),
     "modules of wrong outputs": lambda: render(
         modules_document(group_profiles(loaded(eager(), other(), agreement=WRONG))), width=200
     ),
-    "modules that profiling made longer": lambda: drawn("modules", eager(), fused(), median=2e-3),
 }  # fmt: skip
 test_screen = screens_test("profiles", SCREENS)
 
@@ -185,15 +174,6 @@ def test_which_profiles_share_a_tree():
     several.append(profile(case(model="other"), [layer("a", 1e-3, "a")]))
     several.append(profile(case("fake"), [layer("a", 1e-3, "a")], environment=GPU_MACHINE))
     assert len(data("modules", *several)["models"]) == 4
-
-
-def test_columns_that_cannot_be_compared_have_no_marks():
-    def marks(**options) -> set[bool]:
-        (model,) = data("modules", eager(), fused(), **options)["models"]
-        return {cell["fastest"] for item in model["rows"] for cell in item["cells"] if cell}
-
-    assert marks(median=2e-3) == {False}
-    assert marks(median=None) == {True, False}
 
 
 # Modules from kernels, and which profile of each case is its column: figures known in advance.
@@ -249,7 +229,6 @@ test_module_screen = screens_test("modules", {
     "of kernels": lambda: tree_of(eager_kernels(unknown=0.5), depth=1),
     "of kernels without a record": lambda: tree_of(eager_kernels(), median=None),
     "several": lambda: tree_of(*SEVERAL),
-    "both levels": lambda: tree_of(traced(), LAYERS, depth=1),
     "by a reference": lambda: tree_of(
         eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3
     ),
@@ -258,32 +237,22 @@ test_module_screen = screens_test("modules", {
 })  # fmt: skip
 
 
-def test_kernels_are_compared_however_long_the_host_took():
-    (tree,) = data("modules", eager_kernels(), TRACED, median=20e-3)["models"]
-    assert any(cell["fastest"] for item in tree["rows"] for cell in item["cells"] if cell)
-
-
 def levels(*profiles: Profile, level=None) -> list[str]:
     """The level of the profile of each column, and what its shares are of."""
     (group,) = group_profiles(loaded(*profiles))
-    return [f"{one.case.profile.level} of {one.runs.share_of}" for one in module_columns(group, level, None).columns]
+    return [f"{one.case.profile.level} of {one.runs.share_of}" for one in module_tree(group, level).columns]
 
 
 @pytest.mark.parametrize(("level", "profiles", "shown"), [
     (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
     (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
-    (None, [eager_kernels(), TENSORRT], ["kernel of kernels", "layer of run"]),
+    (None, [eager_kernels(), TENSORRT], ["layer of run"]),
     (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
-    (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
     (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
-    # Kernels that are not traced: the layers, where these are kernels too.
-    (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
-    (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
-    (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
     (None, [COMPILED], ["layer of kernels"]), (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
-    ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
-    ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
-    ("layer", [eager_kernels(), UNTRACED], []), ("kernel", [UNTRACED], ["kernel of kernels"]),
+    ("layer", [PYTORCH, eager_kernels(), COMPILED], ["layer of run"] * 2),
+    ("kernel", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["kernel of kernels"] * 2),
+    ("layer", [eager_kernels(), UNTRACED], []),
 ])  # fmt: skip
 def test_the_level_that_is_shown(level, profiles, shown):
     assert levels(*profiles, level=level) == shown

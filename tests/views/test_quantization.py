@@ -22,28 +22,22 @@ def made(layers: int, kept: int, outputs: int, *, reached: bool = True, elsewher
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("layers", [0, 1, 8, 90])
 @pytest.mark.parametrize("kept", [0, 2, 80])
-@pytest.mark.parametrize("outputs", [1, 3, 40])
+@pytest.mark.parametrize("outputs", [1, 40])
 @pytest.mark.parametrize("reached", [True, False])
-def test_what_came_of_it_is_one_screen(layers, kept, outputs, reached):
-    for elsewhere in (True, False):
-        quantization = made(layers, kept, outputs, reached=reached, elsewhere=elsewhere)
-        lines = render(quantization_document(quantization, "model.onnx", "cpu"), width=SCREEN.width).splitlines()
-        assert len(lines) <= SCREEN.lines, "\n".join(lines)
-        assert max(map(len, lines)) <= SCREEN.width
-        shown = "\n".join(lines)
-        assert ("inferlens bench model.int8.onnx" in shown) == reached
-        known = "fp32:encoder" in shown or "best.keep in quantized-int8-onnxruntime.json" in shown
-        assert known == (reached and kept > 0)
-        assert ("Not run by" in shown) == elsewhere
-        assert "0.50" in shown  # the worst output of the first attempt
+def test_what_came_of_it_is_one_screen(kept, outputs, reached):
+    quantization = made(90, kept, outputs, reached=reached, elsewhere=True)
+    shown = render(quantization_document(quantization, "model.onnx", "cpu", layers=False), width=SCREEN.width)
+    assert len(shown.splitlines()) <= SCREEN.lines
+    assert max(map(len, shown.splitlines())) <= SCREEN.width
+    assert ("inferlens bench model.int8.onnx" in shown) == reached
+    assert ("fp32:encoder" in shown) == (reached and kept == 2)
+    assert ("best.keep in quantized-int8-onnxruntime.json" in shown) == (reached and kept == 80)
+    assert "Not run by" in shown
+    assert "0.50" in shown  # the worst output of the first attempt
 
 
-def test_as_many_layers_are_shown_as_there_is_room_for():
-    few = render(quantization_document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
-    none_kept = render(quantization_document(made(90, 0, 1), "model.onnx", "cpu"), width=SCREEN.width)
-    assert "fp32:encoder.layers.0.attention.output,encoder.layers.1.attention.output" in few
-    assert 3 <= few.count(" Conv ") < none_kept.count(" Conv ")
-    assert len(none_kept.splitlines()) == SCREEN.lines
-    assert " of 90; --format json has all)" in few
+def test_the_layers_with_the_largest_errors_are_shown():
+    shown = render(quantization_document(made(90, 2, 1), "model.onnx", "cpu"), width=SCREEN.width)
+    assert shown.count(" Conv ") == 3
+    assert "(3 of 90; --format json has all)" in shown

@@ -21,8 +21,7 @@ from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
 from inferlens.views.chart import points_chart, records_chart
 from inferlens.views.picture import THEMES, chart_data, converter
-from inferlens.views.profiles.cases import cases_of_level, group_profiles
-from inferlens.views.profiles.modules import icicle
+from inferlens.views.profiles.cases import cases_of_level
 from inferlens.views.renderers import html, render_markdown_report
 from inferlens.views.report import (
     LARGE,
@@ -66,7 +65,7 @@ def page(profiled: ReportInputs) -> str:
 def test_everything_of_an_example_is_on_the_page(page):
     headings = ["Answer", "Comparison", "Where the time goes", "How it was measured"]
     assert re.findall(r"<h2>(.*?)</h2>", page) == headings
-    drawn = {"comparison-1", "spread-1", "samples-1", "modules-1", "roofline-1", "layers-1"}
+    drawn = {"comparison-1", "spread-1", "samples-1", "roofline-1", "layers-1"}
     assert drawn <= {*re.findall(r'download="([\w-]+)\.csv"', page)}
     assert page.count("</figure>") == page.count("<figcaption>") == page.count("</figcaption>")
 
@@ -114,21 +113,6 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled
     case = cases_of_level(profiled.profiles, "layer")[0]
     monkeypatch.setattr("inferlens.views.report.MOST_GRAPH", 1000)
     assert _graph_blocks(case, 1) == [LARGE]
-
-
-def test_boxes_of_modules_add_up_to_the_call(profiled):
-    (group,) = group_profiles(profiled.profiles)
-    (picture,) = icicle(group, "modules")
-    values = [value for value in picture.values if value["case"] == "pytorch"]
-    assert sum(value["share"] for value in values if value["depth"] == 0) == pytest.approx(1, abs=0.01)
-    outer = next(value for value in values if value["module"] == "layer3")
-    inner = [value for value in values if value["depth"] == 1 and value["module"].startswith("layer3")]
-    assert sum(item["share"] for item in inner) == pytest.approx(outer["share"], abs=0.01)
-    assert min(item["left"] for item in inner) == outer["left"]
-    svg = picture.svg(False)
-    colour = {re.search(r'fill="(#\w+)"', box)[1] for box in re.findall(r"<rect[^>]*layer3\.\d;[^>]*>", svg)}
-    assert len(colour) == 1
-    assert 'data-tip="layer3; 1,410 µs; 34.3 % of the time"' in svg
 
 
 def test_it_loads_nothing_and_its_identifiers_are_its_own(page):

@@ -11,9 +11,9 @@ missing.
 from __future__ import annotations
 
 import math
-from collections import ChainMap, Counter
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
 from typing import Any, Generic, Literal, TypeVar
@@ -35,7 +35,7 @@ from inferlens.analysis.profile_table import (
     profile_runs,
     short_name,
 )
-from inferlens.analysis.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.roofline import precision_of
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.analysis.work import Precisions, precisions
 from inferlens.record.display import Displayed, Struct
@@ -50,8 +50,7 @@ from inferlens.units import byte_count, duration, listing, percent, plural, rati
 
 Subject = Literal["time", "trust"]
 Number = float | int | None
-NEGLIGIBLE = 0.02  # of a call or a step: a finding that saves no more never comes first, and is none of a trace
-FASTER_WAY = 1.02  # ratio of latencies from which another measured way is recommended
+NEGLIGIBLE = 0.02  # of a step: a trace has no findings that save less
 # Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
 FIRST_CAPABILITY = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes, of which channels should be a multiple (NVIDIA, "Matrix Multiplication Background", table 1).
@@ -131,13 +130,13 @@ def make_finding(
     """Return a finding whose sentence is ``template``, filled from its numbers, its fields and ``words``.
 
     ``group`` has the layers or kernels that it is about. They give the subject, the share, their number and seconds,
-    and the words ``{cost}``, ``{kinds}`` and ``{location}``, unless the caller gives others.
+    and the words ``{cost}`` and ``{location}``.
     """
     numbers = {**(group.numbers if group else {}), **(numbers or {})}
     if group:
         subject, whole = subject or group.names, whole or group.call_seconds
         share = group.share if share is None else share
-        words = {"cost": group.cost, "kinds": group.kinds, "location": group.location, **words}
+        words = {"cost": group.cost, "location": group.location, **words}
     words = {"subject": subject, "share": share, "whole": whole, **numbers, **words}
     return Finding(
         code=code, subject=subject, sentence=_FORMATTER.vformat(template, (), words), numbers=numbers, seconds=seconds,
@@ -177,11 +176,10 @@ def module_label(path: str) -> str:
 
 @dataclass(frozen=True)
 class TimedLayer:
-    """A layer with its times and its floor, if known."""
+    """A layer with its times, if known."""
 
     layer: Layer
     times: RunTimes | None
-    floor: Floor | None
 
     @cached_property
     def family(self) -> Family:
@@ -194,18 +192,9 @@ class TimedLayer:
         return " + ".join(map(module_label, paths)) if 0 < len(paths) <= _FEW else shorten(self.layer.name)
 
     @property
-    def kind(self) -> str:
-        return shorten(self.layer.kind) if self.layer.kind else "of no known kind"
-
-    @property
     def seconds(self) -> float:
         """Typical time in one run; zero if it was not timed."""
         return self.times.typical if self.times else 0.0
-
-    @property
-    def robust_seconds(self) -> float:
-        """The smaller of typical time and median, for rules about one layer: a few disturbed runs change its mean."""
-        return min(self.times.typical, self.times.median) if self.times else 0.0
 
 
 @dataclass(frozen=True)
@@ -224,10 +213,6 @@ class TimedKernel:
     def name(self) -> str:
         """The module that it came from, or its own name without namespaces and arguments."""
         return module_label(self.kernel.modules[0]) if self.kernel.modules else shorten(short_name(self.kernel.name))
-
-    @property
-    def kind(self) -> str:
-        return self.kernel.kind
 
     @property
     def blocks(self) -> int:
@@ -266,9 +251,12 @@ class PartGroup(Generic[PartT]):
         return sum(part.layer.calls if isinstance(part, TimedLayer) else part.kernel.calls for part in self.parts)
 
     @property
+    def noun(self) -> str:
+        return "layer" if any(isinstance(part, TimedLayer) for part in self.parts) else "kernel call"
+
+    @property
     def numbers(self) -> dict[str, Number]:
-        layers = any(isinstance(part, TimedLayer) for part in self.parts)
-        return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
+        return {"seconds": self.seconds, **({"layers": len(self)} if self.noun == "layer" else {"calls": self.calls})}
 
     @property
     def cost(self) -> str:
@@ -277,21 +265,14 @@ class PartGroup(Generic[PartT]):
 
     @property
     def names(self) -> str:
-        """The names of the slowest: ``conv1, layer1 and fc``; of kernels two, and the number of the others."""
-        names = list(dict.fromkeys(part.name for part in sorted(self.parts, key=lambda part: -part.seconds)))
-        return listing(names[:_FEW]) if "layers" in self.numbers else list_few(names, 2)
+        """The names of the slowest: ``conv1, layer1, fc and 4 others``."""
+        return list_few(part.name for part in sorted(self.parts, key=lambda part: -part.seconds))
 
     @property
     def location(self) -> str:
         """The end of a sentence that names the slowest: ``: conv1``, or ``, most in conv1``."""
         first = max(self.parts, key=lambda part: part.seconds).name
         return f", most in {first}" if len(self) > 1 else f": {first}"
-
-    @property
-    def kinds(self) -> str:
-        """``7 Reorder and 2 Transpose``, or ``Reorder`` for a single one."""
-        counts = Counter(part.kind for part in self.parts).most_common()
-        return counts[0][0] if len(self) == 1 else list_few([f"{count:,} {kind}" for kind, count in counts], 2)
 
 
 @dataclass(frozen=True)
@@ -300,9 +281,6 @@ class Evidence:
 
     profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
     record: Record | None = None  # of the same case, timed without profiling
-    fp32_record: Record | None = None  # of a quantized case, the record of the same in fp32
-    # Names of other backends that were measured, and their seconds if they ran.
-    alternatives: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def case(self) -> Case:
@@ -347,28 +325,11 @@ class Evidence:
         words = bench_words(self.case, device, list(filter(None, options)), others=others, batches=batches)
         return command(name, words, self.case.checkout)
 
-    def advice(self, *actions: str, options: Sequence[str] = (), others: str = "") -> str:
-        """Return the actions to try, with the command for ``options``, or else one for other backends.
-
-        ``others`` says what other backends may do. If they were measured already, return what remains to be tried.
-        """
+    def advice(self, action: str, options: Sequence[str] = (), others: str = "") -> str:
+        """Return the action with the command for ``options``; without any, with ``others`` and other backends."""
         options = list(filter(None, options))
-        if not options and self.alternatives:
-            return hints.sentence(actions) if any(actions) else self.last_resort
-        sentence = hints.sentence(actions if options else [*actions, others]).removesuffix(".")
+        sentence = hints.sentence([action] if options else [action, others]).removesuffix(".")
         return f"{sentence}: {self.command(*options, others=not options)}"
-
-    @property
-    def last_resort(self) -> str:
-        """Return the advice if nothing else helps: a faster way that was measured, or less work."""
-        name, seconds = min(((name, item) for name, item in self.alternatives.items() if item),
-                            key=lambda pair: pair[1], default=("", 0.0))  # fmt: skip
-        if seconds and self.latency and self.latency > FASTER_WAY * seconds:
-            return f"Take {name}, which was measured: {ratio(self.latency / seconds)} as fast."
-        lower = LOWER.get(self.precision, "") if self.on_gpu or self.precision != "fp32" else "bf16"
-        command = self.command(f"--precision {lower}") if lower else self.command(larger=True)
-        start = "Other backends were measured and are no faster; only" if self.alternatives else "Only"
-        return f"{start} a lower precision, a smaller model or a larger batch helps: {command}"
 
     @cached_property
     def latency(self) -> float | None:
@@ -397,37 +358,21 @@ class Evidence:
         return None if isinstance(table, str) or not table.rows else table
 
     @cached_property
-    def floors(self) -> Roofline | None:
-        """The layers against the ceilings of the device, if both their work and the ceilings are known."""
-        floors = roofline(self.layer_profile, self.record) if self.layer_profile else ""
-        return None if isinstance(floors, str) or not floors.floored_time else floors
-
-    @cached_property
     def timed_layers(self) -> tuple[TimedLayer, ...]:
         if self.table is None or self.layer_profile is None or self.layer_profile.layers is None:
             return ()
-        floors = {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
         pairs = zip(self.layer_profile.layers.layers, self.table.rows, strict=True)
-        return tuple(TimedLayer(layer, row.times, floors.get(row.place)) for layer, row in pairs)
+        return tuple(TimedLayer(layer, row.times) for layer, row in pairs)
 
     @property
     def layer_call(self) -> float | None:
         """Seconds of the call that times of layers are scaled to, or else of a profiled one."""
         return self.latency or (self.table.reconciliation.whole.typical if self.table else self.kernel_call)
 
-    @property
-    def layer_base(self) -> str:
-        """The base of shares of layers, in words: layers of a call that waits for the host are timed there."""
-        call = "the call" if self.latency else "the profiled call"
-        return "the host's time" if self.waits_for_host else call
-
-    def call_share(self, seconds: float) -> float:
-        return seconds / self.layer_call if self.layer_call else 0.0
-
     def layer_group(self, layers: Iterable[TimedLayer]) -> PartGroup[TimedLayer]:
         """Return the group of those layers that took any time, as shares of a call."""
         timed = tuple(timed_layer for timed_layer in layers if timed_layer.seconds > 0)
-        return PartGroup(timed, self.layer_call or 0.0, self.layer_base, None)
+        return PartGroup(timed, self.layer_call or 0.0, "the call" if self.latency else "the profiled call", None)
 
     @cached_property
     def precisions(self) -> Precisions | None:
@@ -485,18 +430,12 @@ class Evidence:
         return self.host_wait is not None and gpu_waits_for_host(self.host_wait, self.latency or 0.0)
 
 
-LAUNCH_LESS = "Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch."
-
-
-def enqueue_bound_finding(record: Record, hint: Callable[[], str]) -> Iterator[Finding]:
-    """Yield a finding if enqueueing a call takes all its time.
-
-    ``hint`` is called only for a finding, as it may import a backend.
-    """
+def enqueue_bound_finding(record: Record) -> Iterator[Finding]:
+    """Yield a finding if enqueueing a call takes all its time."""
     if bound_by(record) == "host":
         latency, enqueue = (median(steady_samples(record, name).for_median) for name in ("latency", "enqueue time"))
         yield make_finding(
             "Bound by the host: enqueueing a call takes about as long as the call.",
             {"enqueue": enqueue, "latency": latency}, code="host-bound",
-            subject="the run", share=min(enqueue / latency, 1.0), hint=hint() or LAUNCH_LESS,
+            subject="the run", share=min(enqueue / latency, 1.0), hint=hints.for_the_host(record.case, record.facts),
         )  # fmt: skip

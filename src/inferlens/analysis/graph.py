@@ -6,15 +6,15 @@ layers is known; they are then a chain, and a note says so.
 
 To be readable, layers are folded into modules, and modules are regions around the rest. Only neighbors in the order of
 execution are folded into one node. In that order every layer follows the layers that it reads from, so folding makes
-no cycle; a module that is called twice is two nodes. A layer of no known module belongs to the deepest module that
-contains both of its neighbors.
+no cycle; a module that is called twice is two nodes. A layer of no known module belongs to the module of the
+layer before it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby, islice
+from itertools import groupby, islice
 from typing import Any, Literal
 
 import numpy as np
@@ -211,17 +211,12 @@ def build_graph(source: GraphSource, *, regions: str = "module", depth: int | No
 
 
 def layer_modules(layers: Sequence[Layer]) -> list[Path | None]:
-    """Return the deepest module that contains all origins of each layer; without any, that of its neighbors."""
-    known = [ancestor([module_path(path) for path in layer.modules]) if layer.modules else None for layer in layers]
-
-    def last(before: Path | None, own: Path | None) -> Path | None:
-        return before if own is None else own
-
-    before, after = list(accumulate(known, last)), list(accumulate(known[::-1], last))[::-1]
-    return [
-        ancestor([left, right]) if own is None and left is not None and right is not None else own
-        for own, left, right in zip(known, before, after, strict=True)
-    ]
+    """Return the deepest module that contains all origins of each layer; without any, that of the layer before."""
+    owners: list[Path | None] = []
+    for layer in layers:
+        known = ancestor([module_path(path) for path in layer.modules]) if layer.modules else None
+        owners.append(owners[-1] if known is None and owners else known)
+    return owners
 
 
 def _groups(source: GraphSource, owners: Owners, deepest: int, depth: int | None) -> tuple[int, list[range]]:
@@ -232,7 +227,10 @@ def _groups(source: GraphSource, owners: Owners, deepest: int, depth: int | None
     while depth is None and len(groups) > most and shown > 1:
         shown -= 1
         groups = _module_groups(owners, shown)
-    return shown, groups if len(groups) <= most else _join_smallest(source, groups, most)
+    if len(groups) > most:  # neighbors are joined evenly
+        joined = np.array_split(np.arange(len(source.layers)), most)
+        groups = [range(int(group[0]), int(group[-1]) + 1) for group in joined]
+    return shown, groups
 
 
 def _module_groups(owners: Owners, depth: int) -> list[range]:
@@ -240,19 +238,6 @@ def _module_groups(owners: Owners, depth: int) -> list[range]:
     keys = [owner[:depth] if owner and len(owner) >= depth else index for index, owner in enumerate(owners)]
     runs = [list(members) for _, members in groupby(range(len(keys)), lambda index: keys[index])]
     return [range(members[0], members[-1] + 1) for members in runs]
-
-
-def _join_smallest(source: GraphSource, groups: list[range], most: int) -> list[range]:
-    """Join the two neighbors with the least time together, again and again, until ``most`` groups remain."""
-    seconds = source.seconds or (None,) * len(source.layers)
-    # For equal or missing times, the number of layers counts.
-    cost = np.array([sum(seconds[index] or 0.0 for index in group) + 1e-15 * len(group) for group in groups])
-    while len(groups) > most:
-        left = int(np.argmin(cost[:-1] + cost[1:]))
-        groups[left : left + 2] = [range(groups[left][0], groups[left + 1][-1] + 1)]
-        cost[left] += cost[left + 1]
-        cost = np.delete(cost, left + 1)
-    return groups
 
 
 def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node:

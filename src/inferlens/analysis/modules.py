@@ -5,12 +5,8 @@ was fused from several modules, so the rule for these is a convention: ``work`` 
 most of its FLOPs, ``whole`` to the deepest module that contains all of them, and ``split`` divides it by their FLOPs.
 
 In every column the leaf rows add up to the whole, in typical times (see :mod:`.profile_table`). For that, an unfolded
-module has a row ``itself`` for its own layers, and what belongs to no module has rows of its own: layers of no known
-module, and time outside of all layers. The whole of a column is a run, or the sum of all kernels.
-
-*Fastest* is a cell whose interval of the median lies below those of all other columns, *slower* one whose interval lies
-above the reference's, by more than single processes usually differ. A cell with parts that count elsewhere or have no
-time is neither, nor is any cell of a column with much time in no known module.
+module has a row ``itself`` for its own layers, and one row has layers of no known module and the time outside of all
+layers. The whole of a column is a run, or the sum of all kernels.
 """
 
 from __future__ import annotations
@@ -23,22 +19,19 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from inferlens.analysis.profile_table import Runs, RunTimes
 from inferlens.analysis.samples import group_by
 from inferlens.record.profile import Profile, Work
 from inferlens.stats.samples import Array
 
-MOST_UNKNOWN = 0.1  # of a column's time in layers of no known module, for it to be compared
 FUSION_RULES = ("work", "whole", "split")
 MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
-SEPARATION = 1.1  # ratio of times in single processes that is called a difference
 DEEPEST = 64  # deeper names stay together, lest a malicious file take all memory
 
 Path = tuple[str, ...]
 FusionRule = Callable[[Sequence[Path]], dict[Path, float]]
-ModuleRowKind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
+ModuleRowKind = Literal["whole", "module", "itself", "not attributed"]
 
 
 def module_path(module: str) -> Path:
@@ -82,16 +75,6 @@ class Cell(Struct, frozen=True, kw_only=True):
     shared: bool = False  # a layer was fused with modules outside of this one; ``untimed``: a layer has no time
     untimed: bool = False
     counted_in: str | None = None  # the module that has the time of a fused layer, if nothing remains here
-    fastest: bool = False
-    slower: bool = False
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The interval of its median, if its time is that of the complete module and nothing else."""
-        if self.times is None or self.shared or self.untimed:
-            return None
-        low, high = self.times.median_low, self.times.median_high
-        return None if low is None or high is None else (low, high)
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
@@ -102,18 +85,16 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     depth: int
     cells: tuple[Cell | None, ...]  # one for each column; ``None`` if the backend names no such module
     folded: int = 0  # number of modules below it without a row
-    last: tuple[bool, ...] = ()  # whether it is the last of its siblings, for itself and each row above it
 
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """The tree of one model: rows in pre-order, its shown and its full depth, and the columns that are compared."""
+    """The tree of one model: rows in pre-order, its shown and its full depth."""
 
     rows: tuple[ModuleRow, ...]
     rule: str
     depth: int
     deepest: int
-    comparable: tuple[bool, ...]
 
 
 @dataclass(eq=False)
@@ -176,18 +157,13 @@ def _prefixes(path: Path) -> Iterator[Path]:
 
 
 def module_table(
-    profiles: Sequence[tuple[Profile, Runs]],
-    *,
-    rule: str = "work",
-    depth: int | None = None,
-    right: Sequence[bool] = (),
+    profiles: Sequence[tuple[Profile, Runs]], *, rule: str = "work", depth: int | None = None
 ) -> ModuleTable:
     """Return the tree of modules of several profiles of one model, the first of which is the reference.
 
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
         depth: modules deeper than this, 1 or more, are folded into those above; ``None`` folds none.
-        right: whether the outputs of each profile are right; wrong ones are not compared. Empty: all are right.
     """
     # All backends do the same work: one profile that has it is enough for all.
     flops = next((flops for profile, _ in profiles if (flops := module_flops(profile.work))), {})
@@ -196,13 +172,7 @@ def module_table(
     paths = list(dict.fromkeys(path for column in columns for path in column.order))
     deepest = max(map(len, paths), default=0)
     shown = deepest if depth is None else min(max(depth, 1), deepest)
-    bases = {(profile.timed, runs.share_of) for profile, runs in profiles}
-    comparable = tuple(
-        len(bases) == 1 and (not right or right[index]) and (column.runs.share(column.unknown) or 0.0) <= MOST_UNKNOWN
-        for index, column in enumerate(columns)
-    )
-    rows = [_mark(row, comparable) for row in _rows(columns, paths, shown)]
-    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, comparable=comparable)
+    return ModuleTable(rows=tuple(_rows(columns, paths, shown)), rule=rule, depth=shown, deepest=deepest)
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
@@ -210,48 +180,24 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
     children = group_by(filter(None, paths), lambda path: path[:-1])
     descendants = Counter(prefix for path in paths for prefix in _prefixes(path) if prefix != path)
 
-    def rows_below(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
+    def rows_below(path: Path, level: int) -> Iterator[ModuleRow]:
         """Yield the module's own layers if it has any, and its submodules; rows of no module follow the model's."""
         inner = children.get(path, []) if len(path) < depth else []
         if path and not inner:
             return
-        own: list[tuple[ModuleRowKind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
-        entries = [*own, *(("module", child) for child in inner)]
-        for place, (kind, child) in enumerate(entries, 1):
-            last = (*above, place == len(entries) and path != ())
-            cells = tuple(column.cell(child, own=kind == "itself") for column in columns)
-            folded = descendants[child] if kind == "module" and len(child) == depth else 0
-            yield ModuleRow(kind=kind, path=child, depth=len(last), cells=cells, folded=folded, last=last)
-            if kind == "module":  # no deeper than DEEPEST
-                yield from rows_below(child, last)
+        if any(path in column.own for column in columns):
+            cells = tuple(column.cell(path, own=True) for column in columns)
+            yield ModuleRow(kind="itself", path=path, depth=level, cells=cells)
+        for child in inner:
+            cells = tuple(column.cell(child, own=False) for column in columns)
+            folded = descendants[child] if len(child) == depth else 0
+            yield ModuleRow(kind="module", path=child, depth=level, cells=cells, folded=folded)
+            yield from rows_below(child, level + 1)  # no deeper than DEEPEST
 
-    def sum_row(kind: ModuleRowKind, last: tuple[bool, ...], series: Callable[[ModuleTimes], Array]) -> ModuleRow:
-        cells = (
-            None
-            if kind == "outside layers" and column.runs.share_of != "run"  # nothing is outside of all kernels
-            else Cell(times=column.runs.times(series(column)))
-            for column in columns
-        )
-        return ModuleRow(kind=kind, depth=len(last), cells=tuple(cells), last=last)
+    def sum_row(kind: ModuleRowKind, level: int, series: Callable[[ModuleTimes], Array]) -> ModuleRow:
+        cells = tuple(Cell(times=column.runs.times(series(column))) for column in columns)
+        return ModuleRow(kind=kind, depth=level, cells=cells)
 
-    yield sum_row("whole", (), lambda column: column.runs.base)
-    yield from rows_below((), ())
-    yield sum_row("not attributed", (True,), lambda column: column.unknown + column.outside)
-    if any(column.runs.share_of == "run" for column in columns) and any(column.unknown.any() for column in columns):
-        yield sum_row("unknown module", (True, False), lambda column: column.unknown)
-        yield sum_row("outside layers", (True, True), lambda column: column.outside)
-
-
-def _mark(row: ModuleRow, comparable: Sequence[bool]) -> ModuleRow:
-    """Return the row with its marks; rows of no module have different contents, and so no marks."""
-    if row.kind != "module" or len(row.cells) < 2:
-        return row
-    bounds = [cell.bounds if cell and compare else None for cell, compare in zip(row.cells, comparable, strict=True)]
-    cells = list(row.cells)
-    for index, (cell, own) in enumerate(zip(row.cells, bounds, strict=True)):
-        if cell and own:
-            rest = bounds[:index] + bounds[index + 1 :]
-            fastest = all(other is not None and own[1] * SEPARATION < other[0] for other in rest)
-            slower = bounds[0] is not None and own[0] > bounds[0][1] * SEPARATION
-            cells[index] = replace(cell, fastest=fastest, slower=slower)
-    return replace(row, cells=tuple(cells))
+    yield sum_row("whole", 0, lambda column: column.runs.base)
+    yield from rows_below((), 1)
+    yield sum_row("not attributed", 1, lambda column: column.unknown + column.outside)

@@ -30,7 +30,6 @@ from inferlens.record.record import (
     Record,
 )
 from inferlens.spec.case import Budget
-from inferlens.spec.hints import for_the_host
 from inferlens.stats.intervals import half_width, share_interval
 from inferlens.stats.samples import median
 from inferlens.stats.steady import LEAST_FOR_DIAGNOSTICS, diagnostics
@@ -319,7 +318,7 @@ def random_calibration(evidence: RecordEvidence) -> Iterator[Finding]:
 @rule("host-bound")
 def host_bound(evidence: RecordEvidence) -> Iterator[Finding]:
     record = evidence.record
-    yield from enqueue_bound_finding(record, lambda: for_the_host(record.case, record.facts))
+    yield from enqueue_bound_finding(record)
 
 
 @rule(

@@ -85,7 +85,6 @@ _KERNELS: tuple[tuple[Family, str], ...] = (
 # change of memory order is rarely all that a kernel does.
 _INDUCTOR = re.compile(r"triton_(?!tem_)")
 _SPLIT = re.compile(r"[\s:]")
-BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _NO_TENSOR_CORES = re.compile(r"gemv|depthwise|dwconv|conv_?dw|_dw_|splitk_?reduce|reduce_?split", re.IGNORECASE)
 
 LEAST_RUNS_TO_TRIM = 4
@@ -458,19 +457,14 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: KernelG
 def _kernel_row(
     places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float
 ) -> KernelRow:
-    """Return one row; of different shapes the one with most time represents all."""
-
-    def shape(kernel: Kernel) -> tuple[Any, ...]:
-        return kernel.grid, kernel.block, kernel.registers, kernel.shared_memory
+    """Return one row; the launch with most time represents all."""
 
     def distinct(values: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, values)))
 
     members = [kernels[place] for place in places]
-    seconds: dict[Any, float] = {}
-    for place, kernel in zip(places, members, strict=True):
-        seconds[shape(kernel)] = seconds.get(shape(kernel), 0.0) + typical[place]
-    main = max(members, key=lambda kernel: seconds[shape(kernel)])
+    main = kernels[max(places, key=lambda place: typical[place])]
+    shapes = {(kernel.grid, kernel.block, kernel.registers, kernel.shared_memory) for kernel in members}
     timed = any(runs.timed[place] for place in places)
     return KernelRow(
         place=places[0] + 1, name=main.name, kind=main.kind, calls=sum(kernel.calls for kernel in members),
@@ -479,7 +473,7 @@ def _kernel_row(
         layers=distinct(kernel.layer for kernel in members),
         modules=tuple(dict.fromkeys(module for kernel in members for module in kernel.modules)),
         operators=distinct(kernel.operator for kernel in members),
-        shapes=len(seconds), grid=main.grid, block=main.block, registers=main.registers,
+        shapes=len(shapes), grid=main.grid, block=main.block, registers=main.registers,
         shared_memory=main.shared_memory, occupancy=main.occupancy, achieved=main.achieved,
         tensor_cores=members[0].tensor_cores,
         streams=tuple(sorted({kernel.stream for kernel in members if kernel.stream is not None})),

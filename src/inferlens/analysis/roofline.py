@@ -128,7 +128,7 @@ def roofline(
     if (ceilings := profile.ceilings) is None or ceilings.bandwidth <= 0:
         return "The ceilings of its device were not measured."
     precision, whole = precision_of(profile, record), runs.typical(runs.whole)
-    rows, rate, unplaced = _layer_floors(profile, runs, work, ceilings, precision, by_module=by == "module")
+    rows, rate, unplaced = _layer_floors(profile, runs, work, ceilings, precision)
     if by == "module":
         kinds = {module.module: module.kind for module in work.modules}
         rows = list(_by_module(rows, whole, kinds, fusion_rule("split", module_flops(work)), depth))
@@ -154,11 +154,11 @@ def _weights(work: Work) -> float:
 
 
 def _layer_floors(
-    profile: Profile, runs: Runs, work: Work, ceilings: Ceilings, precision: str, *, by_module: bool
+    profile: Profile, runs: Runs, work: Work, ceilings: Ceilings, precision: str
 ) -> tuple[list[Floor], float | None, tuple[str, ...]]:
     """Return the rows of the layers or kernels, the rate of their floors, and modules that are in no layer."""
     parts, times = profile.parts, [runs.typical(series) for series in runs.layers]
-    units, unplaced = assign_work(parts, work, by_module=by_module)
+    units, unplaced = assign_work(parts, work)
     whole, measured = runs.typical(runs.whole), max(ceilings.rates.get(precision, 0.0), 0.0)
     rows: list[tuple[Floor, PartWork | None]] = []
     for unit in units:

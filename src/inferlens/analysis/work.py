@@ -7,7 +7,6 @@ have computed it. If several could, none of them has known work, for a wrong num
 - Kernels that one operator launched in a row (a fill, a change of memory order, the product) are one *unit*.
 - FLOPs belong to units that compute with matrices, as their operator, kind or name says. Of a module with several
   products they go to units whose shapes make as many FLOPs, or without shapes, in order to as many such units.
-  Attention may be one unit, or two products.
 - Other operators of a module go to its other units if their names are the same, or if they are as many calls of one
   operator.
 - A module that no layer names is a part of the layer that is the module around it. Without such a layer, a module
@@ -72,14 +71,11 @@ class Unit(Struct, frozen=True):
     work: PartWork | None
 
 
-def assign_work(parts: Sequence[Part], work: Work, *, by_module: bool = False) -> tuple[list[Unit], tuple[str, ...]]:
-    """Return units that hold each layer or kernel once, in order, and the modules with FLOPs that are in none.
-
-    With ``by_module``, all layers of one module alone are one unit, even if their parts in its work are unknown.
-    """
+def assign_work(parts: Sequence[Part], work: Work) -> tuple[list[Unit], tuple[str, ...]]:
+    """Return units that hold each layer or kernel once, in order, and the modules with FLOPs that are in none."""
     modules = {module.module: module for module in work.modules}
     operators = work.operators or _module_operators(work.modules)
-    units = _module_units(parts) if by_module else _launch_units(parts)
+    units = _launch_units(parts)
     assignment = _Assignment(parts, units, operators, modules)
     results = [Unit(unit, assignment.work(number)) for number, unit in enumerate(units)]
     return results, tuple(dict.fromkeys(operators[place].module for place in assignment.unplaced))
@@ -110,16 +106,6 @@ def _launch_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
         run = tuple(group)
         units += [(place,) for place in run] if len({parts[place].name for place in run}) == 1 else [run]
     return units
-
-
-def _module_units(parts: Sequence[Part]) -> list[tuple[int, ...]]:
-    """Return units of the layers of one module, unless another layer names it with more modules."""
-    shared = {path for part in parts if len(part.modules) > 1 for path in part.modules}
-    units: dict[object, list[int]] = {}
-    for place, part in enumerate(parts):
-        single = len(part.modules) == 1 and part.modules[0] not in shared
-        units.setdefault(part.modules if single else place, []).append(place)
-    return [tuple(unit) for unit in units.values()]
 
 
 class _Assignment:
@@ -229,15 +215,7 @@ class _Assignment:
             return by_shape
         attends = [bool(_ATTENTION.search(self._operators[place].operator)) for place in products]
         fused = [any(_ATTENTION.search(_kind(part) + _operators(part)) for part in self._units[unit]) for unit in units]
-        if attends == fused:
-            return list(zip(products, units, strict=True))
-        if not any(attends):  # two products of the model may be one unit
-            slots = [unit for unit, both in zip(units, fused, strict=True) for _ in range(1 + both)]
-            return list(zip(products, slots, strict=True)) if len(slots) == len(products) else []
-        if not any(fused) and len(units) == len(products) + sum(attends):  # its attention may be two units
-            owners = [place for place, both in zip(products, attends, strict=True) for _ in range(1 + both)]
-            return [(place, unit) for place, unit in zip(owners, units, strict=True) if owners.count(place) == 1]
-        return []
+        return list(zip(products, units, strict=True)) if attends == fused else []
 
     def _match_sizes(self, products: Sequence[int], units: Sequence[int]) -> list[tuple[int, int]]:
         """Return pairs of products and units with equal FLOPs; none if the shapes of a unit do not tell them."""

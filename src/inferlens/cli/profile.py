@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from inferlens.views.rows import Row
 
 
-FINDINGS, PRECISIONS, MODULES = 5, 3, 9  # lines at the end of a profile; modules at least where words are above them
+FINDINGS, PRECISIONS = 1, 3  # findings, and lines on precisions
 TRACES = "Traces"  # a panel of the help
 DEPTH = "How deep modules are unfolded. [dim]Default: those that take most; all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
@@ -114,19 +114,17 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     loaded = screen.profiles(folders)
     cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judge_cases(loaded, rows), lines=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded), most=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
 
-    def blocks(lines: int, *, sentences: bool) -> list[Table | str]:
+    def blocks(rows: int) -> list[Table | str]:
         command = f"inferlens modules {shlex.quote(str(above))}"
-        tables = modules_document(cases, lines=lines, brief=True, command=command).blocks()
-        return [*top, *(block for block in tables if sentences or not isinstance(block, str)), more]
+        return [*top, *modules_document(cases, rows=rows, brief=True, command=command).blocks(), more]
 
     def tries(size: Screen) -> Iterator[list[Table | str]]:
-        yield from (blocks(lines, sentences=True) for lines in range(size.lines, MODULES - 1, -1))
-        yield from (blocks(lines, sentences=False) for lines in (*range(size.lines, 0, -1), MODULES))
+        yield from (blocks(rows) for rows in range(size.lines, 0, -1))
 
     screen.document(Document(list, dict, tries=tries))
     if file:

@@ -66,7 +66,7 @@ from inferlens.views.picture import (
 from inferlens.views.profiles.cases import ProfiledCase, cases_of_level, group_profiles
 from inferlens.views.profiles.findings import CaseFindings, findings_document, judge_cases
 from inferlens.views.profiles.layers_kernels import part_tables, parts_document
-from inferlens.views.profiles.modules import LEVELS, icicle, modules_document
+from inferlens.views.profiles.modules import LEVELS, modules_document
 from inferlens.views.profiles.quantization import quantization_document
 from inferlens.views.profiles.roofline import case_picture, case_rooflines
 from inferlens.views.records import COLUMNS, headline, notes_document, records_table, row_fields, row_values
@@ -123,7 +123,7 @@ class ReportInputs:
 
     @cached_property
     def case_findings(self) -> list[CaseFindings]:
-        return judge_cases(self.profiles, self.rows)
+        return judge_cases(self.profiles)
 
 
 def load_inputs(paths: Sequence[Path]) -> ReportInputs:
@@ -293,7 +293,7 @@ def over_time(
 
 
 MOST_CHARTS = 3  # tables of which charts are drawn
-FINDINGS = 6  # lines: three findings with their hints
+FINDINGS = 3
 _COST_COLUMNS = ("precision", "batch", "median", "items_per_second", "energy", "speed-up", "accuracy", "drop", "error",
           "build", "host_peak", "device_peak")  # fmt: skip
 _BARS_CAPTION = "Bars start at zero, whiskers reach from the 5th to the 95th percentile; the fastest stands on top."
@@ -340,7 +340,7 @@ def _tuning_blocks(tuned: TuningReport) -> Iterator[Block]:
 
 def _main_findings(inputs: ReportInputs) -> Iterator[Table]:
     """Yield the main findings with advice."""
-    document = findings_document(inputs.case_findings, lines=FINDINGS, brief=True, measured=inputs.rows)
+    document = findings_document(inputs.case_findings, most=FINDINGS, brief=True, measured=inputs.rows)
     yield from (replace(block, title="Worth acting on") for block in document.blocks() if isinstance(block, Table))
 
 
@@ -533,12 +533,11 @@ def profile_sections(inputs: ReportInputs) -> Iterator[Block]:
 
 
 def _module_sections(grouped: Sequence[Sequence[ProfiledCase]]) -> Iterator[Section]:
-    """Yield the modules of each model as boxes and as a tree."""
+    """Yield the modules of each model as a tree."""
     for number, group in enumerate(grouped, 1):
         head, *tree = modules_document([group], depth=MAX_DEPTH).blocks()
         assert isinstance(head, Table)
-        blocks = [replace(head, title=""), *icicle(group, f"modules-{number}"), *tree]
-        yield Section(f"tree-{number}", f"Modules · {head.title}", blocks)
+        yield Section(f"tree-{number}", f"Modules · {head.title}", [replace(head, title=""), *tree])
 
 
 def _graph_blocks(case: ProfiledCase, place: int) -> list[Block]:

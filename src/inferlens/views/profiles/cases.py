@@ -13,10 +13,10 @@ from inferlens.analysis.profile_table import RunTimes, kernels_alone, profile_ru
 from inferlens.analysis.samples import latencies
 from inferlens.analysis.work import precisions
 from inferlens.record.profile import Level, Profile, Tensor
-from inferlens.record.record import Record, card_name, machine_name
+from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
 from inferlens.spec.case import QUANTIZED, shown_together
-from inferlens.spec.plan import plainness, unknown, words
+from inferlens.spec.plan import plainness, words
 from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
 from inferlens.views.table import Column, Document, Table, cut_middle, plain
 
@@ -85,9 +85,6 @@ def _join_words(*texts: str, longest: int = 200) -> str:
 def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
     """Return what all cases share in one line, and a distinct name per case, if wanted with the backend."""
     models = [case.profile.case.model for case in cases]
-    without_origin = [model.partition(":")[2] or model for model in models]
-    if 1 < len(set(models)) == len(set(without_origin)):
-        models = without_origin
     properties = {
         "model": models,
         "inputs": [case.inputs for case in cases],
@@ -95,20 +92,15 @@ def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tupl
         "device": [case.device for case in cases],
     }
     shared = {key: values[0] for key, values in properties.items() if len(set(values)) == 1}
-    mixed_devices = len({case.profile.case.device for case in cases}) > 1
     names = []
     for case, model in zip(cases, models, strict=True):
         own = case.profile.case
         name = case.name.replace(f" {own.precision}", "", 1) if "precision" in shared else case.name
         texts = {
             "model": model, "name": name if backends else "", "inputs": own.sizes_label or case.inputs,
-            "device": own.device if mixed_devices else case.device,
+            "device": case.device,
         }  # fmt: skip
         names.append(_join_words(*(text for key, text in texts.items() if key not in shared), longest=80))
-    counts = Counter(names)
-    for place, case in enumerate(cases):
-        if counts[names[place]] > 1:
-            names[place] = " · ".join(filter(None, [card_name(case.profile.environment), names[place]]))
     return _join_words(*shared.values()), names
 
 
@@ -148,21 +140,12 @@ def reference_first(group: Sequence[ProfiledCase], reference: str | None) -> lis
     return [first, *(case for case in group if case is not first)]
 
 
-def check_profile_reference(cases: Sequence[ProfiledCase], reference: str | None) -> None:
-    """Raise InferlensError if ``reference`` matches no profile."""
-    if reference and not any(case.matches(reference) for case in cases):
-        raise unknown(reference, [case.profile.case.label for case in cases])
-
-
-def name_cases(group: Sequence[ProfiledCase], *, with_level: bool = True) -> list[ProfiledCase]:
-    """Name cases by what they do not share, and number equal names.
-
-    ``with_level`` marks profiles of kernels in a mixed group.
-    """
+def name_cases(group: Sequence[ProfiledCase]) -> list[ProfiledCase]:
+    """Name cases by what they do not share, mark kernels beside layers, and number equal names."""
     profiles = [case.profile for case in group]
     one_device = len({profile.case.device for profile in profiles}) == 1
     omitted = ["batch", *profiles[0].case.sizes, *["device"] * one_device]
-    with_level = with_level and len({profile.level for profile in profiles}) > 1
+    with_level = len({profile.level for profile in profiles}) > 1
     counts: Counter[str] = Counter()
     named = []
     for case, shown in zip(group, shown_together([profile.case for profile in profiles]), strict=True):
@@ -180,8 +163,7 @@ MAX_SUMMED = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
 CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
 MOST_MODULES = 3  # that are named
-LONG_CALL = 0.1  # seconds of a call, for times of the GPU to be in milliseconds
-NAMED, LITTLE = 2, 0.005  # named layers; shares of the time below this are omitted
+LITTLE = 0.005  # of the time: smaller shares are omitted
 
 
 def three_digits(seconds: float | None) -> str:
@@ -262,11 +244,6 @@ def rank_cases(
     return [ShownCase(case, table, rows, in_order=sort == "order") for case, table, rows in ranks]
 
 
-def few_names(names: Sequence[str]) -> str:
-    """Return ``a, b and 6 others``."""
-    return listing(names if len(names) < 4 else [*names[:2], plural(len(names) - 2, "other")])
-
-
 def first_notes(notes: Sequence[str]) -> list[str]:
     """Return the first notes, cut to two lines, and the number of others."""
     more = len(notes) - MAX_NOTES
@@ -304,14 +281,8 @@ def tensor_shapes(tensors: Sequence[Tensor]) -> str:
 
 
 def unit_of(cases: Iterable[ProfiledCase]) -> str:
-    """Return ``µs`` if all times are the GPU's and calls are short, else ``ms``."""
-    profiles = [case.profile for case in cases]
-    short = [
-        profile.timed == "GPU" and min(profile.timed_runs.whole, default=0.0) < LONG_CALL
-        for profile in profiles
-        if profile.timed_runs
-    ]
-    return "µs" if short and all(short) else "ms"
+    """Return ``µs`` if all times are the GPU's, else ``ms``."""
+    return "µs" if {case.profile.timed for case in cases if case.profile.timed_runs} == {"GPU"} else "ms"
 
 
 def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
@@ -320,13 +291,16 @@ def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
     return [replace(column, unit=unit, write=writer) if column.unit == "ms" else column for column in columns]
 
 
-def scaling_notes(case: ProfiledCase) -> list[str]:
-    """Return a note if profiling lengthened calls much."""
-    runs = profile_runs(case.profile)
-    cost = None if isinstance(runs, str) or kernels_alone(case.profile) else profiling_cost(runs, case.unprofiled).cost
-    if cost is None or FASTER < cost < COST:
-        return []
-    return [f"Times are scaled from profiled calls that took {ratio(cost)} as long: small differences mean nothing."]
+def scaling_notes(cases: Sequence[ProfiledCase], names: Sequence[str] = ()) -> list[str]:
+    """Return a note on the cases of which profiling lengthened calls much."""
+    scaled = []
+    for case, name in zip(cases, names or [case.name for case in cases], strict=True):
+        runs = profile_runs(case.profile)
+        if not isinstance(runs, str) and not kernels_alone(case.profile):
+            cost = profiling_cost(runs, case.unprofiled).cost
+            scaled += [f"{name} ({ratio(cost)})"] if cost is not None and not FASTER < cost < COST else []
+    note = f"Times of {listing(scaled)} are scaled from profiled calls: small differences mean nothing."
+    return [note] if scaled else []
 
 
 def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
@@ -334,9 +308,6 @@ def time_source(cases: Sequence[ProfiledCase], parts: str) -> str:
     profiles = [case.profile for case in cases]
     clock = " or ".join(dict.fromkeys(str(profile.timed) for profile in profiles))
     text = f"{clock[:1].upper()}{clock[1:]} time of {parts}"
-    # Times of layers between GPU events include waiting for the host.
-    on_gpu = [profile for profile in profiles if profile.level == "layer" and profile.timed == "GPU"]
-    text += ", gaps included" * (not all(map(kernels_alone, on_gpu)))
     if not all(case.unprofiled for case in cases):
         return f"{text} in a profiled call"
     return text if all(map(kernels_alone, profiles)) else f"{text}, scaled to a call without profiling"
@@ -352,33 +323,17 @@ def precision_lines(cases: Sequence[ProfiledCase]) -> list[str]:
 def precision_line(case: ProfiledCase) -> str:
     """Return the shares of time and multiply-adds per precision; empty if unknown.
 
-    Such as ``int8 71 % of the time, 98 % of multiply-adds; stayed in fp32: head 4 %; 12 conversions 9 %``.
+    Such as ``int8 71 % of the time, 98 % of multiply-adds; fp32 8 %; 12 conversions 9 %``.
     """
     profile, precision = case.profile, case.profile.case.precision
     runs = profile_runs(profile, None, case.unprofiled)
     result = None if isinstance(runs, str) or precision not in QUANTIZED else precisions(profile, runs)
-    if result is None or isinstance(runs, str):
+    if result is None:
         return ""
-    base = runs if profile.layers else runs.with_kernel_shares()
     parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
     parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
-    stayed: dict[str, list[tuple[int, float]]] = {}
-    for place in result.stayed:
-        name = getattr(profile.parts[place], "precision", "")
-        stayed.setdefault(name, []).append((place, base.share(base.layers[place]) or 0.0))
-    for name, places in stayed.items():
-        words = [f"{_part_name(profile, place)} {percent(share)}" for place, share in places[:NAMED]]
-        if rest := [share for _, share in places[NAMED:]]:
-            words.append(f"{plural(len(rest), 'other')} {percent(sum(rest))}")
-        parts.append(f"stayed in {name}: {', '.join(words)}")
-        result.time[name] = result.time.get(name, 0.0) - sum(share for _, share in places)
     others = {name: item for name, item in result.time.items() if name != precision and item >= LITTLE}
     parts += [f"{name or 'unknown'} {percent(item)}" for name, item in others.items()]
     if result.conversions:
         parts.append(f"{plural(len(result.conversions), 'conversion')} {percent(result.converting)}")
     return "; ".join(parts)
-
-
-def _part_name(profile: Profile, place: int) -> str:
-    part = profile.parts[place]
-    return module_names(part.modules) if part.modules else display_name(part.name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inferlens.analysis.evidence import list_few
 from inferlens.analysis.modules import module_path
 from inferlens.analysis.profile_table import (
     GpuAccount,
@@ -26,12 +27,9 @@ from inferlens.analysis.profile_table import (
 )
 from inferlens.errors import check_choice
 from inferlens.record.profile import Level
-from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent, plural
+from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent
 from inferlens.views.profiles.cases import (
     CALL,
-    MAX_NOTES,
-    MAX_SUMMED,
-    MOST_MODULES,
     PROFILED_CALL,
     TIME_WRITERS,
     TIMES,
@@ -41,7 +39,6 @@ from inferlens.views.profiles.cases import (
     cut_name,
     display_name,
     distinguish,
-    few_names,
     first_notes,
     in_unit,
     module_names,
@@ -57,13 +54,10 @@ from inferlens.views.profiles.cases import (
 from inferlens.views.table import Column, Document, Line, Table, count, lines_and_sums, share, text
 
 TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
-LINES = 17  # of the rows of several cases together, so that all of it fits on a screen
+TOP_OF_SEVERAL = 3  # the same of each of several cases
 NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
 PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
-_LEAST_TRACED = 0.9  # of the kernels' time: a note gives smaller shares
-_SMALL = 0.05  # of the time, for the row that takes most to be named
-_UNKNOWN = 0.005  # of the kernels' time: smaller shares are omitted
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable
@@ -76,20 +70,12 @@ def _half_interval(times: RunTimes | None) -> str:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """Return ``56x2`` for ``56x2x1``: sizes of one at the end are dropped."""
-    text = "x".join(map(str, sizes))
-    while text.endswith("x1"):
-        text = text[:-2]
-    return text or ABSENT
+    return "x".join(map(str, sizes)) or ABSENT
 
 
 def _layers(row: KernelRow) -> str:
     """Return nothing where modules are the layers, because they have a column."""
-    return _name_or_number(() if row.layers == row.modules else row.layers, "layer")
-
-
-def _name_or_number(names: Sequence[str], noun: str) -> str:
-    return plural(len(names), noun) if len(names) > 1 else text("".join(names))
+    return "" if row.layers == row.modules else list_few(row.layers, 1)
 
 
 def _backend_name(row: LayerRow) -> str:
@@ -140,7 +126,7 @@ COLUMNS = {
         Column(
             "operators",
             "operator",
-            write=partial(_name_or_number, noun="operator"),
+            write=partial(list_few, most=1),
             keep=13,
             numeric=False,
             max_width=24,
@@ -168,16 +154,16 @@ def parts_document(
 ) -> Document:
     """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
 
-    In execution order, the ``top`` rows are those that take most. ``None`` fits people's screens; programs get all.
+    In execution order, the ``top`` rows are those that take most. For ``None`` people get a few; programs get all.
     """
     kind = by if level == "kernel" else "layer"
     tables = part_tables(level, cases, sort, by)
-    combined = len(tables) > 1 and not top
+    shown = top or (TOP if len(tables) == 1 else TOP_OF_SEVERAL)
     return case_document(
         f"{level}s",
         tables,
         top,
-        blocks=lambda: _combined_table(tables, level) if combined else _blocks(tables, level, top),
+        blocks=lambda: _blocks(tables, level, shown),
         data=lambda case, table: _data(case, table, kind),
         rows=lambda case, table: _rows(case, table, level, kind),
         fields=("row", *PART_FIELDS[level], *TIMES),
@@ -200,71 +186,24 @@ def _by_time(rows: Iterable[ProfileRow]) -> list[ProfileRow]:
     return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
 
 
-def _blocks(cases: Sequence[PartCase], level: Level, top: int | None) -> Iterator[Table | str]:
+def _blocks(cases: Sequence[PartCase], level: Level, top: int) -> Iterator[Table | str]:
     """Yield a table per case, its time source and its answer."""
     for case in cases:
         head, (name,) = distinguish([case.case])
         if isinstance(case.table, str):
             yield Table(f"{head} · {name}", sentences=[f"No {level}s: {case.why}"])
             continue
-        unit = _unit([case], level)
-        call = _call_time(case.table, unit, "Call: {} · ")
+        unit = "µs" if level == "kernel" else unit_of([case.case])
+        seconds = case.table.reconciliation.unprofiled
+        call = f"Call: {TIME_WRITERS[unit](seconds)} {unit} · " if seconds else ""
         yield Table(f"{head} · {name}", about=f"{call}{time_source([case.case], f'{level}s')}")
         yield " ".join(answer(case.table, host=_waits_for_host(case)))
         yield from filter(None, [precision_line(case.case)])
-        yield _table(replace(case, top=top or TOP), case.table, level, unit)
-
-
-def _combined_table(cases: Sequence[PartCase], level: Level) -> Iterator[Table | str]:
-    """Yield one table of several cases with their largest rows, as many as fit on a screen."""
-    head, names = distinguish([case.case for case in cases])
-    tables = [case.table for case in cases if not isinstance(case.table, str)]
-    why: dict[str, list[str]] = {}
-    for case, name in zip(cases, names, strict=True):
-        if isinstance(case.table, str):
-            why.setdefault(case.why, []).append(name)
-    notes = [f"No {level}s of {few_names(item)}: {reason}" for reason, item in why.items()]
-    if not tables:
-        yield Table(head, sentences=first_notes(notes))
-        return
-    unit = _unit(cases, level)
-    notes += ["Over 100 %: kernels ran side by side."] if any(map(_side_by_side, tables)) else []
-    waiting = sum(map(_waits_for_host, cases))
-    host = f" · {waiting} of {plural(len(tables), 'call')} wait for the host" * bool(waiting)
-    room = LINES - 2 * min(len(notes), MAX_NOTES + 1)
-    per_case = max(1, min(TOP, room // len(cases) - 1))
-    lines, drawn, hidden = list[Line](), list[ProfiledCase](), sum(len(case.ranked) for case in cases)
-    all_rows = [row for table in tables for row in table.rows]
-    for case, name in list(zip(cases, names, strict=True))[: room // (per_case + 1)]:
-        if isinstance(case.table, str):
-            continue
-        rows = _table(replace(case, top=per_case), case.table, level, unit, all_rows).lines
-        shown = len(case.ranked[:per_case])
-        call = _call_time(case.table, unit, " · call {}") if level == "kernel" else ""
-        lines.append(Line(f"{name}{call}", rows[-1].cells, style="bold", sums=True))
-        lines += [replace(line, indent="  ", ends=False) for line in rows[:shown]]
-        drawn.append(case.case)
-        hidden -= shown
-    if hidden:
-        more = f"{hidden:,} more rows: --top {max(len(case.ranked) for case in cases)}, or --format csv"
-        lines.append(Line(more, [""] * len(COLUMNS[level]), style="dim", sums=True))
-    about = time_source(drawn, f"the {level}s that take most") + host
-    columns = in_unit(COLUMNS[level], unit)
-    yield Table(head, NAME_HEADINGS[level], columns, lines, about=about, notes=first_notes(notes))
-
-
-def _call_time(table: PartTable, unit: str, words: str) -> str:
-    """Return the time of an unprofiled call in words, if it is known."""
-    seconds = table.reconciliation.unprofiled
-    return words.format(f"{TIME_WRITERS[unit](seconds)} {unit}") if seconds else ""
+        yield _table(replace(case, top=top), case.table, level, unit)
 
 
 def _waits_for_host(case: PartCase) -> bool:
     return not isinstance(case.table, str) and waits_for_host(case.case.profile, case.table.runs, case.case.record)
-
-
-def _unit(cases: Sequence[PartCase], level: Level) -> str:
-    return "µs" if level == "kernel" else unit_of(case.case for case in cases)
 
 
 def row_name(row: ProfileRow) -> str:
@@ -289,11 +228,11 @@ def row_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
     return {row.place: name(row) for row in rows}
 
 
-def _table(case: PartCase, table: PartTable, level: Level, unit: str, all_rows: Sequence[ProfileRow] = ()) -> Table:
-    """Return the table of one case; ``all_rows`` are those of all cases in the same table."""
+def _table(case: PartCase, table: PartTable, level: Level, unit: str) -> Table:
+    """Return the table of one case."""
     profile, account = case.case.profile, table.reconciliation
     columns = in_unit(COLUMNS[level], unit)
-    if len({getattr(row, "precision", "") for row in all_rows or table.rows} - {""}) < 2:
+    if len({getattr(row, "precision", "") for row in table.rows} - {""}) < 2:
         columns = [replace(column, write=lambda _: "") if column.key == "precision" else column for column in columns]
     call = CALL if account.unprofiled else PROFILED_CALL
     numbers = {column.key for column in NUMBERS[level]}
@@ -312,7 +251,8 @@ def _table(case: PartCase, table: PartTable, level: Level, unit: str, all_rows: 
         sums = {"all kernels" + " (side by side)" * _side_by_side(table): account.kernels}
     else:
         sums = {"in no layer": account.outside, call: account.whole}
-    notes = [*_doubts(case, table), *(f"{warning.message} {warning.advice}" for warning in profile.warnings)]
+    notes = scaling_notes([case.case])
+    notes += [f"{warning.message} {warning.advice}" for warning in profile.warnings]
     notes += [f"{part}: {why}" for part, why in profile.timed_runs.absent.items()] if profile.timed_runs else []
     all_lines = lines_and_sums(lines, [line(name, times) for name, times in sums.items()])
     return Table("", NAME_HEADINGS[level], columns, all_lines, notes=first_notes(notes))
@@ -330,43 +270,20 @@ def answer(table: PartTable, *, host: bool = False) -> list[str]:
 
     ``host``: whether the call waits for the host.
     """
-    account, first = table.reconciliation, _by_time(table.rows)[:MAX_SUMMED]
-    if not (first and first[0].times and first[0].times.typical > 0):
+    account, first = table.reconciliation, next(iter(_by_time(table.rows)), None)
+    if not (first and first.times and first.times.typical > 0):
         return ["Nothing has a time."]
-    gpu = account if isinstance(account, GpuAccount) else None
-    noun, whole = ("kernel", "of the GPU's time") if gpu else ("layer", "of the call")
-    largest, some = (_busy_share(table, times) or times.share or 0.0 for times in (first[0].times, table.sum_of(first)))
-    side = _side_by_side(table)
-    further = f"; the first {MAX_SUMMED} take {percent(some)}" if len(table.rows) > MAX_SUMMED and not side else ""
-    sentences = [f"{_leading(table, first[0])} has the largest share: {percent(largest)} {whole}{further}."]
-    if largest < _SMALL:
-        sentences = [f"No {noun} takes over {percent(_SMALL)} {whole}{further}."]
-    if isinstance(account, Reconciliation):
-        sentences += ["Some layers ran at the same time."] * account.overlaps
-        return sentences + ["The call waits for the host."] * host
-    busy, call = account.busy.median, account.unprofiled or account.whole.median
-    works = "The call waits for the host: the" if host else "The"
-    works += f" GPU works {three_digits(busy)} of {three_digits(call)} µs"
-    works += f" ({percent(busy / call)})" if call > 0 else ""
-    works += ", in kernels side by side" if side else ""
-    return [*sentences, f"{works}; {_tensor_cores(account)}."]
-
-
-def _leading(table: PartTable, first: ProfileRow) -> str:
-    """Return the name of the largest row; a kernel with few modules has theirs."""
+    waiting = ["The call waits for the host."] if host else []
     name = cut_name(row_names(table.rows)[first.place])
-    if not (isinstance(first, KernelRow) and first.modules):
-        return name
-    if len(first.modules) <= MOST_MODULES:
-        return f"The kernel of {cut_name(module_names(first.modules))}"
-    return f"{name} ({plural(len(first.modules), 'module')})"
-
-
-def _tensor_cores(account: GpuAccount) -> str:
-    used, unknown = account.with_tensor_cores, 1 - account.with_tensor_cores - account.without_tensor_cores
-    if not used and unknown > account.without_tensor_cores:
-        return "tensor cores: unknown"
-    return f"{percent(used)} of it uses tensor cores" + f", {percent(unknown)} unknown" * (unknown > _UNKNOWN)
+    if isinstance(account, Reconciliation):
+        largest = f"{name} has the largest share: {percent(first.times.share or 0.0)} of the call."
+        return [largest, *["Some layers ran at the same time."] * account.overlaps, *waiting]
+    busy, call = account.busy.median, account.unprofiled or account.whole.median
+    works = f"The GPU works {three_digits(busy)} of {three_digits(call)} µs"
+    works += f" ({percent(busy / call)})" if call > 0 else ""
+    largest = f"{name} has the largest share: {percent(_busy_share(table, first.times) or 0.0)} of the GPU's time."
+    cores = f"By the names of the kernels, at least {percent(account.with_tensor_cores)} of it uses tensor cores."
+    return [largest, f"{works}.", cores, *waiting]
 
 
 def _side_by_side(table: PartTable) -> bool:
@@ -375,17 +292,13 @@ def _side_by_side(table: PartTable) -> bool:
     return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
 
 
-def _doubts(case: PartCase, table: PartTable) -> list[str]:
-    account = table.reconciliation
-    if not isinstance(account, GpuAccount):
-        return scaling_notes(case.case)
-    traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
-    return [traced] if account.attributed < _LEAST_TRACED else []
-
-
 def _data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = case.case.profile, table.reconciliation
-    sentences = [*answer(table, host=_waits_for_host(case)), precision_line(case.case), *_doubts(case, table)]
+    sentences = [
+        *answer(table, host=_waits_for_host(case)),
+        precision_line(case.case),
+        *scaling_notes([case.case]),
+    ]
     absent = profile.timed_runs and profile.timed_runs.absent
     result = {"clock": profile.clock, "absent": absent, "sentences": list(filter(None, sentences))}
     if profile.kernels and isinstance(account, GpuAccount):

@@ -71,8 +71,6 @@ SORTS = ("won", "time", "order")
 ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that fit on a screen by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
-ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
-SHORT_KINDS = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
 NUMBERS = (
     Column("time", "time", "ms", milliseconds, keep=2),
     Column("share", "share", write=share, keep=8, wide=True),
@@ -101,11 +99,8 @@ class RepeatedRows:
 
 def _row_kind(rows: RepeatedRows) -> str:
     """Return a layer's kind, or what a kernel computes according to its name."""
-    kind, name = rows.total.kind, rows.total.name[:1000]
-    if kind != "kernel":
-        return plain(kind) or ABSENT
-    family = "attention" if ATTENTION.search(name) else kernel_family(name)
-    return SHORT_KINDS.get(family, family) or ABSENT
+    kind = rows.total.kind
+    return (kernel_family(rows.total.name) if kind == "kernel" else plain(kind)) or ABSENT
 
 
 def _row_name(rows: RepeatedRows) -> str:
@@ -115,7 +110,7 @@ def _row_name(rows: RepeatedRows) -> str:
 
 COLUMNS = (
     *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
-    Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=11),
+    Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=14),
     *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
     Column("", "layer", write=lambda item: plain(_row_name(item)), keep=10, numeric=False, max_width=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
@@ -175,12 +170,10 @@ def _table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
     groups = merge_repeats(roofline, case.ranked)
     if case.in_order:
         groups = [RepeatedRows([row], row) for row in case.ranked]
-    rows, more = groups[:top], [group for group in groups[top:] if group.total.floor is not None]
-    without_floor = [group for group in groups[top:] if group.total.floor is None]
+    rows, more = groups[:top], groups[top:]
     with_floor = [group for group in groups if group.total.floor is not None]
     modules = roofline.by == "module" or any(row.modules for row in roofline.rows)
-    has_modules = roofline.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in roofline.rows)
-    dropped = {"layer", "#"} if roofline.by == "module" or not (modules and has_modules) else set()
+    dropped = {"layer", "#"} if roofline.by == "module" else set()
     columns = [
         replace(column, title=roofline.timed) if column.title == "layer" else column
         for column in in_unit(COLUMNS, unit_of([case.case]))
@@ -196,10 +189,7 @@ def _table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
 
     if more:
         lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
-    if without_floor:
-        lines.append(summed(f"{len(without_floor):,} of unknown work", without_floor, "dim"))
-    some = " with a floor" * (len(with_floor) < len(groups))
-    lines_sums = lines_and_sums(lines, [summed(f"all {roofline.timed}s{some}", with_floor, "bold")])
+    lines_sums = lines_and_sums(lines, [summed(f"all {roofline.timed}s with a floor", with_floor, "bold")])
     first = "module" if modules else roofline.by
     return Table("", first, columns, lines_sums, notes=notes(case, roofline)[:MAX_NOTE_LINES])
 
@@ -230,8 +220,6 @@ def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Itera
         _, total, name = result[0]
         part = f"{TIME_WRITERS[unit](total.won)} of {TIME_WRITERS[unit](total.time)} {unit} ({share(total.of_call)})"
         yield f"Most to win with {name}: at most {part}."
-    elif result:
-        yield f"Nothing can be won by faster layers alone. What to try: inferlens show {results} --view findings"
     yield Table("", "case", columns, lines, notes=notes[:MAX_NOTE_LINES])
     yield f"Where in each: inferlens roofline {results} --top 5"
 
@@ -313,7 +301,7 @@ def notes(case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
         sentences.append(f"In no {roofline.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if profile.work and profile.work.uncovered:
         sentences.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:MAX_SUMMED])}.")
-    return [*sentences, *scaling_notes(case.case)]
+    return [*sentences, *scaling_notes([case.case])]
 
 
 def _data(case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
@@ -448,9 +436,7 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
     roof = roof_of(ceilings.bandwidth)
     near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
     floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
-    left = sum(row.time for row in roofline.rows if not _has_point(row))
-    across = "FLOPs for each byte" + (f" (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "")
-    x = field("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
+    x = field("intensity:Q", title="FLOPs for each byte", **_logarithmic(low, high, "~g"))
     y = field("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
     bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
@@ -474,13 +460,10 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
         layers.append(marks("text", text, [label], **look))
     if near:
         layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
-    # So that points do not cross names.
-    halo: Part = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
     named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT))
     layers += [
-        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11, **under)
-        for under in (halo, {})
+        marks("text", text, named, where=f"datum.side == '{side}'", align=side, dx=dx, fontSize=11)
         for side, dx in (("left", GAP), ("right", -GAP))
     ]
     name, far = cut_name(module_path(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
@@ -493,13 +476,9 @@ def _ceiling_labels(
 ) -> list[dict[str, Any]]:
     """Label the device's peaks on the roof; ``near`` is the roof for cached data."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
-    # Above the slope, where no points are; but beneath it where the roof of the cache is above.
-    middle, side, dx, dy = (0.3, "left", 10, 12) if near else (0.7, "right", -10, -4)
-    at = begin * (end / begin) ** middle
-    name = f"memory at {bandwidth(roofline.ceilings.bandwidth)}"
-    labels = [
-        {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "name": name, "side": side, "dx": dx, "dy": dy}
-    ]
+    at = begin * (end / begin) ** 0.5
+    memory = {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "side": "left", "dx": 10, "dy": 12}
+    labels = [{**memory, "name": f"memory at {bandwidth(roofline.ceilings.bandwidth)}"}]
     if near:
         name = f"cache at {bandwidth(roofline.ceilings.cached)}"
         labels.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})

@@ -1,10 +1,9 @@
 """Profiles as a trace for Perfetto and other viewers of Chrome's Trace Event Format (JSON).
 
-Each profile is a process that begins at zero. Its threads are rows for runs, modules, and layers or kernels; parallel
-slices have several rows. Times are whole nanoseconds inside, and microseconds in the trace.
+Each profile is a process that begins at zero. Its threads are rows for runs, and layers or kernels; parallel slices
+have several rows. Times are whole nanoseconds inside, and microseconds in the trace.
 
-Layers with an unknown begin follow each other in order, and their row says so. Several calls in a run are one slice. A
-module's slice spans its consecutive layers. A fused layer belongs to the deepest module that contains all its origins.
+Layers with an unknown begin follow each other in order, and their row says so. Several calls in a run are one slice.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.analysis.modules import Path as ModulePath
-from inferlens.analysis.modules import ancestor, module_path
 from inferlens.analysis.profile_table import are_times, profile_runs
 from inferlens.errors import InferlensError
 from inferlens.record.profile import Kernel, Layer, Profile
@@ -41,15 +38,12 @@ Moments = NDArray[np.int64]
 
 
 class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
-    """A run, a layer or kernel (``part`` is its index), or a module (``path``, with ``layers`` that took ``time``)."""
+    """A run, or a layer or kernel; ``part`` is its index."""
 
     begin: int
     end: int
     run: int
     part: int | None = None
-    path: ModulePath | None = None
-    layers: int = 0
-    time: int = 0
 
 
 class TimelineRow(NamedTuple):
@@ -119,7 +113,7 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
 
 
 def timeline(profile: Profile) -> list[TimelineRow] | str:
-    """Return rows of runs, modules, and layers or kernels; or the reason for none."""
+    """Return rows of runs, and layers or kernels; or the reason for none."""
     runs, result, parts = profile_runs(profile), profile.timed_runs, profile.parts
     if isinstance(runs, str) or result is None:
         return str(runs)
@@ -136,11 +130,6 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
     slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
     rows = [TimelineRow("runs", "host", lane) for lane in _lanes(slices)]
-    paths = {index: ancestor([*map(module_path, parts[index].modules)]) for index in timed if parts[index].modules}
-    if paths:
-        laid_out = any(not parts[index].begins for index in timed)
-        note = f"from their {profile.level}s" + f", {IN_ORDER}" * laid_out
-        rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
     places: dict[tuple[bool, int], list[int]] = {}
     for index in timed:
         stream = getattr(parts[index], "stream", None)
@@ -178,35 +167,6 @@ def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
     return result
 
 
-def _modules(
-    timed: Sequence[int], paths: dict[int, ModulePath], begin: Moments, end: Moments, starts: Array
-) -> Iterator[Slice]:
-    """Yield the slices of modules in all runs by begin, parents first."""
-    for run, next_run in enumerate([*_nanoseconds(starts[1:]).tolist(), None]):
-        result: list[Slice] = []
-        open_: list[Slice] = []
-        begun, over = begin[:, run].tolist(), end[:, run].tolist()
-        for index in sorted(timed, key=begun.__getitem__):
-            path = paths.get(index)
-            keep = 0  # of the open slices, from the model down, those that the layer is in
-            while path is not None and keep < len(open_) and open_[keep].path == path[:keep]:
-                keep += 1
-            for item in open_[keep:]:
-                item.end = max(min(item.end, begun[index]), item.begin)
-            del open_[keep:]
-            for depth in range(keep, -1 if path is None else len(path) + 1):
-                open_.append(Slice(begun[index], over[index], run, path=(path or ())[:depth]))
-                result.append(open_[-1])
-            for item in open_:
-                item.end = max(item.end, over[index])
-                item.layers += 1
-                item.time += over[index] - begun[index]
-        for item in result:
-            if next_run is not None:
-                item.begin, item.end = min(item.begin, next_run), min(item.end, next_run)
-            yield item
-
-
 # From rows to events
 
 
@@ -217,17 +177,15 @@ def _name_events(kind: str, process: int, thread: int, name: str, place: int) ->
 
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
-    texts: dict[object, tuple[str, dict[str, Any]]] = {}
+    texts: dict[int | None, tuple[str, dict[str, Any]]] = {}
     for item in row.slices:
-        key = item.part if item.path is None else item.path
-        if key not in texts:
-            texts[key] = _describe_slice(item, profile)
-        name, labels = texts[key]
-        inside = {} if item.path is None else {"layers": item.layers, "in layers, ms": item.time // 1000 / 1000}
+        if item.part not in texts:
+            texts[item.part] = _describe_slice(item, profile)
+        name, labels = texts[item.part]
         yield _ENCODER.encode(
             {
                 "ph": "X", "pid": process, "tid": thread, "cat": row.kind, "ts": item.begin / 1000,
-                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **inside, **labels},
+                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **labels},
                 "name": name or f"run {item.run + 1}",
             }
         )  # fmt: skip
@@ -235,16 +193,12 @@ def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> It
 
 def _describe_slice(piece: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
     """Return the name of a slice, and the arguments that all runs share."""
-    texts: dict[str, Any]
-    if piece.path is not None:
-        name, texts = piece.path[-1] if piece.path else THE_MODEL, {"module": ".".join(piece.path)}
-    elif piece.part is None:
+    if piece.part is None:
         return "", {}
-    else:
-        part = profile.parts[piece.part]
-        name, texts = part.name, {"place": piece.part + 1, **_describe_part(part)}
+    part = profile.parts[piece.part]
+    texts = {"place": piece.part + 1, **_describe_part(part)}
     available = {key: value for key, value in texts.items() if value not in ("", None)}
-    return cut_name(name, LONGEST_NAME), {
+    return cut_name(part.name, LONGEST_NAME), {
         key: cut_middle(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in available.items()
     }
 
