@@ -76,7 +76,7 @@ def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None =
     if observer or not screen.errors().is_terminal:
         records = bench_model(model, example_inputs, options, observer)
     else:
-        with progress.Bar(screen.errors(), rounds=not options.get("repeats")) as bar:
+        with progress.Bar(screen.errors()) as bar:
             records = bench_model(model, example_inputs, options, bar)
     folders = {str(Path(options.get("output") or "results") / safe_name(record.model.name)) for record in records}
     return Records(records, reference=options.get("reference"), where=sorted(folders))

@@ -18,8 +18,6 @@ from inferlens.errors import InferlensError
 
 ABSENT = "–"
 UNKNOWN_WIDTH = "unsteady"
-WIDE = 1.5  # the upper end of an interval over the lower one
-VAGUE = 100  # the same, of an interval around 1 that has no numbers worth reading
 LOPSIDED = 0.02  # of a factor: by how much more its interval reaches to one side
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
 _SHARE = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%)?\s*$")
@@ -105,16 +103,8 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """Return a range of factors: ``1.71 to 1.95``. A wide range has two digits, ``2.1 to 7.5``, except next to 1.
-
-    A range around 1 that spans a hundredfold is *hardly known*.
-    """
-    if low is None or high is None:
-        return ABSENT
-    if low < 1 < high and high > VAGUE * low:
-        return "hardly known"
-    few = high > WIDE * low
-    return " to ".join(significant(end, 2 if few and not 0.95 <= end < 1.05 else 3) for end in (low, high))
+    """Return a range of factors: ``1.71 to 1.95``."""
+    return ABSENT if low is None or high is None else f"{significant(low)} to {significant(high)}"
 
 
 def ratio_spread(value: float | None, low: float | None, high: float | None) -> str:

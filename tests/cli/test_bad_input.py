@@ -132,9 +132,8 @@ def test_a_dry_run_tells_how_long_it_takes_on_one_screen(tmp_path):
     lines = done.stdout.splitlines()
     assert (len(lines) <= 24, max(map(len, lines)) <= 100) == (True, True)
     times = r"about \d+ min( \d+ s)?, then rounds: about 1 min \(--within\)\."
-    assert re.fullmatch(rf"48 cases, 24 of them can run here: {times}", lines[-1])
-    assert any(re.fullmatch(r"\d+ more cases: --json lists all of them\.", line) for line in lines)
-    assert "and 5 more: fake:noisy does not run fp8 on cpu." in " ".join(lines)
+    assert re.fullmatch(rf"48 cases, 24 of them can run: {times}", lines[-1])
+    assert "32 more cases: --json lists all of them." in lines
     inferlens("bench", "fake:demo", "-b", "fake", "--iterations", "5", cwd=tmp_path)
     known = output_of("bench", "fake:demo", "-b", "fake", "--dry-run", cwd=tmp_path)
-    assert known.splitlines()[-1] == "1 case: about 5 s."
+    assert known.splitlines()[-1] == "1 case, 1 of them can run: about 5 s."

@@ -1,7 +1,6 @@
 """``inferlens bench`` and its neighbours, as a person runs them."""
 
 import json
-import re
 import subprocess
 import sys
 
@@ -36,7 +35,7 @@ def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measu
 def test_dry_run_lists_the_cases_and_runs_none(tmp_path):
     words = ("bench", "fake:a", "fake:b", "-b", "fake:all", "--batch", "1,8", "--device", "cpu,cuda", "--dry-run")
     listed = output_of(*words, cwd=tmp_path)
-    assert "24 cases, 12 of them can run here: about" in listed
+    assert "24 cases, 12 of them can run: about" in listed
     assert "only on cpu" in listed
     assert not list(tmp_path.iterdir())
     data = json.loads(output_of(*words, "--json", cwd=tmp_path))
@@ -46,10 +45,9 @@ def test_dry_run_lists_the_cases_and_runs_none(tmp_path):
 def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path):
     plan = 'model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nquick = true\nbatch = [1, 2]\n'
     (tmp_path / "plan.toml").write_text(plan)
-    shown = output_of("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
+    output_of("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
     names = sorted(path.parent.name for path in tmp_path.glob("elsewhere/demo/*/record.json"))
     assert names == ["fake-fast-fp32-b4-cpu", "fake-noisy-fp32-b4-cpu", "fake-steady-fp32-b4-cpu"]
-    assert re.search("inferlens profile fake:demo .* --output elsewhere", shown)
 
 
 def test_backends_names_every_backend_and_the_machine(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """``inferlens compare`` as a person or a workflow runs it: exit codes, formats, files, and what it refuses."""
 
-import json
 import re
 import typing
 from pathlib import Path
@@ -47,15 +46,6 @@ def test_on_a_busy_machine_the_exit_code_says_so_if_asked(tmp_path, base, record
     assert plain.returncode in (0, 1, 4)
     assert asked.returncode == code
     assert "Of the candidate alone: Other programs used 1.0 of 2 CPUs. Changes may come from that." in plain.stdout
-
-
-def test_a_busy_machine_is_told_once_where_both_sides_were_measured_on_it(tmp_path):
-    saved(tmp_path / "base", map(on_busy_machine, ran()))
-    candidate(tmp_path, [on_busy_machine(each) for each in ran(seconds=2e-3)])
-    said = output_of("compare", "base", "new", cwd=tmp_path)
-    assert "Other programs used 1.0 of 2 CPUs. This is the answer for the machine as busy as it was." in said
-    data = json.loads(output_of("compare", "base", "new", "--format", "json", cwd=tmp_path))
-    assert (data["machine_load"]["busy"], data["machine_load"]["other_cpus"]) == (True, 1.0)
 
 
 def test_a_file_and_the_table_beside_it(tmp_path, base):

@@ -2,13 +2,8 @@
 
 import io
 import itertools
-import os
-import pty
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +24,10 @@ from tests.views.samples import WRONG, case, failure, record
 RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", argument="resnet18")
 
 
-def told(
-    cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = (), **words: bool
-) -> list[str]:
+def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = ()) -> list[str]:
     """The lines of a pipe, of cases that take ``every`` so many seconds."""
     out, clock = io.StringIO(), itertools.count(step=every)
-    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock)), **words) as bar:
+    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock))) as bar:
         no = Unsupported("No such device.")
         bar.planned([PlannedCase(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
         for each in ended:
@@ -86,14 +79,9 @@ def one_of_two_races() -> list[str]:
     return out.getvalue().splitlines()
 
 
-# The time left is of the cases that are left, in whatever order they end; of profiles it is known after the second.
 LINES = {
     "a line for each case": lambda: told(FIVE, ENDED, refused=(4,)),
     "words tell cases apart": lambda: told(THREADS, [failure(THREADS[0]), *at_10_ms(*THREADS[1:])]),
-    "another order": lambda: told([FIVE[4], *THREE[:2]], at_10_ms(THREE[1], THREE[0]), refused=(0,)),
-    "rounds follow": lambda: told(THREE, at_10_ms(*THREE[:2]), rounds=True),
-    "cases that never meet": lambda: told(BATCHES, at_10_ms(*BATCHES[:2]), rounds=True),
-    "profiles": lambda: told(THREE, at_10_ms(*THREE[:2]), profiles=True),
     "rounds": rounds,
     "one of two races": one_of_two_races,
 }
@@ -124,55 +112,6 @@ def test_what_is_under_way_is_not_cut_off_unmarked():
         bar.doing(text)
         bar.doing(text[:50])
     assert (f"{text[:49]}… " in out.getvalue(), f"{text[:50]} " in out.getvalue()) == (True, True)
-
-
-def in_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and what a terminal of 100 columns was sent."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "100", "LINES": "30", "TERM": "xterm-256color"}
-    command = [sys.executable, "-m", "inferlens", *arguments]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment)
-    os.close(theirs)
-    sent = b""
-    with suppress(OSError):  # once the other end is closed
-        while got := os.read(ours, 1 << 16):
-            sent += got
-    os.close(ours)
-    return process.wait(), sent.decode()
-
-
-def screen_of(sent: str, columns: int = 100) -> list[str]:
-    """The lines that a terminal shows after it was sent ``sent``."""
-    lines, row, column = [""], 0, 0
-    for part in re.finditer(r"\x1b\[([?0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+", sent):
-        text, argument, letter = part[0], part[1], part[2]
-        if text == "\r":
-            column = 0
-        elif text == "\n":
-            row += 1
-            lines += [""] * (row + 1 - len(lines))
-        elif letter == "A":
-            row = max(row - int(argument or 1), 0)
-        elif letter == "K":
-            lines[row] = "" if argument == "2" else lines[row][:column]
-        elif letter is None:
-            assert len(lines[row][:column]) + len(text) <= columns, text
-            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
-            column += len(text)
-        else:
-            assert letter in "mhl", part[0]
-    return [line.rstrip() for line in lines]
-
-
-@pytest.mark.usefixtures("without_torch")
-def test_a_terminal_is_left_clean(tmp_path):
-    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30", "--quick")
-    code, sent = in_a_terminal(tmp_path, *words)
-    assert (code, "fake:steady: measuring" in sent) == (0, True)
-    assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") > 0  # the cursor is shown again
-    shown = screen_of(sent)
-    assert any(line.startswith("[2/2] fake:fast 2.00 ms  (best so far)") for line in shown)
-    assert not [line for line in shown if "━" in line]  # nothing of the bar is left
 
 
 def test_a_name_is_no_emoji(capsys):

@@ -33,22 +33,14 @@ def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs):
     assert {row["backend"]: row["runs"] for row in rows(runs)} == {"pytorch": 3, "openvino": 1}
 
 
-def test_a_picture_without_rates_says_so_and_how_to_measure_them(tmp_path):
-    words = ("bench", "fake:demo", "-b", "fake:steady,fake:fast", "--mode", "latency", "--iterations", "5")
-    assert inferlens(*words, cwd=tmp_path).returncode == 0
-    said = inferlens("show", "results", "--plot", "p.svg", cwd=tmp_path).stderr
-    assert "no throughput, for none was measured. To measure it: inferlens bench fake:demo --mode both" in said
-
-
-def test_one_case_alone_is_said_by_its_model(tmp_path):
+def test_several_runs_of_one_case_are_said(tmp_path):
     for day in ("01", "02"):
         saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))
-    said = "torchvision:resnet18 was measured 2 times; the newest run is shown"
+    said = "There are several runs of 1 case; the newest is shown: --runs all shows each."
     assert said in inferlens("show", "results", cwd=tmp_path).stdout
-    assert f"{said}." in inferlens("show", "results", "--plot", "p.svg", cwd=tmp_path).stderr
     (tmp_path / "one").mkdir()
     saved(tmp_path / "one", ran())
-    assert "measured" not in inferlens("show", "one", cwd=tmp_path).stdout
+    assert "several runs" not in inferlens("show", "one", cwd=tmp_path).stdout
 
 
 def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs):

@@ -2,12 +2,11 @@
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record.store import safe_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.spec.plan import words_of
 from tests.refusals import refusal
@@ -30,15 +29,6 @@ def test_whatever_differs_gives_another_folder():
     assert len(folders) == 1 + len(changes)
 
 
-@settings(max_examples=30)
-@given(st.dictionaries(st.text(max_size=8), st.one_of(st.text(max_size=20), st.integers()), max_size=3), st.text())
-def test_a_folder_is_one_safe_name_whatever_the_options(options, model):
-    for folder in (msgspec.structs.replace(CASE, options=options).folder, safe_name(model)):
-        assert folder not in ("", ".", "..")
-        assert not {"/", "\x00"} & set(folder)
-        assert len(folder) < 140
-
-
 @pytest.mark.parametrize(("text", "spec"), [
     ("x=1x3x224x224", TensorSpec("x", (1, 3, 224, 224))),
     ("ids=2x16:int64:0..30522", TensorSpec("ids", (2, 16), "int64", 0, 30522)),
@@ -50,17 +40,6 @@ def test_inputs_are_written_as_name_shape_type(text, spec):
     assert TensorSpec.parse(text) == TensorSpec.parse(str(spec)) == spec
     ranged = TensorSpec.parse(f"{spec.name}=1..16x3:float16:opt=2")
     assert (ranged.name, ranged.dtype, ranged.profile) == (spec.name, "float16", ((1, 3), (2, 3), (16, 3)))
-
-
-@given(
-    st.text(min_size=1).filter(lambda name: not name[0].isspace()),
-    st.lists(st.integers(1, 999), max_size=4),
-    st.sampled_from(["float32", "int64"]),
-    st.none() | st.integers(-9, 9),
-)
-def test_the_text_of_an_input_is_read_as_that_input(name, shape, dtype, low):
-    spec = TensorSpec(name, tuple(shape), dtype, low, None if low is None else low + 5)
-    assert TensorSpec.parse(str(spec)) == spec
 
 
 def test_inputs_are_each_given_once():
@@ -133,10 +112,6 @@ NAMES = BACKENDS.names()
 ])  # fmt: skip
 def test_texts_and_what_they_mean(text, words):
     assert words_of(text, NAMES) == {"backend": text.removeprefix("fp16 ").split()[0], "option": {}, **words}
-
-
-def test_a_text_without_a_backend_has_options_by_their_own_names():
-    assert words_of("batch=8 latency=2", NAMES) == {"batch": "8", "option": {"latency": "2"}}
 
 
 def test_a_label_is_understood():

@@ -43,11 +43,6 @@ def test_what_limits_nothing_is_refused(text, message):
     refusal(message, Constraint.parse, text)
 
 
-def test_an_objective_that_there_is_not_is_refused():
-    refusal(r"no objective 'latncy'.*did you mean latency", Objective.parse, "latncy")
-    refusal("no objective 'error'", Objective.parse, "error")
-
-
 def test_one_limit_for_each_measure():
     assert [constraint.name for constraint in Constraint.parse_all(["error=1%", "p99=5ms"])] == ["error", "latency.p99"]
     refusal(r"limit of latency\.p99 is given twice", Constraint.parse_all, ["p99=5ms", "latency.p99=6ms"])

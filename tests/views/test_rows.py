@@ -21,10 +21,7 @@ from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
 from inferlens.views.records import headline, records_document
 from inferlens.views.renderers import render
-from inferlens.views.renderers.terminal import fit
 from inferlens.views.rows import rows
-from inferlens.views.table import Screen
-from tests.refusals import refusal
 from tests.snapshots import screens_test
 from tests.views.samples import (
     CPU,
@@ -98,12 +95,6 @@ def test_rates_are_measured_and_never_derived_from_latency():
     assert (without.iterations_per_second, without.items_per_second) == (None, None)
 
 
-def test_build_is_export_and_build_and_may_be_cached():
-    phases = (Phase("load", 9.0), Phase("export", 1.0), Phase("build", 2.0), Phase("build", 0.5))
-    assert rows([record(phases=phases)])[0].build == 3.5
-    assert rows([record(phases=(Phase("load", 9.0),))])[0].build is None
-
-
 def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
     elsewhere = Environment(cpu="AMD EPYC 9654", cpu_threads=16)
     here = constant("pytorch", 0.02)
@@ -168,10 +159,6 @@ def test_a_reference_is_named_by_words(records, words, name):
     assert {row.reference for row in rows(records, words) if row.ok} == {name}
 
 
-def test_a_reference_that_fits_no_case_is_refused_with_those_that_there_are():
-    assert "'onnxruntime:cuda fp32 batch 1 cuda'" in str(refusal("No case fits", rows, gpu_records((1,)), "fp32 cpu"))
-
-
 def test_a_failure_before_the_inputs_were_known_stays_in_its_comparison():
     lost = failure(case("openvino"), model=ModelFacts(name="torchvision:resnet18"))
     assert len({row.comparison for row in rows([record(), lost])}) == 1
@@ -221,11 +208,6 @@ def test_device_memory_is_shown_on_one_basis_alone():
 ENQUEUE = Measurement(metric="enqueue time", unit="s", clock="host", samples=series(0.00095))
 ON_GPU = record(case(device="cuda"), median=0.001, gpu=0.0009, energy=Energy(joules=0.25, low=0.2, high=0.3))
 ON_GPU = replace(ON_GPU, measurements=(*ON_GPU.measurements, ENQUEUE))
-
-
-def test_energy_and_what_a_call_waits_for_are_columns():
-    (row,) = rows([ON_GPU])
-    assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
 
 
 # Rates alone
@@ -292,14 +274,6 @@ def test_speed_ups_are_against_the_reference_on_the_same_card_of_several_of_one_
     assert [found[name].device_name for name in ("pytorch", "tensorrt")] == [f"{GPU} GPU-1", f"{GPU} GPU-2"]
 
 
-def test_another_driver_is_another_machine():
-    old, new = on_card("pytorch", 0.01, "GPU-1"), on_card("tensorrt", 0.005, "GPU-1")
-    new = replace(new, environment=replace(new.environment, driver="590.1"))
-    found = rows([old, new])
-    assert [row.is_reference for row in found] == [True, True]
-    assert [row.device_name.partition(", ")[2] for row in found] == ["driver 570.86.10", "driver 590.1"]
-
-
 def test_the_card_that_a_case_ran_on_is_its_machine_and_not_the_first_of_the_host():
     two = (Gpu(name="NVIDIA L4", uuid="GPU-1"), Gpu(name=GPU, uuid="GPU-2"))
     both = replace(GPU_MACHINE, gpus=two)
@@ -335,7 +309,7 @@ def test_samples_of_records_do_not_stay_in_memory(tmp_path):
     stored(tmp_path, [replace(made, id=f"{number}", case=case(batch=number)) for number in range(200)])
     before = sys.getallocatedblocks()  # of which a number is one
     loaded = load_records(tmp_path).records
-    assert len(rows(loaded, notes=False)) == 200
+    assert len(rows(loaded)) == 200
     assert sys.getallocatedblocks() - before < 200 * 2000 / 2
 
 
@@ -367,10 +341,9 @@ NOTHING_LEFT = Marks(count=9, discarded=tuple(range(9)))
 
 @pytest.mark.parametrize(("records", "why"), [
     ([failure(case()), failure(case("openvino"))], "No way ran."),
-    ([record(samples=(0.01,) * 9, marks=NOTHING_LEFT)], "No way has samples that can be used."),
+    ([record(samples=(0.01,) * 9, marks=NOTHING_LEFT)], "No way has samples of all its processes."),
     ([record(agreement=WRONG)], "No way ran with right outputs."),
-    ([record(samples=(0.01,) * 9, agreement=WRONG)], "No way ran with right outputs."),
-    ([record(run="a"), failure(case(), run="a", repeat=1)], "No way ran in each of its processes."),
+    ([record(run="a"), failure(case(), run="a", repeat=1)], "No way has samples of all its processes."),
 ])  # fmt: skip
 def test_without_a_winner_the_answer_says_why(records, why):
     assert told(*records)[0].startswith(f"NONE  {why}")
@@ -382,9 +355,9 @@ CLOSE = {"pytorch": 16.02e-3, "openvino": 16e-3, "onnxruntime": 16.01e-3}
 OPEN = rounds(3, {"pytorch": 16.4e-3, "openvino": 16e-3}, spread=0.08)  # three rounds decide nothing
 
 
-def with_tail(tail: float) -> list[Record]:
-    """Two ways, of which one call in ten of the fastest takes longer."""
-    fast = tuple(10e-3 * (tail if place % 10 == 0 else 1.0) * (1 + 1e-3 * (place % 7)) for place in range(400))
+def with_tail() -> list[Record]:
+    """Two ways, of which one call in ten of the fastest takes three times as long."""
+    fast = tuple(10e-3 * (3.0 if place % 10 == 0 else 1.0) * (1 + 1e-3 * (place % 7)) for place in range(400))
     even = tuple(12e-3 * (1 + 1e-3 * (place % 7)) for place in range(400))
     return [record(case("pytorch"), samples=fast), record(case("openvino:cpu"), samples=even)]
 
@@ -430,7 +403,6 @@ CACHED = [
 ]  # fmt: skip
 THREADS = [flat(0.01 * count, case(threads=count)) for count in range(1, 31)]
 BATCHES = [record(case(batch=batch), median=0.01 * batch, rate=rate) for batch, rate in ((1, 90), (8, 50), (32, 12.6))]
-SLOWER = record(case(batch=32), median=0.32, rate=12)
 ONCE = [flat(seconds, case(name, batch=batch)) for name, seconds in (("pytorch", 20e-3), ("openvino", 19e-3))
         for batch in (1, 32)]  # fmt: skip
 AT_BATCHES = [flat(0.01 * batch / threads, case(batch=batch, threads=threads))
@@ -438,29 +410,23 @@ AT_BATCHES = [flat(0.01 * batch / threads, case(batch=batch, threads=threads))
 
 
 def elsewhere(where) -> str:
-    return render(records_document(OPEN, where=where, into="other place"), "markdown")
+    return render(records_document(OPEN, where=where), "markdown")
 
 
 # Each shows an answer, or what is said beneath the table.
 SCREENS = {
     "a winner": lambda: shown(rounds(6, THREE_WAYS)),
     "equals": lambda: shown(rounds(16, EQUALS, spread=0.002)),
-    "equals, one calibrated with noise": lambda: shown(
-        [with_noise(item) if item.case.backend == "openvino" else item for item in rounds(16, EQUALS, spread=0.002)]),
     "calibrated with noise": lambda: shown([flat(0.02), with_noise(flat(0.01, case("openvino")))]),
     "the likeliest": lambda: shown(OPEN),
     "three that may be faster": lambda: shown(rounds(4, CLOSE, spread=0.03, seed=2)),
-    "a shorter p95": lambda: shown(with_tail(3.0)) + shown(with_tail(1.05)),
+    "two typical speeds": lambda: shown(with_tail()),
     "a rate that contradicts": lambda: shown(
         [record(case("openvino"), median=0.8e-3, rate=111.0), record(case(), rate=99.0)]),
-    "a reference of few samples": lambda: shown(
-        [record(case(), samples=(0.4,) * 3), record(case("openvino"), samples=(0.001,) * 100)]),
     "two comparisons are open": lambda: shown(ONCE),
     "measured once": lambda: shown([flat(0.02), flat(0.01, case("openvino"))]),
-    "measured once, far apart": lambda: shown([flat(0.03), flat(0.01, case("openvino"))]),
     "only one ran": lambda: shown([flat(0.02), failure(case("openvino"))]),
     "throughput hardly grows": lambda: shown(BATCHES),
-    "throughput stops growing": lambda: shown([*BATCHES[:2], SLOWER]),
     "sizes": lambda: shown([sized(32, 0.01), sized(64, 0.02), sized(256, 0.16)], width=120),
     "low terminal": lambda: render(records_document(THREADS), lines=24),
     "high terminal": lambda: render(records_document(THREADS), lines=60),
@@ -475,14 +441,9 @@ test_screen = screens_test("records", SCREENS)
 
 
 def test_screens_fit_on_a_screen():
-    for name in SCREENS.keys() - {"high terminal", "of a run elsewhere", "a shorter p95", "sizes"}:
+    for name in SCREENS.keys() - {"high terminal", "of a run elsewhere", "sizes"}:
         lines = SCREENS[name]().splitlines()
         assert len(lines) <= 24, name
-
-
-def test_tables_that_do_not_fit_are_named():
-    short = fit(records_document(ONCE), Screen(lines=4, width=100))
-    assert any("1 table: inferlens show RESULTS --top " in str(block) for block in short)
 
 
 def test_programs_get_how_busy_the_machine_was():

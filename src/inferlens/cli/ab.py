@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -50,7 +49,7 @@ def ab(
         words["max_rounds"] = options_of("ab")["max_rounds"].read(words["max_rounds"])
     result, interrupted = measured({"model": model, "a": a, "b": b, **words})
     if result:
-        answer = ab_document(result, next_step(result, sys.argv[1:]))
+        answer = ab_document(result, next_step(result))
         if file:
             screen.document(answer, output=file)
         screen.document(ab_document(result) if format == "json" else answer, format)
@@ -78,7 +77,7 @@ def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
     return bar.last, False
 
 
-def next_step(result: ABResult | ABSteps, arguments: list[str]) -> str:
+def next_step(result: ABResult | ABSteps) -> str:
     """Return the next command: the one that decides it, that shows the log of a failure, or that shows the records."""
     from inferlens.analysis.ab_result import ABSteps
 
@@ -89,13 +88,5 @@ def next_step(result: ABResult | ABSteps, arguments: list[str]) -> str:
             return f"What it printed: inferlens show --log {shlex.quote(case.label)} {shlex.quote(result.output)}"
     if not result.retry_options:
         return f"The records: inferlens show {shlex.quote(result.output)}"
-    given = iter(arguments)
-    kept = []
-    for word in given:
-        name, equals, _ = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in result.retry_options:
-            next(given if not equals else iter(()), None)
-        else:
-            kept.append(word)
-    again = [part for name, value in result.retry_options.items() for part in (f"--{name}", value)]
-    return f"To decide it: {shlex.join(['inferlens', *kept, *again])}"
+    again = " ".join(f"--{name} {value}" for name, value in result.retry_options.items())
+    return f"To decide it: the same command with {again}"

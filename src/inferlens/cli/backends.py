@@ -121,12 +121,9 @@ def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
         variants_by: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for support in capabilities.supports:
             variants_by.setdefault((support.device, support.precisions), []).append(support.variant)
-        alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for (device, precisions), variants in variants_by.items():
-            alike.setdefault((", ".join(variants), precisions), []).append(device)
-        for (joined, precisions), devices in alike.items():
-            reasons = [why for key, why in capabilities.limits.items() if {*devices} & {*key.split("/")}]
-            label = f"{name}:{joined}".rstrip(":") + (f" on {', '.join(devices)}" if [joined] != devices else "")
+            reasons = [why for key, why in capabilities.limits.items() if device in key.split("/")]
+            label = f"{name}:{', '.join(variants)}".rstrip(":") + (f" on {device}" if variants != [device] else "")
             rows[label] = [" ".join(precisions), *(["; ".join(dict.fromkeys(reasons))] if wide else [])]
     return _table("", "works", ("precisions", *(["why no others"] if wide else [])), rows)
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 CHART_ENDINGS = {".svg": "svg", ".png": "png"}
 SWEEP_SECONDS = 600.0
-LINES_OF_A_REASON = 2  # for the reason why cases cannot run
-MOST_NAMED = 3  # cases named for one reason
-MOST_LISTED = 18  # cases of --dry-run, so that all of it fits on a screen
+MOST_LISTED = 16  # cases of --dry-run, so that all of it fits on a screen
 INTERRUPTED = "Interrupted; the same command goes on from here."
 MOST_ANSWERS = 16  # lines of a plan with machines
 
@@ -74,7 +72,7 @@ def measured(plan: Plan) -> tuple[list[Record], bool]:
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_bench
 
-    with Bar(screen.errors(), rounds=not plan.repeats) as bar:
+    with Bar(screen.errors()) as bar:
         try:
             run_bench(plan, bar)
         except KeyboardInterrupt:
@@ -95,36 +93,18 @@ def resumable() -> Iterator[None]:
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
-    from inferlens.spec.plan import Plan
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         where = folders[0] if len(folders) == 1 else plan.output
-        into = "" if plan.output == Plan(model=()).output else plan.output
-        screen.show(records, format, plan.reference or None, where=where, into=into, **how)
+        screen.show(records, format, plan.reference or None, where=where, **how)
         if format == "table" and not (plan.backend or plan.option):
-            screen.notes(filter(None, [not_raced(plan, records)]))
+            screen.note("Not raced: other precisions (--precision fp16), and options of backends (inferlens tune).")
     if interrupted:
         screen.note(INTERRUPTED)
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
-
-
-def not_raced(plan: Plan, records: Sequence[Record]) -> str:
-    """Return what a race of the default ways leaves out, and the options that include it."""
-    from inferlens.backends import BACKENDS
-    from inferlens.spec.case import HALF
-
-    cases = [record.case for record in records if record.status == "ok"]
-    chosen = plan.precision or any(case.precision != "fp32" for case in cases)
-    lower = () if chosen else HALF[all(case.device == "cpu" for case in cases) :]  # in fp16 a CPU is slow
-    slow = [(name, BACKENDS.get(name).slow_variants) for name in dict.fromkeys(case.backend for case in cases)]
-    left = [f"{', '.join(lower)} (--precision {','.join(lower)})"] * bool(lower)
-    devices = {case.device for case in cases}
-    left += [f"{name} (--backend)" for name in BACKENDS.names() if devices & {*BACKENDS.get(name).excluded_devices}]
-    left += [f"{name}:{next(iter(variants))} (--backend, builds for minutes)" for name, variants in slow if variants]
-    return f"Not raced: {'; '.join(left)}" if left else ""
 
 
 def listed(plan: Plan) -> Document:
@@ -134,42 +114,30 @@ def listed(plan: Plan) -> Document:
     from inferlens.execution.cases import seconds_of
     from inferlens.execution.commands import cases_by_kind
     from inferlens.execution.race import may_meet
-    from inferlens.spec.plan import Where
 
-    kinds = cases_by_kind(replace(plan, recommended=True))
-    on = [kind for kind, cases in kinds.items() for _ in cases]
-    cases = [case for cases in kinds.values() for case in cases]
+    pairs = [(kind, case) for kind, cases in cases_by_kind(replace(plan, recommended=True)).items() for case in cases]
+    cases = [case for _, case in pairs]
     seconds = seconds_of(cases, plan)
-    whole = sum(seconds) * max(plan.repeats, 1)
-    able = [not case.refusal for case in cases]
     several = len({case.case.model for case in cases}) > 1
-    lines, refused = [], dict[str, list[str]]()
-    for planned, took, kind in zip(cases, seconds, on, strict=True):
+    columns = [Column("", "time", numeric=False), Column("", "cannot run, because", numeric=False, fold=True)]
+    lines = []
+    for (kind, planned), took in zip(pairs, seconds, strict=True):
         name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
-        if planned.refusal:
-            refused.setdefault(planned.refusal.what, []).append(name)
-        else:
-            lines.append(Line(name, (units.about(took),)))
-    room = max(MOST_LISTED - LINES_OF_A_REASON * len(refused), 1)
-    more = len(lines) - room
-    sentences = [f"{units.plural(more, 'more case')}: --json lists all of them."] if more > 0 else []
-    for what, names in refused.items():
-        others = f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED)
-        sentences.append(f"Cannot run: {', '.join(names[:MOST_NAMED])}{others}: {what}")
-    often = f" in {plan.repeats} processes each" if plan.repeats > 1 else ""
-    there = "here" if plan.where == Where() else "there"
-    can = f", {sum(able)} of them can run {there}" if not all(able) else ""
-    race = not plan.repeats and may_meet(cases)
-    then = f", then rounds: {units.about(plan.within)} (--within)" if race else ""
-    takes = f": {units.about(whole)}{then}" if whole else ""
-    sentences.append(f"{units.plural(len(cases), 'case')}{can}{often}{takes}.")
+        refused = planned.refusal.what if planned.refusal else ""
+        lines.append(Line(name, ("" if refused else units.about(took), refused)))
+    lines.sort(key=lambda line: bool(line.cells[1]))  # those that run come first
+    notes = [f"{len(lines) - MOST_LISTED} more cases: --json lists all of them."] if len(lines) > MOST_LISTED else []
+    able = sum(not case.refusal for case in cases)
+    whole = sum(seconds) * max(plan.repeats, 1)
+    rounds = f", then rounds: {units.about(plan.within)} (--within)" if not plan.repeats and may_meet(cases) else ""
+    total = f"{units.plural(len(cases), 'case')}, {able} of them can run: {units.about(whole)}{rounds}."
     data = [
         {"case": planned.case, "refusal": str(planned.refusal or ""), "seconds": took or None,
          **({"on": kind} if kind else {})}
-        for planned, took, kind in zip(cases, seconds, on, strict=True)
+        for (kind, planned), took in zip(pairs, seconds, strict=True)
     ]  # fmt: skip
-    table = [Table("", "case", [Column("", "time", numeric=False)], lines[:room])] if lines else []
-    return Document(lambda: [*table, *sentences], data=lambda: data)
+    table = Table("", "case", columns, lines[:MOST_LISTED], notes=notes)
+    return Document(lambda: [table, total], data=lambda: data)
 
 
 # One option alone
@@ -259,7 +227,7 @@ def measure_machines(fleet: Fleet) -> None:
 
 
 def show_machines(fleet: Fleet) -> None:
-    """Print a table of machines for each objective; for a single machine the answer for each model and batch size."""
+    """Print a table of machines for each objective, or of a single machine the answers."""
     from inferlens.record.record import machine_name
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
@@ -274,36 +242,20 @@ def show_machines(fleet: Fleet) -> None:
             records = load_records(folder).records
         except InferlensError:  # no machine was reached
             continue
-        if len(fleet.objectives) > 1:
-            screen.text(f"{objective.capitalize()}\n")
-        several = len({machine_name(record.environment) for record in records}) > 1
-        if several:
+        screen.text(f"{objective.capitalize()}: inferlens show {folder}\n")
+        if len({machine_name(record.environment) for record in records}) > 1:
             screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
         else:
-            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records, notes=False))[:most]))
-        screen.text(f"\nMore: inferlens show {folder}{' --by machine' * several}\n\n")
+            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records))[:most]))
 
 
 def machines_listed(fleet: Fleet) -> Document:
-    """Return how many cases there are on each machine, or why it cannot be reached."""
-    from inferlens.execution.commands import cases_by_kind
-
-    data: list[dict[str, Any]] = []
-    for part in {part.machine: part for part in fleet.parts}.values():
-        count, able, reason = 0, 0, ""
-        try:
-            cases = [planned for own in cases_by_kind(part.plan).values() for planned in own]
-            count, able = len(cases), sum(not case.refusal for case in cases)
-        except InferlensError as error:
-            reason = error.what
-        row = {"machine": part.machine, "objectives": fleet.objectives, "cases": count, "able": able, "reason": reason}
-        data.append(row)
+    """Return the models that are measured on each machine for each objective."""
     columns = [
-        Column("objectives", "objectives", write=", ".join, numeric=False),
-        Column("cases", "cases"),
-        Column("able", "can run"),
-        Column("reason", "out of reach, because", write=str, numeric=False, max_width=50),
+        Column("objective", "objective", numeric=False),
+        Column("plan.model", "models", write=", ".join, numeric=False, fold=True),
     ]
-    lines = [Line.from_row(row["machine"], columns, row) for row in data]
+    lines = [Line.from_row(part.machine, columns, part) for part in fleet.parts]
     total = f"{units.plural(len(fleet.parts), 'part')}, one for each machine and objective."
+    data = [{"machine": part.machine, "objective": part.objective, "plan": part.plan} for part in fleet.parts]
     return Document(lambda: [Table("", "machine", columns, lines), total], data=lambda: data)

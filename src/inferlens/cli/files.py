@@ -55,7 +55,7 @@ def export(
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         more |= {"timeout": timeout, "phase": phase}
         done: Any = build(path, case, builds, **more) if builder else save(path, case, **more)
-    screen.warnings(done.warnings)
+    screen.notes(warning.sentence for warning in done.warnings)
     if builder:
         if json:
             screen.document(Document(list, data=lambda: done.value), "json")
@@ -118,8 +118,7 @@ def _deploy(results: Path, output: Path, limit: float, **words: bool) -> None:
     record, folder = best_case(results)
     with screen.busy(f"{record.model.name}: {record.case.label}") as phase:
         done = export_best(record, folder, output, phase=phase, timeout=limit, **words)
-    screen.warnings(done.warnings)
-    screen.notes(filter(None, [record.model.weights_note]))
+    screen.notes(filter(None, [*(warning.sentence for warning in done.warnings), record.model.weights_note]))
     files = units.listing(sorted(path.name for path in output.iterdir()))
     screen.note(f"Wrote {record.model.name}, {record.case.label}, to {output}: {files}. Run it: python {output}/run.py")
 

@@ -1,18 +1,12 @@
-"""The program: it runs a command, and ends with a code and a message that a user can act on.
-
-Typer takes as long to import as a large trace does to read. ``argparse`` reads the words of ``trace``, with the same
-declared options; typer reads them only if they are wrong, to say so.
-"""
+"""The program: it runs a command, and ends with a code and a message that a user can act on."""
 
 from __future__ import annotations
 
-import codecs
 import errno
 import os
-import shlex
 import signal
 import sys
-import unicodedata
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -24,14 +18,10 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 def main() -> None:
     """Run a command; an error that a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
-    use_plain_characters()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an encoding may lack characters of tables
     try:
-        if sys.argv[1:2] == ["trace"]:
-            from inferlens.cli.options import fast_words
-            from inferlens.cli.trace import trace
-
-            if words := fast_words("trace", "path", sys.argv[2:]):
-                return trace(**words)
         from inferlens.cli.commands import run
 
         sys.exit(run())
@@ -58,45 +48,9 @@ def _fail(error: InferlensError) -> NoReturn:
     if error.expected:
         sys.stderr.write(f"  Expected: {error.expected}\n")
     if error.hint:
-        sys.stderr.write(f"  Try: {_command(error.hint)}\n")
+        sys.stderr.write(f"  Try: {error.hint}\n")
     sys.exit(2)
-
-
-def _command(hint: str) -> str:
-    """Return a hint; one that is only inputs to add is the whole command with these."""
-    try:
-        words = shlex.split(hint)
-    except ValueError:
-        return hint
-    complete = {*words[::2]} <= {"--input", "--dim"} and not len(words) % 2
-    return f"{shlex.join(['inferlens', *sys.argv[1:]])} {hint}" if complete else hint
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
-
-
-# As wide as the characters that they replace, so that tables stay straight; only ± needs more.
-PLAIN = dict(zip("─━═–—−│┃║█■▉▊▋▌▐▇▏▎▍▁▂▃▄▅▆·•×µ…→←‘’“”", "------|||########|||__--==-*xu~><''\"\"", strict=True))
-PLAIN |= {"±": "+/-"}
-ERRORS = "inferlens.plain"
-
-
-def use_plain_characters() -> None:
-    """Make both streams write plain characters in place of those that their encoding lacks."""
-    codecs.register_error(ERRORS, _encoded)
-    for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):
-            reconfigure(errors=ERRORS)
-
-
-def _encoded(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(map(_plain, error.object[error.start : error.end])), error.end
-
-
-def _plain(char: str) -> str:
-    if "\u2500" <= char <= "\u28ff":  # corners of boxes, and the dots of what turns while something goes on
-        return PLAIN.get(char, "+" if char <= "\u257f" else "*")
-    return PLAIN.get(char) or unicodedata.normalize("NFKD", char).encode("ascii", "ignore").decode() or "?"

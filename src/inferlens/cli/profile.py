@@ -17,8 +17,8 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.spec.plan import read_plan
-from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, plural, ratio
-from inferlens.views.table import Column, Document, Line, Screen, Table, plain, text
+from inferlens.units import byte_count, duration, listing, milliseconds, plural, ratio
+from inferlens.views.table import Column, Document, Line, Screen, Table, plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.graph import GraphSource
@@ -108,7 +108,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     from inferlens.views.profiles.modules import modules_document
 
     levels = levels_of(level)
-    with Bar(screen.errors(), profiles=True) as bar:
+    with Bar(screen.errors()) as bar:
         profiles = run_profile(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
@@ -152,9 +152,10 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     with Bar(screen.errors()) as bar:
         for trace in trace_cases(plan, Tracing(**given), Path(board) if board else None, bar):
             traces.append(trace)
-            ran = trace.status == "ok"
-            ending = f"a step took {duration(trace.step)}" if ran else f"{trace.status}: {trace.reason}"
-            bar.ended(trace.case, ending, ran=ran)
+            ending = (
+                f"a step took {duration(trace.step)}" if trace.status == "ok" else f"{trace.status}: {trace.reason}"
+            )
+            bar.ended(trace.case, ending)
     screen.document(Document(lambda: [trace_table(traces)], data=dict), "table")
     files = [trace.files[0] for trace in traces if trace.files]
     if not files:
@@ -170,19 +171,13 @@ def trace_table(traces: Sequence[CaseTrace]) -> Table:
     def size(trace: CaseTrace) -> str:
         return byte_count(sum(file.stat().st_size for file in trace.files) if trace.files else None)
 
-    def events(contents: Sequence[Any]) -> str:
-        return f"{sum(part.events for part in contents):,}" if contents else ABSENT
-
-    def files(trace: CaseTrace) -> str:
-        return text(" ".join(map(str, trace.files)) or trace.status)
-
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
-        Column("contents", "events", "", events, 4),
+        Column("contents", "events", "", lambda parts: f"{sum(part.events for part in parts):,}", 4),
         Column("", "size", "", size, 5),
-        Column("", "trace", "", files, 1, numeric=False, fold=True),
+        Column("", "trace", "", lambda trace: " ".join(map(str, trace.files)) or trace.status, 1, False, fold=True),
     )
     lines = [Line.from_row(plain(f"{trace.model} {trace.case.label}"), columns, trace) for trace in traces]
     return Table("", "case", columns, lines, notes=trace_notes(traces))
@@ -211,7 +206,7 @@ def measured(paths: Sequence[Path]) -> list[Row]:
     from inferlens.views.rows import rows
 
     with suppress(InferlensError):
-        return rows(load_records(paths).records, notes=False)
+        return rows(load_records(paths).records)
     return []
 
 
@@ -375,18 +370,13 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
-    left_out: dict[str, list[str]] = {}
     for case in (case for group in group_profiles(loaded, "layer") for case in group):
         graph = profile_source(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(graph, str) or not graph.layers:
-            reason = graph if isinstance(graph, str) else "It has no layers."
-            left_out.setdefault(reason, []).append(case.name)
+            problems.append(plain(f"{case.name}: {graph if isinstance(graph, str) else 'It has no layers.'}"))
         else:
             sources.append(graph)
             titles.append(case.profile.case.model)
-    for reason, names in left_out.items():
-        others = f" and {plural(len(names) - 1, 'other case')}" if len(names) > 1 else ""
-        problems.append(plain(f"Not drawn: {names[0]}{others}. {reason}"))
     if not sources:
         raise InferlensError(f"There is nothing to draw: {' '.join(problems)}", hint="inferlens profile MODEL")
     return plain(" and ".join(dict.fromkeys(titles))), sources, problems

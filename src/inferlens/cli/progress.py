@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from statistics import mean
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,8 +22,7 @@ from inferlens.analysis.ab_result import ABResult, ABSteps
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.errors import one_line, printable
 from inferlens.execution.protocol import Observer, PlannedCase
-from inferlens.execution.race import may_meet
-from inferlens.record.record import IN_TURNS, PhaseName, Record
+from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import AXES, Case, short_name, shown_together
 from inferlens.stats.samples import median
 from inferlens.views.table import cut_end
@@ -40,33 +38,17 @@ class Elapsed(ProgressColumn):
 
 
 class Bar(Observer):
-    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
+    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost."""
 
-    ``rounds`` says whether those of the planned cases that do the same work meet in rounds once each is over, and
-    ``profiles`` whether each is profiled once it is over.
-    """
-
-    foresees = True  # whether the planned cases will all be measured, so that their time can be told
-
-    def __init__(
-        self,
-        console: Console,
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        rounds: bool = False,
-        profiles: bool = False,
-    ) -> None:
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         self.records: list[Record] = []
         self._console = console
         self._clock = clock
-        self._rounds = rounds
-        self._profiles = profiles
-        self._since = clock()
+        self._begin = clock()
         self._cases: list[PlannedCase] = []
         self._left: Counter[str] = Counter()  # how often each case is yet to end, by its digest; less than 0 in rounds
         self._done = 0
-        self._seconds: dict[str, float] = {}  # that each case took, by its digest
-        self._best: dict[object, tuple[float, int]] = {}  # of each comparison: the least latency, of how many
+        self._reused = 0
         self._label = ""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), Elapsed())
         quiet = not console.is_terminal
@@ -81,7 +63,7 @@ class Bar(Observer):
         self._bar.stop()
 
     def planned(self, cases: Sequence[PlannedCase]) -> None:
-        self._cases, self._since, self._done = list(cases), self._clock(), 0
+        self._cases, self._begin, self._done, self._reused = list(cases), self._clock(), 0, 0
         self._left = Counter(planned.case.digest for planned in cases)
         self._bar.update(self._task, total=len(cases))
         for model_info in {planned.model.spec: planned.model for planned in cases}.values():
@@ -106,8 +88,7 @@ class Bar(Observer):
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         self.records.append(record)
-        alone = record.status == "ok" and IN_TURNS not in record.facts  # what takes turns ends all at once
-        self.ended(record.case, ending(record), ran=alone, best=self._is_best(record))
+        self.ended(record.case, ending(record))
 
     def discarded(self, records: Sequence[Record]) -> None:
         gone = {record.id for record in records}
@@ -118,32 +99,28 @@ class Bar(Observer):
         for digest in {record.case.digest for record in records}:
             self._left[digest] -= 1
             self._done += 1
+            self._reused += 1
 
     def unused(self, records: Sequence[Record]) -> None:
         self.discarded(records)
         for digest in {record.case.digest for record in records}:
             self._left[digest] += 1
             self._done -= 1
+            self._reused -= 1
 
     def remark(self, text: str) -> None:
         self._say(text)
 
-    def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
+    def ended(self, case: Case, how: str) -> None:
         """Say that a case is over, and ``how`` in a few words. Cases of later rounds are not said one by one."""
         self._left[case.digest] -= 1
         if self._left[case.digest] < 0:
             return
         self._done += 1
-        now = self._clock()
-        if ran:
-            self._seconds[case.digest] = now - self._since
-        self._since = now
-        meet = self._rounds and may_meet(self._cases)
-        left = self._seconds_left(first_counts=not meet and not self._profiles)
-        then = ", then rounds" * meet
-        remarks = ["best so far"] * best + ([f"{units.about(left)} left{then}"] if left else [])
-        place = f"[{self._done}/{len(self._cases)}]"
-        self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
+        seconds = (self._clock() - self._begin) / (self._done - self._reused)
+        left = len(self._cases) - self._done
+        rest = f"  ({units.about(left * seconds)} for {units.plural(left, 'more case')})" if left > 0 else ""
+        self._say(f"[{self._done}/{len(self._cases)}] {self._short(case)} {one_line(how)}{rest}")
         self._draw("")
 
     def round(self, number: int, contenders: Sequence[Case], standing: str, finals: int = 0) -> None:
@@ -153,41 +130,13 @@ class Bar(Observer):
         race = f"{named}, " if len(works) > 1 else ""
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
-    def _seconds_left(self, *, first_counts: bool) -> float:
-        """Return the seconds of the cases to come, from those that are over; 0 if they are not known.
-
-        Without ``first_counts`` the first case tells nothing: others loaded and built meanwhile, or it is profiled yet.
-        """
-        seconds = self._seconds
-        able = {planned.case.digest for planned in self._cases if not planned.refusal}
-        coming = [digest for digest in (+self._left).elements() if digest in able]
-        if not self.foresees or len(seconds) <= (not first_counts):
-            return 0.0
-        took = [*seconds.values()]
-        typical = mean(took[1:] or took)  # the reference is computed in the first's time, and others load
-        return sum(seconds.get(digest, typical) for digest in coming)
-
-    def _is_best(self, record: Record) -> bool:
-        """Return whether no other case of the same work was as fast so far, of two at least."""
-        case, seconds = record.case, latencies(record).for_median
-        if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
-            return False
-        least, count = self._best.get(case.work, (float("inf"), 0))
-        latency = median(seconds)
-        self._best[case.work] = (min(least, latency), count + 1)
-        return count > 0 and latency < least
-
     def _short(self, case: Case) -> str:
         """Return the case by what differs from the others of the plan."""
         cases = [planned.case for planned in self._cases]
-        words = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
-        varied = [axis for axis in AXES if len({getattr(case, axis.name) for case in cases}) > 1]
-        case = shown_together([case, *cases])[0]
-        sizes = [
-            f"{name} {size}" for name, size in case.sizes.items() if len({case.sizes.get(name) for case in cases}) > 1
-        ]
-        values = ", ".join([*(word for axis in varied for word in axis.words(case)), *sizes])
-        return " ".join(filter(None, [*words, case.backend_label, values, case.options_label]))
+        model = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
+        shared = [axis.name for axis in AXES if len({getattr(case, axis.name) for case in cases}) < 2]
+        shared += [name for name in case.sizes if len({case.sizes.get(name) for case in cases}) < 2]
+        return " ".join([*model, *shown_together([case, *cases])[0].words(*shared)])
 
     def _draw(self, what: str, share: float = 0.0) -> None:
         if self._console.is_terminal:
@@ -214,7 +163,6 @@ def ending(record: Record) -> str:
 class RoundsBar(Bar):
     """A bar with the standing after each round."""
 
-    foresees = False
     last: ABResult | ABSteps | None = None
 
     def update(self, so_far: ABResult | ABSteps) -> None:

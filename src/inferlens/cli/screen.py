@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from inferlens.record.record import Record, Warning
+    from inferlens.record.record import Record
     from inferlens.record.store import LoadedProfiles, Log
     from inferlens.views import View
     from inferlens.views.table import Report
@@ -48,11 +48,6 @@ def notes(texts: Iterable[str]) -> None:
     """Print remarks."""
     for text in texts:
         note(text)
-
-
-def warnings(warnings: Iterable[Warning]) -> None:
-    """Print warnings as remarks."""
-    notes(warning.sentence for warning in warnings)
 
 
 @contextmanager
@@ -98,12 +93,11 @@ def show(
     where: str | Sequence[str] = "",
     top: int | None = None,
     every_run: bool = False,
-    into: str = "",
     **how: Any,
 ) -> None:
     """Show records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
 
-    ``where``, ``top``, ``every_run`` and ``into`` are as of :func:`inferlens.views.records.records_document`.
+    ``where``, ``top`` and ``every_run`` are as of :func:`inferlens.views.records.records_document`.
     """
     from inferlens.views.records import records_document
 
@@ -114,7 +108,7 @@ def show(
         if output := how.get("output") or how.get("file"):
             save(output, drawn)
     else:
-        shown = records_document(records, reference, where=where, top=top, all_runs=every_run, into=into)
+        shown = records_document(records, reference, where=where, top=top, all_runs=every_run)
         document(shown, format, **how)
 
 
@@ -136,8 +130,7 @@ def document(
     from inferlens.views.renderers.terminal import with_bars
 
     def drawn(format: str, terminal: Mapping[str, Any]) -> str:
-        width = terminal.get("width", SCREEN.width)
-        document, only = (with_bars(shown, width, columns), None) if bars else (shown, columns)
+        document, only = (with_bars(shown, columns), None) if bars else (shown, columns)
         return render(document, format, **terminal, wide=wide, columns=only)
 
     if output is None:

@@ -10,7 +10,7 @@ import typer
 
 from inferlens.cli import options, screen
 from inferlens.errors import InferlensError, check_choice
-from inferlens.units import parse_share, plural
+from inferlens.units import parse_share
 from inferlens.views.table import FORMATS, Document
 
 VIEWS = ("records", "notes", "findings")
@@ -45,7 +45,6 @@ REPORTED = "Folders with records, profiles, tunings or traces, at any depth."
 REPORT = "The file to write: .html, .pdf, or .md with its pictures beside it."
 REPORT_ENDINGS = (".html", ".pdf", ".md")
 OPEN = "Open the page in the browser."
-MOST_LEFT = 10  # lines about records that were left out
 
 
 @options.takes()
@@ -76,8 +75,6 @@ def show(
     be shown together; they are never compared with each other. Notes and findings come from fixed rules; nothing is
     measured.
     """
-    from inferlens.analysis.load import find_loads
-
     check_choice("view", view, VIEWS)
     check_choice("value of --runs", runs, ("newest", "all"))
     shown = {**how, "output": output}
@@ -94,9 +91,6 @@ def show(
         return _join(paths, output, light=light)
     if light:
         raise InferlensError("--light is for a folder to join records in.", hint="--output DIR")
-    if (view != "records" or axis or log) and find_loads(paths):
-        hint = f"inferlens show {shlex.join(map(str, paths))}"
-        raise InferlensError("--view, --by and --log are for records. A load test is one table.", hint=hint)
     if view != "records":
         document = _notes(paths, all) if view == "notes" else _findings(paths, format, top, all)
         return screen.document(document, format, **shown)
@@ -135,14 +129,10 @@ def _records(
         crosstab = crosstab_document(loaded.records, axis, reference, where=shlex.join(where), top=top)
         screen.document(crosstab, format, **shown)
         return
-    one_model = len({record.case.model for record in loaded.records}) == 1
-    if one_model and (tunings := [folder for path in paths for folder in tunings_under(path)]):
-        more = f", and {plural(len(tunings) - 1, 'more tuning')}" if len(tunings) > 1 else ""
-        screen.note(f"It was tuned, too: inferlens show {tunings[0]}{more}")
-    if one_model and (loads := [folder for path in paths for folder in load_folders(path)]):
-        screen.note(f"It was measured under load, too: inferlens show {loads[0]}")
-    for file in [file for path in paths for file in files_under(path, QUANTIZATIONS)][:1]:
-        screen.note(f"What its layers lose in lower precision: inferlens show {file}")
+    more = [folder for path in paths for folder in (*tunings_under(path), *load_folders(path))]
+    more += [file for path in paths for file in files_under(path, QUANTIZATIONS)]
+    if more and len({record.case.model for record in loaded.records}) == 1:
+        screen.note(f"More results of it: inferlens show {more[0]}{f' (and {len(more) - 1} more)' * (len(more) > 1)}")
     screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **shown)
 
 
@@ -177,39 +167,30 @@ def _plot(
 ) -> None:
     """Draw records; a tuning by speed, error of the outputs and memory; or the newest load test by its rates."""
     from inferlens.analysis.load import find_loads, read_loads
-    from inferlens.analysis.samples import latest
     from inferlens.analysis.tuning import find_tunings, load_tuning
     from inferlens.record.store import load_records
-    from inferlens.views.chart import Chart
-    from inferlens.views.records import rerun_notes
+    from inferlens.views.chart import Chart, render_points
+    from inferlens.views.load import render_load
+    from inferlens.views.tuning import render_tuning
 
     format, theme = file.suffix.lower().removeprefix("."), theme or "auto"
+    problems: list[str] = []
     if tunings := find_tunings(paths):
-        from inferlens.views.tuning import render_tuning
-
         if len(tunings) > 1:
             hint = f"inferlens show {tunings[0]} --plot {file}"
             raise InferlensError(f"There are {len(tunings)} tunings, a picture each.", hint=hint)
-        screen.save(file, render_tuning(load_tuning(tunings[0]), format, theme, reference), option="--plot")
-        return
-    if find_loads(paths):
-        from inferlens.views.load import render_load
-
-        problems: list[str] = []
+        drawing = render_tuning(load_tuning(tunings[0]), format, theme, reference)
+    elif find_loads(paths):
         drawing = render_load(read_loads(paths, problems), format, theme)
-        screen.notes(problems)
-        screen.save(file, drawing, option="--plot")
-        return
-    chart = Chart(reference=reference, format=format, theme=theme, top=top)
-    loaded = load_records(paths)
-    screen.notes(loaded.problems)
-    if against:
-        from inferlens.views.chart import render_points
-
-        drawing = render_points(loaded.records, against, format, reference=reference, theme=theme)
     else:
-        drawing = chart.render(loaded.records)
-    screen.notes(rerun_notes([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)]))
+        chart = Chart(reference=reference, format=format, theme=theme, top=top)  # refuses a format before it reads
+        loaded = load_records(paths)
+        problems = loaded.problems
+        if against:
+            drawing = render_points(loaded.records, against, format, reference=reference, theme=theme)
+        else:
+            drawing = chart.render(loaded.records)
+    screen.notes(problems)
     screen.save(file, drawing, option="--plot")
 
 
@@ -218,13 +199,9 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     from inferlens.record.store import merge
 
     merged = merge(paths, folder, artefacts=not light)
-    left = len(merged.problems) - MOST_LEFT
-    screen.notes([*merged.problems[:MOST_LEFT], *([f"{left:,} more were left out."] if left > 0 else [])])
-    counts = f" of {plural(len(merged.machines), 'machine')} and {plural(len(merged.models), 'model')}"
-    counts = counts if merged.machines else ""
-    there = f"; {merged.present:,} were there already" if merged.present else ""
-    screen.text(f"{plural(merged.new, 'new record')}{counts} in {folder}{there}.")
-    screen.text(f"To look at them: inferlens show {folder}" + " --by machine" * (len(merged.machines) > 1))
+    screen.notes(merged.problems)
+    counts = f"{merged.new:,} new, {merged.present:,} there already"
+    screen.text(f"Records in {folder}: {counts}.\nTo look at them: inferlens show {folder}")
 
 
 def _notes(paths: list[Path], every: bool) -> Document:

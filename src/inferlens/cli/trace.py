@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 from inferlens.cli import options, screen
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError
 from inferlens.spec.options import OptionSpec
 
 PATH = (
@@ -38,14 +36,10 @@ def trace(
 
         format = screen.picture_format(plot, "steps.svg")
         return screen.draw(plot, (render_steps(path, format, step=words.get("step")), []), "--plot")
-    if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.views.trace_documents import trace_document
 
     try:
         format = screen.format_of(format, output)
-        if not columns and _usual(words) and _paged(path, words.get("against"), output, format):
-            return None
         shown, notes = trace_document(path, "html" if format == "pdf" else format, wide=wide, **words)
         screen.notes(notes[:MOST_NOTES])
         if len(notes) > MOST_NOTES:
@@ -54,32 +48,3 @@ def trace(
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error
-
-
-def _usual(words: dict[str, Any]) -> bool:
-    """Return whether a trace, or its difference to another one, is shown as on the page of a report."""
-    usual = {"view": "overview", "by": "name", "against": words.get("against")}
-    return all(value == usual.get(name) for name, value in words.items())
-
-
-def _paged(path: Path, base: Path | None, output: Path | None, format: str) -> bool:
-    """Write the page of a report, if the traces can be read more than once, and charts can be drawn here."""
-    if output is None or format not in ("html", "pdf"):
-        return False
-    from inferlens.trace.distributed import traces_under
-    from inferlens.views.picture import converter
-    from inferlens.views.report import ReportInputs, report
-
-    try:
-        converter()
-    except MissingLibrary:
-        return False
-    paths = [base, path] if base else [path]
-    if not all(path.exists() for path in paths):
-        return False
-    traces = [list(traces_under(path)) for path in paths]
-    inputs = ReportInputs(traces=[file for files in traces for file in files])
-    if not any(trace.analysis for trace in inputs.loaded_traces) or (base and [*map(len, traces)] != [1, 1]):
-        return False  # reading it again gives the reason
-    screen.report(report(inputs), output, format)
-    return True

@@ -373,26 +373,23 @@ CALL_MODE = tuple(axis for axis in AXES if axis.call)
 FLAGS = {axis.name: f"--{axis.name}" for axis in AXES}  # the options of the command line
 
 
-def environment_of(python: str, levels: int = 1) -> str:
-    """Return the name of an interpreter's environment: its folder and the ``levels`` - 1 folders above it.
+def environment_of(python: str) -> str:
+    """Return the name of an interpreter's environment: its folder, such as ``old`` of ``../old/bin/python``.
 
-    The name of ``../old/bin/python`` is ``old``. A generic name such as ``.venv`` gets the folder above, too.
+    A generic name such as ``.venv`` gets the folder above, too.
     """
     parts = [part for part in PurePath(python).parts if part not in ("/", "..")]
     folders = parts[:-2] if parts[-2:-1] == ["bin"] else parts[-1:]
-    if folders and folders[-1].lstrip(".") in ("venv", "env"):
-        levels += 1
-    return "/".join(folders[-levels:])
+    generic = bool(folders) and folders[-1].lstrip(".") in ("venv", "env")
+    return "/".join(folders[-2 if generic else -1 :])
 
 
 def shown_together(cases: Sequence[Case]) -> list[Case]:
-    """Return the cases with the shortest names of environments that are still different."""
-    named = {case.python: environment_of(case.python) for case in cases}
-    levels = 1
-    while len({*named.values()}) < len(named) and levels < 9:  # two spellings of one path never differ
-        levels += 1
-        named = {python: environment_of(python, levels) for python in named}
-    return [msgspec.structs.replace(case, python=named[case.python]) for case in cases]
+    """Return the cases with the names of their environments in place of interpreters, if the names differ."""
+    names = {case.python: environment_of(case.python) for case in cases}
+    if len({*names.values()}) < len(names):
+        return list(cases)
+    return [msgspec.structs.replace(case, python=names[case.python]) for case in cases]
 
 
 class Budget(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
@@ -471,7 +468,6 @@ def split_label(text: str, backends: Sequence[str]) -> tuple[str, str | None]:
 # in PyTorch, with all modules in it, or the name of a node in ONNX. A precision holds for all names up to the next one.
 
 EXPORTED = ("node_", "/")  # how the names of nodes begin that PyTorch's exporters write
-WORD = 80  # letters of a word of a command: a line can only end between words
 _KEEP_FORM = "PRECISION:LAYER,LAYER, such as fp32:head,features.0"
 
 
@@ -502,17 +498,6 @@ def _kept(text: str) -> Iterator[tuple[str, str]]:
         if colon and head in (*PRECISIONS, *QUANTIZED):
             precision, word = head, rest
         yield word, precision
-
-
-def keep_words(case: Case) -> list[str]:
-    """Return the layers that a case keeps as values of ``--keep``. Long lists are split into several values."""
-    words: list[str] = []
-    for layer, precision in kept_layers(case).items():
-        if words and words[-1].startswith(f"{precision}:") and len(words[-1]) + len(layer) < WORD:
-            words[-1] += f",{layer}"
-        else:
-            words.append(f"{precision}:{layer}")
-    return words
 
 
 def keep_refusal(case: Case, keeps: tuple[str, ...], precision: str) -> Unsupported | None:

@@ -13,7 +13,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +33,6 @@ from inferlens.spec.case import (
     TensorSpec,
     bare,
     keep_of,
-    keep_words,
     shown_together,
 )
 from inferlens.spec.options import DURATION, WHERE, OptionSpec, listed, option_fields, texts
@@ -71,9 +69,6 @@ def where_of(words: Mapping[str, Any]) -> Where:
             hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
             raise InferlensError(f"{name} is for other machines, but none are given.", hint=hint)
     devices, on = (texts(words.get(name, ())) for name in ("devices", "on"))
-    for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
-        if name in words and not texts(words[name]):
-            raise InferlensError(f"{name} names none.", expected=expected)
     name, _, address = str(words.get("launcher", "")).partition(":")
     if ray := str(words.get("ray", "")):
         name, address = RAY, ray
@@ -431,6 +426,7 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
 # Cases and budgets as the words of commands that can be pasted.
 
 SHARES = ("threshold", "level", "half_width")
+FUNCTIONS = ("ab", "bench", "profile")  # of Python, with the options of the command
 
 
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
@@ -493,26 +489,14 @@ def bench_words(
 def command(what: str, words: Sequence[str], checkout: str = "") -> str:
     """Return the command ``what`` of a model and words to paste, which runs in the checkout if there is one.
 
-    No command can name a live module: of one, return the same call from Python, or nothing where there is none.
+    No command can name a live module: of one, return the Python function and the words, or nothing if there is none.
     """
     model, *words = words
-    if not model.startswith("live:"):
-        line = shlex.join(["inferlens", what, model, *words])
-        return f"cd {shlex.quote(checkout)} && {line}" if checkout else line
-    if what not in ("ab", "bench", "profile"):
-        return ""
-    sides = list(takewhile(lambda word: not word.startswith("-"), words))
-    keywords: dict[str, list[int | str]] = {}
-    for word in words[len(sides) :]:
-        if word.startswith("-"):
-            name = "backend" if word == "-b" else word.lstrip("-").replace("-", "_")
-            values = keywords.setdefault(name, [])
-        else:
-            values.append(int(word) if word.isdecimal() else word)
-    arguments = ["model", *map(json.dumps, sides), "example_inputs"]
-    for name, values in keywords.items():
-        arguments.append(f"{name}={json.dumps(values if len(values) > 1 else values[0]) if values else True}")
-    return f"inferlens.{what}({', '.join(arguments)})"
+    if model.startswith("live:"):
+        options = shlex.join(words)
+        return f"inferlens.{what}(model, example_inputs, ...) with {options}" if what in FUNCTIONS else ""
+    line = shlex.join(["inferlens", what, model, *words])
+    return f"cd {shlex.quote(checkout)} && {line}" if checkout else line
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
@@ -522,8 +506,7 @@ def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:
     for name in (*(axis.name for axis in axes), "weights", "calibration", "keep", "seed"):
         value = getattr(case, name)
         if value not in (None, "") and value != omitted.get(name):
-            values = keep_words(case) if name == "keep" else [str(value)]
-            result += [f"--{name}"] if value is True else [part for value in values for part in (f"--{name}", value)]
+            result += [f"--{name}"] if value is True else [f"--{name}", str(value)]
     if case.sizes and case.model.startswith(("factory:", "live:")) and not any(spec.dynamic for spec in case.inputs):
         return result + [part for name, size in case.sizes.items() for part in ("--dim", f"{name}={size}")]
     return result + [part for spec in case.inputs for part in ("--input", spec.text)]

@@ -16,9 +16,7 @@ from inferlens.units import drop, latency, listing, percent, rate, ratio, ratio_
 from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, row_names, sizes_text, varying_sizes
 from inferlens.views.table import plain
 
-_TF32 = "(TF32)"
 ONLY_WAY = "THE ONLY WAY THAT RAN RIGHT"
-LINE = 100  # characters of an answer among many
 MOST_RIVALS = 3  # that are named; the table has them all
 
 
@@ -30,57 +28,37 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
         head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, :data:`ONLY_WAY` if no other ran right,
             ``NONE`` if nothing did; empty for a single way.
         winner: the fastest way with its time.
-        speedup: the speed-up over the reference, with its ``interval``.
-        rival: the ways that may be as fast, the factor to the next one, or the certainty.
-        short_rival: a shorter form of ``rival``.
-        decide: the command that decides an open comparison; ``subject`` is what it decides.
+        speedup: the speed-up over the reference with its interval.
+        rival: the ways that may be as fast, or the factor to the next one.
+        decide: the command that decides between the first two of an open comparison.
     """
 
     where: str
     head: str
     winner: str
     speedup: str = ""
-    interval: str = ""
     rival: str = ""
-    short_rival: str = ""
     decide: str = ""
-    subject: str = "it"
 
     @property
     def brief(self) -> str:
         """Return the answer in one line, without the next case."""
         head = "" if self.head in ("", "FASTEST") else f"{self.head.lower()} "
-        forms = [", ".join(filter(None, [f"{self.where}: {head}{self.winner}", *form])) for form in self._forms[2:]]
-        return next((item for item in forms if len(item) <= LINE), forms[-1])
+        return ", ".join(filter(None, [f"{self.where}: {head}{self.winner}", self.speedup]))
 
     def fit(self, width: int) -> str:
-        """Return the longest form of the answer that fits into ``width`` characters, without the command."""
-        forms = [self._join(form) for form in self._forms]
-        return next((item for item in forms if len(item) <= width), forms[-1])
-
-    @property
-    def _forms(self) -> list[tuple[str, str]]:
-        """Return the forms of the speed-up and the rival, the longest first; each has the reference."""
-        sure = f"{self.speedup} {self.interval}".strip()
-        return [(speedup, rival) for rival in (self.rival, self.short_rival) for speedup in (sure, self.speedup)]
-
-    def fold(self, width: int) -> list[str]:
-        """Return :attr:`lines`; a first line that is too long becomes two."""
-        first, *decide = self.lines
-        start = replace(self, speedup="", interval="", rival="", decide="").lines[0]
-        return [*([first] if len(first) <= width else [start, first[len(start) :].strip()]), *decide]
-
-    def _join(self, form: tuple[str, str]) -> str:
-        parts = [f"{self.where}:" if self.where else "", self.head, self.winner, ", ".join(filter(None, form))]
-        return "  ".join(part for part in parts if part)
+        """Return the answer without rivals of an open one, or :attr:`brief` if it is longer than ``width``."""
+        return self.lines[0] if len(self.lines[0]) <= width else self.brief
 
     def __str__(self) -> str:
         return "  ".join(self.lines)
 
     @property
     def lines(self) -> list[str]:
-        """Return the answer, and on its own line the command that decides it."""
-        return [self._join(self._forms[0]), *([f"To decide {self.subject}: {self.decide}"] if self.decide else [])]
+        """Return the answer; of an open one the rivals and the command that decides it have lines of their own."""
+        factors = self.speedup if self.decide else ", ".join(filter(None, [self.speedup, self.rival]))
+        answer = "  ".join(filter(None, [self.where and f"{self.where}:", self.head, self.winner, factors]))
+        return [answer, self.rival, f"To decide between the first two: {self.decide}"] if self.decide else [answer]
 
 
 # Words for doubtful numbers by note code.
@@ -134,64 +112,54 @@ def answers(
     return result
 
 
-def _no_winner(rows: Sequence[Row]) -> dict[str, str]:
+def _no_winner(rows: Sequence[Row]) -> str:
     """Return why none is the fastest."""
-    correct = [row for row in rows if row.ok and row.agrees is not False]
-    if correct:
-        measured = any(row.seconds_per_call is not None for row in correct)
-        return {"winner": f"No way {'ran in each of its processes' if measured else 'has samples that can be used'}."}
+    if any(row.ok and row.agrees is not False for row in rows):
+        return "No way has samples of all its processes."
     problem = "No way ran with right outputs." if any(row.ok for row in rows) else "No way ran."
     why = next((plain(row.agreement_reason if row.ok else row.reason) for row in rows), "")
-    return {"winner": problem, "speedup": why}
+    return f"{problem}  {why}".rstrip()
 
 
 def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Callable[[Row], str]) -> AnswerLine:
     best = next((row for row in rows if row.place == 1), None)
     if best is None:
-        return AnswerLine(where=where, head="NONE", **_no_winner(rows))
-    doubts_text = [OUTPUT_REMARKS.get(word, word) for word in doubts(best)]
-    doubts_text += ["outputs unchecked"] * (best.outputs == "unchecked")
-    winner = "  ".join([names[best.id], figure(best), *([accuracy_text(best)] if best.metric else []), *doubts_text])
-    than, sure = _speedup_text(best, rows, names)
+        return AnswerLine(where=where, head="NONE", winner=_no_winner(rows))
+    remarks = [OUTPUT_REMARKS.get(word, word) for word in doubts(best)]
+    remarks += ["outputs unchecked"] * (best.outputs == "unchecked")
+    winner = "  ".join([names[best.id], figure(best), *([accuracy_text(best)] if best.metric else []), *remarks])
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ONLY_WAY
-    line = AnswerLine(where=where, head=head, winner=winner, speedup=than, interval=sure)
-    lost = {row.id: f" {row.outputs}" for row in rows if row.outputs in OUTPUT_WORDS.values()}
-    named = {row.id: f"{names[row.id]} {figure(row)}" + lost.get(row.id, "") for row in rows}
+    line = AnswerLine(where=where, head=head, winner=winner, speedup=_speedup_text(best, names))
+
+    def named(rivals: Sequence[Row]) -> str:
+        more = [f"{len(rivals) - MOST_RIVALS} more"] * (len(rivals) > MOST_RIVALS)
+        return listing([*(f"{names[row.id]} {figure(row)}" for row in rivals[:MOST_RIVALS]), *more])
+
     if best.standing == "likeliest":
-        rivals = [row for row in rows if row.standing == "open"]
         chance = f"{chance_text(best.chance)}{'' if best.rounds else ', measured once'}"
-        few = f"{len(rivals)} others may be faster" if len(rivals) > 1 else "the next may be faster"
-        everyone = f"{listing([named[row.id] for row in rivals])} may be faster" if len(rivals) <= MOST_RIVALS else few
-        return replace(
-            line, head="LIKELY FASTEST", rival=f"{chance}: {everyone}", short_rival=chance,
-            decide=plain(best.hint), subject="it" if len(rivals) == 1 else "between the first two",
-        )  # fmt: skip
+        rival = f"{chance}: {named([row for row in rows if row.standing == 'open'])} may be faster"
+        return replace(line, head="LIKELY FASTEST", rival=rival, decide=plain(best.hint))
     equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     if equal:
-        shown = [named[row.id] for row in equal[:MOST_RIVALS]]
-        more = [f"{len(equal) - MOST_RIVALS} more"] * (len(equal) > MOST_RIVALS)
-        rival = f"as fast: {', '.join([*shown, *more])}"
-        return replace(line, rival=rival, short_rival=f"as fast: {len(equal)} more" if len(equal) > 1 else rival)
+        return replace(line, rival=f"as fast: {named(equal)}")
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     if following and not following.is_reference:
-        has_interval = following.behind_low is not None
-        interval = f" ({ratio_range(following.behind_low, following.behind_high)})" if has_interval else ""
+        interval = _interval(following.behind_low, following.behind_high)
         return replace(line, rival=f"{ratio(following.behind)} {names[following.id]}{interval}")
     return line
 
 
-def _speedup_text(best: Row, rows: Sequence[Row], names: dict[str, str]) -> tuple[str, str]:
-    """Return the speed-up over the reference and its interval."""
+def _speedup_text(best: Row, names: dict[str, str]) -> str:
+    """Return the speed-up over the reference with its interval."""
     if best.is_reference or best.speedup is None:
-        return "", ""
-    interval = ratio_range(best.speedup_low, best.speedup_high)
-    name = next((name for id, name in names.items() if id == best.reference_id), best.reference)
-    has_interval = best.speedup_low is not None
-    lowered = " in fp32, this in TF32" if _TF32 in best.name and _TF32 not in best.reference else ""
-    base = next((row for row in rows if row.id == best.reference_id), best)
-    marked = f" ({FEW})" if FEW in doubts(base) and FEW not in doubts(best) else ""
-    return f"{ratio(best.speedup)} {name}{lowered}{marked}", f"({interval})" if has_interval else ""
+        return ""
+    interval = _interval(best.speedup_low, best.speedup_high)
+    return f"{ratio(best.speedup)} {names.get(best.reference_id, best.reference)}{interval}"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None else f" ({ratio_range(low, high)})"
 
 
 def accuracy_score(row: Row) -> str:

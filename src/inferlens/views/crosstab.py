@@ -27,7 +27,7 @@ from inferlens.stats.intervals import ends
 from inferlens.units import ABSENT, drop, error_size, listing, milliseconds, plural, ratio, ratio_spread
 from inferlens.views.answer import FEW, answers, doubts
 from inferlens.views.comparison import distinct_names
-from inferlens.views.records import WIDTH, headline, rerun_notes, table_notes
+from inferlens.views.records import headline, rerun_notes, table_notes
 from inferlens.views.rows import (
     PARTLY,
     Row,
@@ -324,7 +324,7 @@ def crosstab_document(
     result = crosstabs(records, axis, reference)
 
     def blocks(most: int | None = None) -> list[Table | str]:
-        again = rerun_notes([(row.model, row.runs) for crossed in result for row in crossed.rows])
+        again = rerun_notes([row.runs for crossed in result for row in crossed.rows])
         return [*(_table(crossed, where, most) for crossed in result), *again]
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
@@ -351,7 +351,7 @@ def _table(crosstab: CrossTable, where: str, most: int | None) -> Table:
         notes.append(f"Why {listing(list(dict.fromkeys(words)))}: inferlens show {where or 'RESULTS'} --view notes")
     return Table(
         _title(crosstab), "model" if crosstab.by_model else "way", columns, lines, notes=notes, fold=True,
-        answer=answers(crosstab.rows)[0].fold(WIDTH) if single else (), sentences=crosstab.sentences,
+        answer=answers(crosstab.rows)[0].lines if single else (), sentences=crosstab.sentences,
     )  # fmt: skip
 
 

@@ -244,20 +244,6 @@ class Tuning(Records):
         return [Tuning([tuned], self.model) for tuned in self.tuned]
 
     @property
-    def equally_fast(self) -> tuple[Record, ...]:
-        """Return the record of the winner and those of equally fast cases.
-
-        Raises:
-            InferlensError: if nothing ran with right outputs, or there are several models or batch sizes.
-        """
-        tuned = self._single
-        if not tuned.best:
-            raise InferlensError("No case ran with right outputs.", hint="print(tuning), which says why")
-        first = {record.case.digest: record for record in reversed(tuned.final_records)}
-        names = [case.digest for case in (tuned.best, *tuned.fastest)]
-        return tuple(first[name] for name in dict.fromkeys(names))
-
-    @property
     def effects(self) -> tuple[Effect, ...]:
         """Return how many times faster each setting is at the winner, from ``low`` to ``high``.
 
@@ -364,13 +350,12 @@ def best_case(path: Paths) -> tuple[Record, Path]:
     others = [record for record in records if record.status == "ok" and record.case.work != best[0].case.work]
     if best is not records and others:
         problem = f"{values} has a tuned winner ({best[0].case.sizes_label}) and records of other inputs."
-        hint = f"{values / BEST} for the winner, or the folder of one case, such as {records.folders[others[0].id]}"
-        raise InferlensError(problem, hint=hint)
+        raise InferlensError(problem, hint=f"{values / BEST} for the winner, or the folder of one case")
     if len({record.case.digest for record in best}) == 1:
         return best[0], best.folders[best[0].id]
     if len(comparisons := best.comparisons) > 1:
-        problem = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
         folder = best.folders[comparisons[0].fastest.id]
+        problem = f"There is a fastest case in each of {len(comparisons)} comparisons in {values}, such as batches."
         raise InferlensError(problem, hint=f"the folder of one case, such as {folder}")
     return best.fastest, best.folders[best.fastest.id]
 
@@ -415,16 +400,10 @@ def winner_plans(model: Any, words: Mapping[str, Any]) -> list[Plan]:
 
 
 def _refuse_several_models(records: Records, given: Path) -> None:
-    folders: dict[str, list[Path]] = {}
-    for record in records:
-        folders.setdefault(bare(record.case.model).removeprefix("factory:"), []).append(records.folders[record.id])
+    folders = {bare(record.case.model).removeprefix("factory:"): records.folders[record.id] for record in records}
     if len(folders) > 1:
         problem = f"{given} holds records of {len(folders)} models: {listing([*folders])}."
-        first, *_ = folders.values()
-        shared = Path(os.path.commonpath(first))
-        raise InferlensError(
-            problem, hint=f"the folder of one of them, such as {first[0] if shared == given else shared}"
-        )
+        raise InferlensError(problem, hint=f"the folder of one of them, such as {next(iter(folders.values()))}")
 
 
 # Documents of all results. Public functions are imported from here, because their rooms do not know the views.

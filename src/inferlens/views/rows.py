@@ -27,7 +27,7 @@ from inferlens.spec.case import TensorSpec, bare, shown_together, sizes_of, with
 from inferlens.spec.dimensions import with_names
 from inferlens.spec.plan import ab_words, command, plainness, unknown, words
 from inferlens.stats.intervals import ends
-from inferlens.units import duration, moment, plural
+from inferlens.units import duration, moment
 from inferlens.views.table import plain, profile_command
 
 PARTLY = "(partly)"  # behind a precision: less than half of the multiply-adds are in it
@@ -276,9 +276,7 @@ def row_names(table: Sequence[Row]) -> dict[str, str]:
     return {row.id: row.way if shared else plain(row.name) for row in table}
 
 
-def rows(
-    records: Sequence[Record], reference: str | None = None, aim: FinalsAim | None = None, *, notes: bool = True
-) -> list[Row]:
+def rows(records: Sequence[Record], reference: str | None = None, aim: FinalsAim | None = None) -> list[Row]:
     """Return rows of the latest run of each case, by comparison: the fastest first, failures last.
 
     Args:
@@ -286,7 +284,6 @@ def rows(
         reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
             that outputs were checked against.
         aim: what they are compared by, as of :func:`inferlens.analysis.race.race`.
-        notes: whether all get their notes, which take longer than the rest; else :func:`with_notes` adds them.
 
     Raises:
         InferlensError: if ``reference`` names no row.
@@ -304,14 +301,10 @@ def rows(
     result: list[Row] = []
     for comparison in sorted(group_rows(named, "comparison"), key=order):  # in turn: statistics of samples are cached
         measured = [replace(row, **case_numbers(runs[row.id, row.machine], row.batch)) for row in comparison]
-        ranked = rank_rows(measured, runs, reference, aim)
-        result += with_notes(ranked, runs) if notes else ranked
+        for row in rank_rows(measured, runs, reference, aim):
+            notes = sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))
+            result.append(replace(row, notes=notes))
     return result
-
-
-def with_notes(rows: Sequence[Row], runs: Mapping[RowKey, CaseRuns]) -> list[Row]:
-    """Return the rows with their notes."""
-    return [replace(row, notes=sort_notes((*case_notes(runs[row.id, row.machine]), *row.notes))) for row in rows]
 
 
 def _bare_rows(runs: Sequence[CaseRuns]) -> list[Row]:
@@ -338,23 +331,20 @@ def _bare_rows(runs: Sequence[CaseRuns]) -> list[Row]:
             inputs = with_batch(tuple(fixed), case.batch)
         inputs, _ = with_names(inputs)
         result.append(_row(run, inputs, shown.words("batch", *case.sizes, *["device"] * omitted)))
-    return _distinguish_names(_distinguish_machines(result, runs))
+    return _distinguish_names(_distinguish_machines(result))
 
 
-def _distinguish_machines(rows: Sequence[Row], runs: Sequence[CaseRuns]) -> list[Row]:
-    """Add to equal device names what distinguishes their machines."""
-    choices: dict[str, dict[str, list[str]]] = {}
-    for row, run in zip(rows, runs, strict=True):
-        where, device = run.first.environment, row.device_name
-        threads, card = plural(where.cpu_threads or 0, "thread"), f"{device} {card_name(where)}"
-        names = [device, f"{device}, {threads}", card, f"{card}, {threads}", f"{card}, driver {where.driver}"]
-        names.append(row.machine)
-        choices.setdefault(device, {}).setdefault(row.machine, names)
-    unique: dict[tuple[str, str], str] = {}
-    for device, machines in choices.items():
-        distinct = (item for item in zip(*machines.values(), strict=True) if len({*item}) == len(machines))
-        unique |= {(device, machine): name for machine, name in zip(machines, next(distinct), strict=True)}
-    return [replace(row, device_name=unique[row.device_name, row.machine]) for row in rows]
+def _distinguish_machines(rows: Sequence[Row]) -> list[Row]:
+    """Add the card to device names that several machines have, or name the whole machine."""
+    names: dict[str, dict[str, str]] = {}
+    for row in rows:
+        names.setdefault(row.device_name, {})[row.machine] = f"{row.device_name} {row.card}".strip()
+    result = []
+    for row in rows:
+        machines = names[row.device_name]
+        name = machines[row.machine] if len({*machines.values()}) == len(machines) else row.machine
+        result.append(replace(row, device_name=name) if len(machines) > 1 else row)
+    return result
 
 
 def _distinguish_names(rows: Sequence[Row]) -> list[Row]:

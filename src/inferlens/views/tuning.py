@@ -226,7 +226,7 @@ def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
         head = line.head if fast else line.head.replace("FASTEST", "BEST")
         rival = line.rival if fast else line.rival.replace("faster", "better")
         decide = "a longer --budget" if line.decide else ""
-        lines += structs.replace(line, decide=decide, subject="it", head=head, rival=rival).lines
+        lines += structs.replace(line, decide=decide, head=head, rival=rival).lines
     return lines
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from os.path import commonprefix
 
 from rich.cells import cell_len, set_cell_size
 
@@ -19,7 +18,6 @@ from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table,
 LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
-_MAX_RETRIES = 5  # attempts to make shortened names distinct
 _COMMAND = re.compile(r"(?:^|[:?] )(inferlens [^()]*)$")
 _WORD = re.compile(r"(?:'[^']*'|[^\s'])+")  # of a command: what is quoted is one
 _MIN_NAMES = 24  # of names, and of cells that fold
@@ -90,9 +88,8 @@ def _fit_columns(table: Table, places: Sequence[int], width: int) -> tuple[list[
         widths[place] = needed
     first = min(natural, width - sum(needed + GAP for needed in widths.values()))
     spare = width - first - sum(needed + GAP for needed in widths.values())
-    folding = sorted((place for place in widths if table.columns[place].fold), key=lambda place: _width(table, place))
-    for count, place in enumerate(folding):  # the narrowest first: what it does not need is the others'
-        more = min(_width(table, place) - widths[place], spare // (len(folding) - count))
+    for place in (place for place in widths if table.columns[place].fold):
+        more = min(_width(table, place) - widths[place], spare)
         widths[place], spare = widths[place] + more, spare - more
     return sorted(widths), [first, *(widths[place] for place in sorted(widths))]
 
@@ -123,32 +120,14 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
         padded = [[""] * (max(map(len, heads)) - len(head)) + head for head in heads]
         yield from (_style(line, "bold", color) for line in _join_cells(padded, widths, numeric))
         yield rule
-    for line, name in zip(table.lines, _names(table.lines, widths[0], table.fold), strict=True):
-        row = [name]
+    for line in table.lines:
+        row = [_name(line, widths[0], table.fold)]
         for place, column, width in zip(shown, columns, widths[1:], strict=True):
             text = line.cells[place] if column.numeric else plain(line.cells[place])
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
         yield from (_style(item, line.style, color) for item in _join_cells(row, widths, numeric))
         if line.ends:
             yield rule
-
-
-def _names(lines: Sequence[Line], width: int, fold: bool) -> Iterator[list[str]]:
-    """Return names on their lines. Shortened names that would be equal show where they differ."""
-    names = [plain(line.name) for line in lines]
-    begins = [0] * len(names)
-    for _ in range(_MAX_RETRIES):
-        shown = [_name(*item, width, fold) for item in zip(lines, names, begins, strict=True)]
-        alike: dict[str, list[int]] = {}
-        for at, parts in enumerate(shown):
-            alike.setdefault("\n".join(parts), []).append(at)
-        clashes = [places for places in alike.values() if len({names[at] for at in places}) > 1]
-        for places in clashes:
-            begin = len(commonprefix([names[at] for at in places]))  # noqa: RUF071 - no paths
-            begins = [begin if at in places else item for at, item in enumerate(begins)]
-        if not clashes:
-            break
-    yield from shown
 
 
 def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
@@ -162,20 +141,14 @@ def _join_cells(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: 
         yield (" " * GAP).join(padded).rstrip()
 
 
-def _name(line: Line, name: str, begin: int, width: int, fold: bool) -> list[str]:
-    """Return a name cut to ``width``; ``begin`` is the first character that must stay visible."""
-    room = width - cell_len(line.indent)
+def _name(line: Line, width: int, fold: bool) -> list[str]:
+    """Return the lines of a name, or the name cut to ``width``."""
+    name, room = plain(line.name), width - cell_len(line.indent)
     if fold:
         first, *rest = wrap(name, room) or [""]
         return [line.indent + first, *(" " * cell_len(line.indent) + part for part in rest)]
     if room < 4 and line.indent:  # an indentation that leaves no room for the name
         return [shorten(f"{line.indent.strip()} {name}", width)]
-    if begin and cell_len(name) > room:
-        start = set_cell_size(name, min(begin, room // 3)).rstrip()
-        end = name[max(begin - 2, len(start)) :]
-        name = f"{start}{ELLIPSIS}{end}"
-        if cell_len(name) > room:
-            return [line.indent + set_cell_size(name, room - 1).rstrip() + ELLIPSIS]
     return [line.indent + shorten(name, room)]
 
 
@@ -185,15 +158,12 @@ def _style(text: str, style: str, color: bool) -> str:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Wrap ``text``. A command at its end stays one that can be pasted."""
+    """Wrap ``text``. A command at its end gets lines of its own, and stays one that can be pasted."""
     match = _COMMAND.search(text)
-    words = _WORD.findall(match[1]) if match else []
-    if cell_len(text) <= width or not match or widest(words) > width - 2:
+    if cell_len(text) <= width or not match:
         return _wrap_words(text.split(), width)
-    before = text[: match.start(1)].split()
-    start = before if cell_len(" ".join([*before, *words[:3]])) <= width - 2 else []
-    *begun, last = _wrap_words([*start, *words], width - 2)
-    return [*([] if start else _wrap_words(before, width)), *(f"{line} \\" for line in begun), last]
+    *begun, last = _wrap_words(_WORD.findall(match[1]), width - 2)
+    return [*_wrap_words(text[: match.start(1)].split(), width), *(f"{line} \\" for line in begun), last]
 
 
 def _wrap_words(words: Sequence[str], width: int) -> list[str]:
@@ -230,23 +200,19 @@ def widest(texts: Sequence[str]) -> int:
 #     pytorch      ██████████████████████▉           25.4   reference
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
-LONGEST, SHORTEST = 48, 12  # of bars, in characters
+BAR_WIDTH = 24  # characters of the longest
 
 
-def with_bars(document: Document, width: int, columns: str | None = None) -> Document:
-    """Return a document with bars in its tables; ``columns`` selects what is drawn.
+def with_bars(document: Document, columns: str | None = None) -> Document:
+    """Return a document with bars in its tables, of the named ``columns`` or of all.
 
     Raises:
         InferlensError: when it is rendered, if a column is not known, or there is none with numbers.
     """
 
     def drawn(screen: Screen) -> list[Table | str]:
-        shown = fit(document, screen, tables=True)
-        blocks = select_columns(shown, columns) if columns else shown
-        return [
-            _draw_bars(item, width, bool(columns)) if isinstance(item, Table) and item.lines else item
-            for item in blocks
-        ]
+        shown = select_columns(fit(document, screen, tables=True), columns)
+        return [_draw_bars(item) if isinstance(item, Table) and item.lines else item for item in shown]
 
     return replace(document, blocks=lambda: drawn(SCREEN), tries=lambda screen: [drawn(screen)])
 
@@ -258,23 +224,16 @@ def bar(share: float, width: int) -> str:
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 
-def _draw_bars(table: Table, width: int, selected: bool) -> Table:
+def _draw_bars(table: Table) -> Table:
+    """Put bars of the first column with numbers in front; columns that are marked for it come first."""
     used = table.used()
-    plots = [place for place in used if selected or table.columns[place].bars == "drawn"]
-    figures = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in plots}
-    drawn = next((place for place in plots if {*figures[place]} != {None}), None)
+    marked = [place for place in used if table.columns[place].bars == "drawn"]
+    figures = {place: [None if line.sums else number(line.cells[place]) for line in table.lines] for place in used}
+    drawn = next((place for place in marked or used if {*figures[place]} != {None}), None)
     if drawn is None:
         raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
-    labels = [place for place in used if table.columns[place].bars == "beside" and not table.columns[place].wide]
-    places = used if selected else sorted([drawn, *labels])
-    names = widest([table.first, *(line.indent + line.name for line in table.lines)])
-    occupied = sum(GAP + max(widest(table.cells(place)), cell_len(table.columns[place].heading)) for place in places)
-    room = min(max(width - min(names, width * 2 // 5) - occupied - GAP, SHORTEST), LONGEST)
-    numbers = figures[drawn]
     lines = [
-        replace(line, cells=["" if item is None else bar(item / most, room), *(line.cells[place] for place in places)])
-        for line, item, most in zip(table.lines, numbers, group_maxima(table, numbers), strict=True)
+        replace(line, cells=["" if item is None else bar(item / most, BAR_WIDTH), *line.cells])
+        for line, item, most in zip(table.lines, figures[drawn], group_maxima(table, figures[drawn]), strict=True)
     ]
-    shown = [replace(table.columns[place], wide=False, fold=False) for place in places]
-    columns = [Column("", "", numeric=False, max_width=LONGEST), *shown]
-    return replace(table, columns=columns, lines=lines, fold=False)
+    return replace(table, columns=[Column("", "", numeric=False), *table.columns], lines=lines)
