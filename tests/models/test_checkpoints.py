@@ -59,10 +59,17 @@ def test_weights_shared_by_two_layers_may_be_in_a_file_once(tmp_path, name):
     assert module.head.weight is module.embedding.weight
 
 
-def test_weights_in_several_files_are_refused(tmp_path):
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": {"a": "b.safetensors"}}), "utf-8")
-    refusal("is an index of weights in several files", load_weights, small(), index)
+def test_an_index_of_weights_loads_the_files_that_it_names(tmp_path):
+    tensors = pytest.importorskip("safetensors.torch")
+    module, state, index = small(), small().state_dict(), tmp_path / "model.safetensors.index.json"
+    places = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(state)}
+    for file in {*places.values()}:
+        tensors.save_file({name: state[name] for name in places if places[name] == file}, tmp_path / file)
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}), "utf-8")
+    load_weights(module, index)
+    assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    (tmp_path / "model-1.safetensors").unlink()
+    refusal(r"names the weights in model-1\.safetensors, which is missing", load_weights, module, index)
 
 
 def test_a_checkpoint_that_is_in_doubt_is_one_message(tmp_path):

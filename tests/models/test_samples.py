@@ -60,6 +60,13 @@ def test_images_are_prepared_as_the_library_says_and_classes_take_turns(tmp_path
     assert [sample.label for sample in model.samples] == [0, 1, 0, 1]
 
 
+def test_a_dataset_of_hugging_face(tmp_path):
+    polars = pytest.importorskip("polars")
+    polars.DataFrame({"x": [[0.0, 1.0], [2.0, 3.0]], "label": [1, 0]}).write_ipc_stream(tmp_path / "data-0.arrow")
+    (tmp_path / "state.json").write_text("{}")
+    assert pairs(read(tmp_path, ONE)) == [(1, [0, 1]), (0, [2, 3])]
+
+
 @pytest.mark.parametrize(("arrays", "specs", "said"), [
     ({"a": np.zeros((2, 3))}, PAIR, "have no 'b'"),
     ({"a": np.zeros((2, 3)), "b": np.zeros(1)}, PAIR, "different numbers of samples (a: 2, b: 1)"),

@@ -1,14 +1,15 @@
 """Real data to feed a model with: for calibration, for outputs that mean something, and for accuracy.
 
-It is a folder of images, prepared as the model's library says; arrays in an ``.npz`` file, by input name; or
-``package.module:factory`` of an iterable. A sample has no batch dimension. It has a label where images lie in a folder
-per class, where there is an array ``label``, and where the factory gives pairs of a sample and a whole number.
-``random`` is noise: for speed alone.
+It is a folder of images, prepared as the model's library says; arrays in an ``.npz`` file, by input name; a Hugging
+Face dataset saved to a folder, with a column per input; or ``package.module:factory`` of an iterable. A sample has
+no batch dimension. It has a label where images lie in a folder per class, where there is an array or a column
+``label``, and where the factory gives pairs of a sample and a whole number. ``random`` is noise: for speed alone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ LABEL = "label"
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm")
 RANDOM_SAMPLES = 8  # noise says nothing of ranges, and more of it takes minutes at a large batch
 MOST = 512  # samples for calibration
-FORMS = "a folder of images, an .npz file, package.module:factory, or random"
+FORMS = "a folder of images, an .npz file, a folder of a saved Hugging Face dataset, package.module:factory, or random"
 Prepare = Callable[[Any], Array]  # an image of PIL's, as the model wants it
 
 
@@ -119,6 +120,9 @@ def read_samples(data: str, specs: tuple[TensorSpec, ...], prepare: Callable[[],
     path = Path(data)
     if path.suffix == ".npz" and path.is_file():
         return Samples(data, specs, [path], lambda: _arrays(path, specs))
+    if path.is_dir() and (path / "state.json").exists():
+        files = sorted(path.glob("*.arrow"))
+        return Samples(data, specs, files, lambda: _rows(files, specs, prepare))
     if path.is_dir():
         images = sorted(item for item in path.rglob("*") if item.suffix.lower() in IMAGES)
         if not images:
@@ -179,6 +183,20 @@ def _images(folder: Path, images: Sequence[Path], spec: TensorSpec, prepare: Cal
         except (OSError, ValueError) as error:
             raise InferlensError(f"The image {path} cannot be read: {error}.") from error
         yield Sample({spec.name: array}, classes.get(kinds[path]))
+
+
+def _rows(files: Sequence[Path], specs: tuple[TensorSpec, ...], prepare: Callable[[], Prepare]) -> Iterator[Sample]:
+    """Yield rows of the Arrow files of a dataset: a column for every input, or one of encoded images."""
+    polars = library("polars", extra="frames")
+    for path in files:
+        for row in polars.read_ipc_stream(path).iter_rows(named=True):
+            label = row.pop(LABEL, row.pop("labels", None))
+            image = next((name for name, value in row.items() if isinstance(value, dict) and "bytes" in value), "")
+            if image and len(specs) == 1:
+                Image = library("PIL.Image", extra="models")
+                with Image.open(io.BytesIO(row[image]["bytes"])) as opened:
+                    row = {specs[0].name: prepare()(opened.convert("RGB"))}
+            yield Sample(row, label if isinstance(label, int) else None)
 
 
 def is_code(data: str) -> bool:

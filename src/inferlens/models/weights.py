@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from inferlens.errors import InferlensError, LateModule, library, paths_like, reason
 from inferlens.models.model import TRUST
 from inferlens.record.files import FileType, file_kind, wrong_file
@@ -200,6 +202,8 @@ def _read_weights(file: Path, trust: bool) -> Any:
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.", hint=paths_like(file))
     kind = file_kind(file)
+    if kind.kind is FileType.WEIGHTS_INDEX and not kind.packing:
+        return _read_parts(file, trust)
     kinds = (FileType.WEIGHTS, FileType.SAFETENSORS, FileType.PICKLE, *[FileType.MODULE] * trust)
     if kind.packing or kind.kind not in kinds:
         raise wrong_file(file, kind, expected="weights: tensors by name, as torch.save or safetensors writes them")
@@ -215,6 +219,32 @@ def _read_weights(file: Path, trust: bool) -> Any:
             expected="tensors by name; Python objects and code are refused",
             hint=f"{TRUST}, or save it again with torch.save(model.state_dict(), file)" if named else "copy it again",
         ) from error
+
+
+def _read_parts(index: Path, trust: bool) -> dict[str, Any]:
+    """Return the tensors of all files that an index of weights names. The files are in the index's folder."""
+    try:
+        names = sorted({*msgspec.json.decode(index.read_bytes(), type=WeightsIndex).weight_map.values()})
+    except msgspec.DecodeError as error:
+        raise InferlensError(
+            f"{index} cannot be read as an index of weights: {error}.", hint="copy it again"
+        ) from error
+    parts: dict[str, Any] = {}
+    for name in names:
+        if Path(name).name != name or not (index.parent / name).is_file():
+            raise InferlensError(
+                f"{index} names the weights in {name}, which is missing.",
+                expected="every file of the index in the same folder",
+                hint="copy or download it, too",
+            )
+        parts |= _read_weights(index.parent / name, trust)
+    return parts
+
+
+class WeightsIndex(msgspec.Struct):
+    """The index of Hugging Face's checkpoints in several files: the file of every tensor, by name."""
+
+    weight_map: dict[str, str]
 
 
 def _with_tied(state: dict[str, torch.Tensor], module: torch.nn.Module) -> dict[str, torch.Tensor]:

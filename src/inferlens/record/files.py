@@ -53,7 +53,7 @@ class FileType(Enum):
     MODULE = "a pickled module", f"{RUN} --trust"
     WEIGHTS = "a file of weights without a model", LOAD
     SAFETENSORS = "a file of weights (safetensors) without a model", LOAD
-    WEIGHTS_INDEX = "an index of weights in several files", "one file: torch.save(model.state_dict(), file)"
+    WEIGHTS_INDEX = "an index of weights in several files", LOAD
     ENGINE = "a TensorRT engine", RUN
     ULTRALYTICS_ENGINE = (
         "a TensorRT engine behind metadata of Ultralytics",
