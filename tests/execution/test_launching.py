@@ -309,7 +309,9 @@ def test_a_process_for_each_card_sees_it_alone(tmp_path, monkeypatch):
     assert set(by_batch.values()) == {"GPU-aaa1", "GPU-aaa2"}
     for record in records:
         assert record.environment.variables["CUDA_VISIBLE_DEVICES"] == by_batch[record.case.batch]
-    assert (heard.remarks, threading.active_count()) == ([], before)
+    assert "beside 1 other worker as alone" in heard.remarks[-1]
+    (both,) = filter(None, (record.facts.get("beside others") for record in load_records(tmp_path).records))
+    assert (both["others"], both["ratio"], threading.active_count()) == (1, pytest.approx(1, abs=0.2), before)
 
 
 def test_where_words():

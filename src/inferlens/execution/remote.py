@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import math
 import os
+import shutil
 import signal
 import threading
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.analysis.samples import latencies
 from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported, check_choice
@@ -33,7 +35,7 @@ from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
-from inferlens.execution.race import races
+from inferlens.execution.race import races, references_of
 from inferlens.execution.resume import ON, RunState, find_earlier, grouped, requests_of, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
 from inferlens.execution.scheduler import Environments, open_scheduler
@@ -43,12 +45,15 @@ from inferlens.execution.tuning.tune import TuningRequest, narrowed, parts_of, s
 from inferlens.measure.monitor import usable_cpus, visible
 from inferlens.record.profile import Level, Profile
 from inferlens.record.record import VISIBLE, Record
-from inferlens.record.store import BEST, TRIALS, TUNING, safe_name
+from inferlens.record.store import BEST, TRIALS, TUNING, Store, safe_name
 from inferlens.registry import Registry
 from inferlens.spec.plan import LOCAL, Plan, Where
+from inferlens.stats.samples import median
+from inferlens.units import plural, ratio
 
 RACES_A_PART = 5  # at most
 MOST_LOST = 3  # workers that a part may take along before nothing more of it is tried
+NEIGHBOUR_EFFECT = "beside others"  # the fact of the case that was also measured alone
 ALL = "all"
 TOPOLOGY = "/sys/devices/system/cpu"
 
@@ -147,6 +152,18 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
                 measure_cases(scheduler, cases)
 
 
+class AloneJob(RemoteJob, frozen=True, kw_only=True):
+    """Measure a case while nothing else runs; its record is not kept."""
+
+    planned: PlannedCase
+
+    def run(self, observer: Observer) -> Record:  # noqa: ARG002 - the case is over for the observer
+        with open_scheduler(self.plan, Observer(), [self.planned], self.live) as scheduler:
+            record, folder = scheduler.measure(self.planned)
+        shutil.rmtree(folder, ignore_errors=True)
+        return record
+
+
 class ExploreJob(RemoteJob, frozen=True, kw_only=True):
     """Find the search space of a plan; ``model`` is its live model."""
 
@@ -186,7 +203,7 @@ class TuneJob(RemoteJob, frozen=True, kw_only=True):
         return tune_one(request, self.selection, self.space, self.folder, observer, self.model, self.seconds)
 
 
-Part = ListJob | CasesJob | ExploreJob | TuneJob
+Part = ListJob | CasesJob | AloneJob | ExploreJob | TuneJob
 
 
 def run_part(job: Part, context: TaskContext) -> Any:
@@ -547,8 +564,44 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         results.planned([planned for order in orders for planned, _ in order])
         every = [planned for own in cases.values() for planned in own]
         with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
-            remote.do(remote.race_jobs("bench", cases), type(None))
+            jobs = remote.race_jobs("bench", cases)
+            remote.do(jobs, type(None))
+            if len(jobs) > 1 and plan.repeats != 1:  # what is measured once is short
+                compare_alone(remote, jobs)
         return results.records
+
+
+def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
+    """Measure the reference of a GPU's race once more while nothing else runs, and keep how the two compare.
+
+    GPUs of one machine share memory, power and the bus.
+    """
+    plan, results = remote.plan, remote.results
+    first = remote.launcher.workers(1)[0]
+    job = next((job for job in map(remote.now, jobs) if first.gpu and job.gpu == first.gpu), None)
+    if job is None:
+        return
+    references = references_of(job.cases, plan.reference)
+    shared = next((record for record in job.state.records if record.case in references and record.ranked), None)
+    planned = next((planned for planned in job.cases if shared and planned.case == shared.case), None)
+    if shared is None or planned is None:
+        return
+    results.doing("the reference alone")
+    words = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
+    try:
+        (record,) = remote.do([remote.job(AloneJob, first.kind, **words)], Record)
+    except InferlensError:  # all that the plan wants is measured
+        return
+    times = latencies(shared).samples, latencies(record).samples
+    if not all(times):
+        return
+    factor = median(times[0]) / median(times[1])
+    others = len(remote.launcher.workers(len(jobs))) - 1
+    fact = {NEIGHBOUR_EFFECT: {"others": others, "ratio": factor}}
+    Store.save(results.folders[shared.id], replace(shared, facts={**shared.facts, **fact}))
+    more = ": they disturb each other" if abs(factor - 1) > plan.budget.threshold else ""
+    number = plural(others, "other worker")
+    results.remark(f"{shared.case.label} took {ratio(factor)} as long beside {number} as alone{more}.")
 
 
 def profile(
