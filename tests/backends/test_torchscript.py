@@ -78,21 +78,25 @@ def test_shared_and_repeated_modules(label, way, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("kind", [Attention, Encoder])
-def test_transformers_are_attributed(kind, way, tmp_path):
+def test_transformers_are_attributed(kind, label, way, tmp_path):
     """A linear layer that was taken apart, a sum and an activation of the model's own, modules in a list."""
     network = model(kind, 1, 8, 32) if kind is Encoder else model(kind)
-    found = layers(TRACE, network, tmp_path, way)
+    found = layers(label, network, tmp_path, way)
     attributed(network, found)
     expected = {"layers.0", "layers.1", "linear", ""} if kind is Encoder else {"stem", "block", "linear", "norm", ""}
     assert expected <= {path for layer in found.layers for path in layer.modules}
 
 
-def test_loops_and_branches_leave_modules_unknown(tmp_path):
-    found = layers(SCRIPT, model(Turns, 1, 4, 32), tmp_path)
+@pytest.mark.parametrize("way", WAYS)
+def test_loops_and_branches(way, tmp_path):
+    network = model(Turns, 1, 4, 32)
+    found = layers(SCRIPT, network, tmp_path, way)
+    attributed(network, found)
     computed = [(layer.kind, layer.modules) for layer in found.layers if layer.kind in ("linear", "relu")]
-    assert computed == [("linear", ())] * 5 + [("relu", ("",))]
-    assert "branches or loops" in found.absent["modules"]
+    assert computed == [("linear", ("body",))] * 4 + [("linear", ("other",)), ("relu", ("",))]
+    assert not any(layer.kind == "tanh" for layer in found.layers)
 
 
 def test_what_is_optimised_for_inference_tells_no_layers(tmp_path):
@@ -151,7 +155,9 @@ def test_paths_from_texts():
         "0(Tanh)": "",
     }.items():
         assert modules.instance_path(text) == path, text
-    assert ModulePaths(net, wrapped="module").instance_path("module(Module).head(Linear)") == "head"
+    assert modules.scope_path("__module.up/__module.up.0") == "up.0"
+    assert modules.scope_path("nothing of ours") is None
+    assert ModulePaths(net, wrapped="module").scope_path("__module.module/__module.module.head") == "head"
 
 
 @dataclass
@@ -220,7 +226,7 @@ def test_a_loaded_archive_runs_as_it_is(frozen, precision, tmp_path):
     if frozen:
         found = profiled(TRACE, loaded, prepared(tmp_path), runs=2)
         assert not any(layer.modules for layer in found.layers)
-        assert "archive that was frozen" in found.absent["modules"]
+        assert "frozen before it was saved" in found.absent["modules"]
 
 
 def test_exported_programs_are_not_scripted(preparation):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import Meta, Struct, structs
 from msgspec.structs import replace
 
 from inferlens.backends.availability import ignore_deprecations, unsupported_on_error
@@ -196,8 +196,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
         return sources_by_match(launched, self._matched)
 
     def _names(self, feed: Feed) -> ScriptNames:
-        modules = ModulePaths(self.model.module, self._wrapped_path)
-        return ScriptNames(self, modules, feed, on_gpu=self.case.device == "cuda")
+        modules, on_gpu = ModulePaths(self.model.module, self._wrapped_path), self.case.device == "cuda"
+        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self._call, "training"))
 
     def _script(self, module: Any) -> Any:
         if isinstance(module, torch.jit.ScriptModule):
@@ -232,14 +232,18 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelTracer):
 # Layers: the operators that TorchScript's interpreter calls, fused ones too, with the modules that they came from. The
 # graph that ran holds the modules; PyTorch's execution trace of one untimed call holds the tensors.
 
-GROUP = "prim::TensorExprGroup"
-NO_NAMES = "the graph that ran names no modules for them, as in an archive that was frozen, or has branches or loops."
+GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
+NO_NAMES = "the graph that ran names no modules for them."
+FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
 SELF_NAMES = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the calling module, or a function of it
+MAX_PATHS = 64  # through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
+# By explained calls: the number of skipped nodes, and a linked list of used nodes.
+Paths = dict[int, tuple[int, Any]]
 Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
 
 
@@ -257,11 +261,21 @@ class ModulePaths:
         self._wrapped = wrapped
         self.names_seen = False  # whether any node has a module
 
-    def node_path(self, node: Any) -> str:
-        """Return the module of a graph node; empty is the model."""
-        instances = node.getModuleHierarchy()
-        self.names_seen = self.names_seen or bool(instances)
-        return self.instance_path(instances)
+    def node_path(self, node: Any) -> str | None:
+        """Return the module of a graph node; empty is the model, ``None`` is unknown."""
+        scope, instances = node.scopeName(), node.getModuleHierarchy()
+        if not scope and not instances:
+            return ""
+        self.names_seen = True
+        path = self.scope_path(scope) if scope else None
+        return self.instance_path(instances) if path is None and instances else path
+
+    def scope_path(self, scope: str) -> str | None:
+        """Return the path in a traced node's scope, such as ``__module.block/__module.block.0``."""
+        path = scope.rpartition("/__module.")[2].removeprefix("__module.")
+        if self._wrapped:
+            path = path.removeprefix(self._wrapped).removeprefix(".")
+        return self._first_paths.get(path)
 
     def instance_path(self, text: str) -> str:
         """Return the path in the instances of an inlined node, such as ``block(Block).0(Conv2d)``.
@@ -290,27 +304,27 @@ class ModulePaths:
         return alike.pop() if len(alike) == 1 else None
 
 
-class ExecutedNode(NamedTuple):
-    """A node of the graph that ran, with the kinds and modules of its fused parts."""
+class ExecutedNode(Struct):
+    """A node of the graph that ran, with the kinds and modules of its fused parts, and its blocks."""
 
     name: str
     kinds: tuple[str, ...]
     paths: tuple[str | None, ...]
+    blocks: list[list[ExecutedNode]] = []
 
 
 class ScriptNames(OperatorNames):
     """The operators of a script module, from the graph that ran and one untimed call."""
 
-    unknown_reason = NO_NAMES
-
-    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool) -> None:
+    def __init__(self, runner: Runnable, modules: ModulePaths, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
         with TemporaryDirectory(prefix="inferlens-") as folder:
             file = Path(folder, "execution.json")
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
             root = trace_single_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
             tensors_by_call = trace_tensors(file.read_bytes()) if file.is_file() else {}
         nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
-        self._named = modules.names_seen
+        self._unnamed = frozen and not modules.names_seen
+        self.unknown_reason = FROZEN if self._unnamed else NO_NAMES
         calls = self.calls(root)
         numbers = {id(operator): call for call, operator in number_calls(root.walk())}
         self._layers = {
@@ -338,7 +352,7 @@ class ScriptNames(OperatorNames):
         return {"tensors": f"unknown for {count} fused operators."} if count else {}
 
     def _layer(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> Layer:
-        paths = node.paths if node and self._named else ()
+        paths = node.paths if node and not self._unnamed else ()
         return Layer(
             name="",
             kind=short_kind(name),
@@ -350,36 +364,87 @@ class ScriptNames(OperatorNames):
 
 
 def nodes_of(block: Any, modules: ModulePaths) -> list[ExecutedNode]:
-    """Return the nodes of the graph that ran, in order, with those in its blocks."""
+    """Return the nodes of the graph that ran, or of a block in it, in order."""
     result = []
     for node in block.nodes():
         kind, parts = node.kind(), [node]
         if kind == GROUP:
             parts = [item for item in node.g("Subgraph").nodes() if item.kind() != "prim::Constant"]
         kinds, paths = tuple(part.kind() for part in parts), tuple(map(modules.node_path, parts))
-        result.append(ExecutedNode(kind, kinds, paths))
-        for inner in node.blocks():
-            result += nodes_of(inner, modules)
+        result.append(ExecutedNode(kind, kinds, paths, [nodes_of(inner, modules) for inner in node.blocks()]))
+    return result
+
+
+def walk(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
+    """Yield all nodes, with those in blocks."""
+    for node in nodes:
+        yield node
+        for block in node.blocks:
+            yield from walk(block)
+
+
+def filter_nodes(nodes: list[ExecutedNode], names: set[str]) -> list[ExecutedNode]:
+    """Return the nodes with these names, and those that contain such nodes."""
+    result = []
+    for node in nodes:
+        blocks = [filter_nodes(block, names) for block in node.blocks]
+        if any(blocks) or node.name in names:
+            result.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
     return result
 
 
 def match_nodes(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
-    """Return for each called operator its node, or ``None`` where a branch or a loop makes that ambiguous.
+    """Return for each called operator its node, or ``None`` where that is ambiguous.
 
-    Without them there are as many nodes of a name as calls, and they go by order.
+    Without branches there are as many nodes of a name as calls, and they go by order. Otherwise calls are followed
+    through the graph.
     """
     words = [GROUP if "::" not in name else name for name in names]
     alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
-    for node in nodes:
+    for node in walk(nodes):
         alike[node.name].append(node)
     count, used = Counter(words), Counter[str]()
+    followed: dict[int, ExecutedNode] = {}
+    if any(len(alike[word]) != count[word] for word in count):
+        places = [place for place, word in enumerate(words) if alike[word]]
+        paths = follow_paths(filter_nodes(nodes, set(words)), [words[place] for place in places], {0: (0, None)})
+        _, path = paths.get(len(places), (0, None))
+        for place in reversed(places if path else []):
+            path, followed[place] = path
     result: list[ExecutedNode | None] = []
-    for word in words:
-        by_order = len(alike[word]) == count[word]
-        equal = len({node.paths for node in alike[word]}) == 1
-        result.append(alike[word][used[word] if by_order else 0] if by_order or equal else None)
+    for place, word in enumerate(words):
+        result.append(alike[word][used[word]] if len(alike[word]) == count[word] else followed.get(place))
         used[word] += 1
     return result
+
+
+def follow_paths(nodes: list[ExecutedNode], words: list[str], paths: Paths) -> Paths:
+    """Return paths through ``nodes`` that explain the calls ``words``.
+
+    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of paths that explain as many
+    calls, the one that skips the fewest nodes is kept; of all paths, the best MAX_PATHS.
+    """
+    for node in nodes:
+        after: Paths = dict(paths) if node.name == LOOP else {}
+        turn = paths
+        while turn and node.blocks:
+            inside = (path for block in node.blocks for path in follow_paths(block, words, turn).items())
+            more = [path for path in inside if _keep_better(after, *path)]
+            turn = dict(more) if node.name == LOOP else {}
+        if not node.blocks:
+            for at, (passed, item) in paths.items():
+                _keep_better(after, at, (passed + 1, item))
+                if at < len(words) and words[at] == node.name:
+                    _keep_better(after, at + 1, (passed, (item, node)))
+        paths = dict(sorted(after.items(), key=lambda path: path[1][0])[:MAX_PATHS])
+    return paths
+
+
+def _keep_better(paths: Paths, at: int, path: tuple[int, Any]) -> bool:
+    better = at not in paths or path[0] < paths[at][0]
+    if better:
+        paths[at] = path
+    return better
 
 
 def short_kind(kind: str) -> str:
