@@ -4,7 +4,6 @@ import json
 import math
 import random
 import shlex
-import sys
 
 import msgspec
 import numpy as np
@@ -15,7 +14,6 @@ from msgspec.structs import replace
 from inferlens.cli.commands import app
 from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.record.record import IN_TURNS, Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record
-from inferlens.record.store import load_records
 from inferlens.spec.case import Budget, TensorSpec, with_batch
 from inferlens.spec.plan import words_of
 from inferlens.views.answer import answers
@@ -37,7 +35,6 @@ from tests.views.samples import (
     record,
     series,
     shown,
-    stored,
 )
 
 
@@ -301,16 +298,6 @@ def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wron
     assert any("1 of 3 processes failed: It broke." in note.message for note in row.notes)
     (row,) = rows([*good, record(case("pytorch"), agreement=WRONG, id="third", repeat=2)])
     assert (row.agrees, row.ranked) == (False, False)
-
-
-def test_samples_of_records_do_not_stay_in_memory(tmp_path):
-    samples = tuple(0.001 + 1e-6 * (7 * place % 11) for place in range(2000))
-    made = record(case(), samples=samples, budget=Budget(iterations=2000))
-    stored(tmp_path, [replace(made, id=f"{number}", case=case(batch=number)) for number in range(200)])
-    before = sys.getallocatedblocks()  # of which a number is one
-    loaded = load_records(tmp_path).records
-    assert len(rows(loaded)) == 200
-    assert sys.getallocatedblocks() - before < 200 * 2000 / 2
 
 
 # The answer of each comparison: a winner with those that may be as fast, or the likeliest.
