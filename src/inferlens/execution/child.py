@@ -132,9 +132,10 @@ def launch(
         gone = f"{job.interpreter} could not be started: it is not there"
         return Outcome(TaskResult(status="crashed", reason=gone), answered=False)
     kills = oom_kills()
-    process = _Process(Order.of(task, job), slot, job.interpreter, variables or {})
+    process = _Process(slot, job.interpreter, variables or {})
     in_time = True
-    try:
+    try:  # an interrupt before this line leaves a process without an order, which ends by itself
+        process.write(Order.of(task, job))
         started(process.process.pid)
         with _watched(monitor and monitor(process.process.pid), slot) as watching:
             in_time = process.listen(time.monotonic() + timeout, on_event)
@@ -187,7 +188,7 @@ def _watched(monitor: Monitor | None, slot: Slot | None) -> Iterator[Monitor | N
 class _Process:
     """A child process, its events and its output."""
 
-    def __init__(self, order: Order, slot: Slot | None, interpreter: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, slot: Slot | None, interpreter: str, variables: Mapping[str, str]) -> None:
         self.slot = slot
         self.answer = self._last = self._line = b""
         self.phase: PhaseName | None = None
@@ -214,9 +215,12 @@ class _Process:
                 os.close(descriptor)
         if slot:
             slot.started(self.process.pid, answering)
-        assert self.process.stdin
         assert self.process.stdout
         self._printed = self.process.stdout
+
+    def write(self, order: Order) -> None:
+        """Write the order, which the process waits for, to its standard input."""
+        assert self.process.stdin
         with suppress(BrokenPipeError), self.process.stdin as stdin:
             stdin.write(msgspec.json.encode(order))
 
