@@ -14,7 +14,7 @@ import pickletools
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -227,8 +227,8 @@ def _exported(path: Path) -> OpenedModel:
             hint=TRUST,
         ) from error
     module = program.module(check_guards=False)  # guards are text in the file, and would be run as Python
-    tensors = _arguments(program, path)
-    _take_tensors(program, module)
+    tensors, constants = _arguments(program, path)
+    _take_tensors(program, module, constants)
     specs = tuple(spec_of(name, value) for name, value in tensors.items())
     names = [spec.name for spec in specs]
     if tensor_specs:
@@ -248,10 +248,10 @@ def _exported(path: Path) -> OpenedModel:
     )
 
 
-def _arguments(program: torch.export.ExportedProgram, path: Path) -> dict[str, torch.Tensor]:
-    """Return the tensors that a program was exported with, by name; lists, tuples and dicts of arguments are flat.
+def _arguments(program: torch.export.ExportedProgram, path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors that a program was exported with and its constant arguments, by name.
 
-    Raises InferlensError if the file has no example, or other arguments.
+    Lists, tuples and dicts of arguments are flat. Raises InferlensError if the file has no example, or other arguments.
     """
     from torch.export.graph_signature import InputKind
 
@@ -260,22 +260,35 @@ def _arguments(program: torch.export.ExportedProgram, path: Path) -> dict[str, t
     values = torch.utils._pytree.tree_leaves(program.example_inputs)
     if len(values) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", hint="export it again with example inputs")
-    tensors = dict(zip(names, values, strict=True))
-    others = [name for name, value in tensors.items() if not isinstance(value, torch.Tensor)]
+    arguments = dict(zip(names, values, strict=True))
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+    constants = {name: value for name, value in arguments.items() if name not in tensors}
+    others = [name for name, value in constants.items() if not isinstance(value, (bool, int, float, str, type(None)))]
     if others or not tensors:
         raise InferlensError(
-            f"{path} takes {f'something else than a tensor as {listing(others)}' if others else 'no tensors'}.",
-            expected="a program whose arguments are tensors",
+            f"{path} takes {f'another object as {listing(others)}' if others else 'no tensors'}.",
+            expected="tensors, and None, numbers or text as constants",
             hint="export a module that sets the other arguments itself",
         )
-    return tensors
+    return tensors, constants
 
 
-def _take_tensors(program: torch.export.ExportedProgram, module: torch.fx.GraphModule) -> None:
-    """Make a module of a program that takes lists, dicts or names take its tensors by position, in order."""
+def _take_tensors(
+    program: torch.export.ExportedProgram, module: torch.fx.GraphModule, constants: Mapping[str, Any]
+) -> None:
+    """Make a module take the tensors of its program by position, in order, and put constants into its graph."""
     arguments, named = program.example_inputs or ((), {})
     if not named and all(hasattr(argument, "dtype") for argument in arguments):
         return
+    for node in module.graph.find_nodes(op="placeholder"):
+        if node.name in constants:
+
+            def constant(item: Any, node: Any = node) -> Any:
+                return constants[node.name] if item is node else item
+
+            for user in list(node.users):
+                user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), constant)
+            module.graph.erase_node(node)
     module.graph.set_codegen(torch.fx.graph.CodeGen())  # without the nesting of arguments and outputs
     module._forward_pre_hooks.clear()  # which check the nesting
     module._forward_pre_hooks_with_kwargs.clear()
