@@ -193,8 +193,8 @@ def code_file(module: str) -> Path | None:
 def import_code(module: str) -> ModuleType:
     """Import user code, named by its path or as a module, which imports its neighbors as a script does.
 
-    A file in the working directory comes before an installed module. If it is called like a loaded module, that stays
-    what others import.
+    A file in the working directory comes before an installed module. If it is called like a loaded module or one of
+    Python, that stays what others import.
     """
     import_from_here()
     file = code_file(module)
@@ -209,8 +209,8 @@ def import_code(module: str) -> ModuleType:
     if folder != file.parent:
         return import_module(".".join(names))
     name = names[0]
-    if name in sys.modules:
-        if getattr(sys.modules[name], "__file__", None) == str(file):
+    if name in sys.modules or name in sys.stdlib_module_names:
+        if getattr(sys.modules.get(name), "__file__", None) == str(file):
             return sys.modules[name]
         name = f"{name}_here"
     spec = importlib.util.spec_from_file_location(name, file)
