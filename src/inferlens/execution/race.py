@@ -36,6 +36,7 @@ ROOM = 2.0  # times the memory of the reference: what a process of the first rou
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
 AT_ONCE = 4  # rounds at most that are held at once, if every process has a CPU
+CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
 AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
 BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
 
@@ -408,8 +409,14 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 
 
 def rounds_at_once(firsts: Sequence[Record]) -> int:
-    """Return how many rounds of cases are held at once, by their records: as many as have a CPU per process."""
+    """Return how many rounds of cases are held at once, by their records.
+
+    As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
+    """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
+    if all(record.case.device == "cpu" for record in firsts):
+        prepared = [sum(phase.seconds for phase in one.phases if phase.name in ("load", "build")) for one in firsts]
+        count = CPU_AT_ONCE if max(prepared) > ROUND_SERIES * len(firsts) else count
     return count if count > 1 and fit_together([*firsts] * count) else 1
 
 
