@@ -154,6 +154,7 @@ def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
     """Measure and profile the cases that have no record yet."""
     digests = {record.case.digest for record in scheduler.state.records}
+    ceilings: dict[tuple[str, int | None], Ceilings] = {}
     for planned in (planned for planned in cases if planned.case.digest not in digests):
         record, folder = scheduler.measure(planned)
         for level in levels:
@@ -161,8 +162,11 @@ def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Se
             profile = _profile(scheduler, record, folder, level, runs)
             save_profile(folder, profile)
             if profile.status == "ok" and profile.work and profile.work.modules:
-                scheduler.observer.doing("what the device reaches at best")
-                save_profile(folder, replace(profile, ceilings=ceilings_of(planned.case, scheduler)))
+                key = planned.case.device, planned.case.threads
+                if key not in ceilings:
+                    scheduler.observer.doing("what the device reaches at best")
+                    ceilings[key] = ceilings_of(planned.case, scheduler)
+                save_profile(folder, replace(profile, ceilings=ceilings[key]))
         scheduler.observer.kept(folder)
 
 
