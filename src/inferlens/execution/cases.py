@@ -533,20 +533,21 @@ def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
 def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:
     """Return a function from a case to its seconds in one process, by records of the same model.
 
-    It uses the median of the records of its backend that waited for no others, or the typical time of phases with half
-    the time that series may have. If options make a build longer, the time to prepare counts more.
+    It uses the median of the records of its backend, or the typical time of phases with half the time that series may
+    have. Of records in turns it uses the time to prepare alone, because they waited for others. If options make a build
+    longer, the time to prepare counts more.
     """
     budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
     parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
     for record in records:
-        if record.status != "ok" or IN_TURNS in record.facts:
+        if record.status != "ok":
             continue
         seconds = STARTING + sum(phase.seconds for phase in record.phases)
         prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        pair = prepared / build_factor(record.case), seconds - prepared
-        parts.setdefault(record.case.backend_label, []).append(pair)
+        rest = typical[1] if IN_TURNS in record.facts else seconds - prepared
+        parts.setdefault(record.case.backend_label, []).append((prepared / build_factor(record.case), rest))
 
     def seconds_for(case: Case) -> float:
         factor = build_factor(case)
