@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -232,8 +233,7 @@ class Scheduler:
         """Measure one case in a fresh process; return its record and the folder that it is kept in."""
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.model.name)
         with discard_if_interrupted(folder):
-            attempt = self._attempt(planned, repeat, folder, options)
-        return self._keep(attempt), folder
+            return self._keep(self._attempt(planned, repeat, folder, options)), folder
 
     def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
         """Measure cases, with their repeats, one after the other; some load and build side by side.
@@ -270,10 +270,13 @@ class Scheduler:
         return records
 
     def discard(self, records: Sequence[Record]) -> None:
-        """Forget records; logs and artefacts stay, because other processes may need an exported model."""
+        """Forget records and remove their folders, except for exported models that other processes may need."""
         self.observer.discarded(records)
-        for record in records:
-            remove_results(self._folders[record.id])
+        needed = {folder for folder, _ in self._exports.values()}
+        for folder in (self._folders[record.id].resolve() for record in records):
+            remove_results(folder)
+            if str(folder) not in needed:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
         """Measure cases one after the other that have loaded and built side by side."""
