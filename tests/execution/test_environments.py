@@ -260,7 +260,7 @@ def test_an_environment_has_a_short_name():
     assert environment_of("../old/bin/python") == "old"
     assert (environment_of("/home/a/shop/.venv/bin/python3.11"), environment_of("")) == ("shop/.venv", "")
     cases = [Case(model="m", backend="b", python=path) for path in ("x/env1/bin/python", "y/env1/bin/python", "")]
-    assert [case.python for case in shown_together(cases)] == ["x/env1", "y/env1", ""]
+    assert [case.python for case in shown_together(cases)] == ["x/env1/bin/python", "y/env1/bin/python", ""]
 
 
 def test_an_interpreter_is_a_word_of_cases_plans_and_folders():

@@ -47,7 +47,7 @@ def test_records_of_two_machines_lie_in_one_store_as_they_were(two, tmp_path):
     before = [content(path) for path in two]
     done = inferlens("show", *map(str, two), "-o", str(tmp_path / "all"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 new records of 2 machines and 1 model" in done.stdout
+    assert "2 new, 0 there already" in done.stdout
     name = f"demo/{CASE.folder}"
     moved = {file.replace(CASE.folder, f"{CASE.folder}@2"): data for file, data in before[1].items()}
     assert content(tmp_path / "all") == before[0] | moved
@@ -63,7 +63,7 @@ def test_a_record_comes_once_however_often_it_is_merged(two, tmp_path):
     assert merge([tmp_path], store).present == 3  # from above the store itself
     assert [record.id for record in load_records(store).records] == ["a", "b"]
     done = inferlens("show", "all", "-o", "all", cwd=tmp_path)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "0 new records in all.")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Records in all: 0 new, 0 there already.")
 
 
 def test_light_leaves_what_was_built(two, tmp_path):

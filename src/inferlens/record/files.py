@@ -5,7 +5,6 @@ The kind comes from the first kilobytes and the structure. The name is not used,
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import hashlib
 import io
@@ -395,6 +394,8 @@ def files_under(folder: Path, pattern: str) -> list[Path]:
 @contextmanager
 def open_locked(path: Path) -> Iterator[IO[str]]:
     """Open a file to read and append, once no other process has it open so."""
+    import fcntl  # not on Windows, where results can be viewed
+
     with open(path, "a+", encoding="utf-8") as file:
         with suppress(OSError):  # of a file system without locks
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)

@@ -8,7 +8,6 @@ short. In the folder of the model a tuning keeps its rounds in ``<output>/<model
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -79,6 +78,8 @@ def cache_in(output: Path) -> Path:
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Create a folder and lock it for this process. Raises InferlensError if another process has it."""
+    import fcntl  # not on Windows, where results can be viewed
+
     descriptor = os.open(make_folder(folder), os.O_RDONLY)
     try:
         try:
@@ -392,8 +393,6 @@ class MergeReport:
 
     new: int = 0
     present: int = 0
-    machines: set[str] = field(default_factory=set)
-    models: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
 
@@ -410,8 +409,6 @@ def merge(sources: Sequence[Path], output: Path, *, artefacts: bool = True) -> M
     ids = {record.id for _, record in _records_below(output, MergeReport())} if output.exists() else set()
     try:
         for file, record in (one for source in sources for one in _records_below(source, merged, output.resolve())):
-            merged.machines.add(machine_name(record.environment))
-            merged.models.add(record.case.model)
             if record.id in ids:
                 merged.present += 1
                 continue
