@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as with_fields
+from datetime import datetime
 
 from msgspec.structs import replace
 
@@ -367,7 +368,7 @@ def hold_rounds(
 ) -> None:
     """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
-    The race goes on after the ``earlier`` rounds of another run.
+    The race goes on after the ``earlier`` rounds of another run, and the time of these counts.
     """
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
@@ -375,7 +376,7 @@ def hold_rounds(
             later = [record for record in earlier if record.case == planned.case and record.repeat > first.repeat]
             records = [first, *sorted(later, key=lambda record: record.repeat)]
             entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
-    end = time.monotonic() + scheduler.plan.within
+    end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
     left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
     while left:
         entrants, *left = left
@@ -389,6 +390,16 @@ def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
     """Return the references by device: the named case, or the plain case of the reference's backend."""
     usual = {planned.reference.backend_label for planned in cases if planned.reference}
     return list(references([planned.case for planned in cases], usual, named).values())
+
+
+def spent_seconds(records: Sequence[Record]) -> float:
+    """Return the seconds in which any process of the records was measured."""
+    total, latest = 0.0, -math.inf
+    spans = [tuple(datetime.fromisoformat(text).timestamp() for text in (one.created, one.ended)) for one in records]
+    for begin, end in sorted(spans):
+        total += max(end - max(begin, latest), 0.0)
+        latest = max(latest, end)
+    return total
 
 
 def screening_budget(budget: Budget) -> Budget:
