@@ -114,7 +114,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     loaded = screen.profiles(folders)
     cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judge_cases(loaded, rows), most=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded), most=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"
@@ -370,13 +370,16 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
+    left_out: dict[str, list[str]] = {}
     for case in (case for group in group_profiles(loaded, "layer") for case in group):
         graph = profile_source(case.profile, case.name, case.headline, case.unprofiled)
         if isinstance(graph, str) or not graph.layers:
-            problems.append(plain(f"{case.name}: {graph if isinstance(graph, str) else 'It has no layers.'}"))
+            left_out.setdefault(graph if isinstance(graph, str) else "It has no layers.", []).append(case.name)
         else:
             sources.append(graph)
             titles.append(case.profile.case.model)
+    for reason, names in left_out.items():
+        problems.append(plain(f"Not drawn: {names[0] if len(names) == 1 else plural(len(names), 'case')}. {reason}"))
     if not sources:
         raise InferlensError(f"There is nothing to draw: {' '.join(problems)}", hint="inferlens profile MODEL")
     return plain(" and ".join(dict.fromkeys(titles))), sources, problems

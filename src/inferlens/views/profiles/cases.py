@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from inferlens.record.store import LoadedProfiles, latest_profiles
 from inferlens.spec.case import QUANTIZED, shown_together
 from inferlens.spec.plan import plainness, words
 from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
-from inferlens.views.table import Column, Document, Table, cut_middle, plain
+from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain, share
 
 CASE_FIELDS = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
 
@@ -82,8 +82,8 @@ def _join_words(*texts: str, longest: int = 200) -> str:
     return " · ".join(plain(text)[:longest] for text in texts if text)
 
 
-def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
-    """Return what all cases share in one line, and a distinct name per case, if wanted with the backend."""
+def distinguish(cases: Sequence[ProfiledCase]) -> tuple[str, list[str]]:
+    """Return what all cases share in one line, and a distinct name per case."""
     models = [case.profile.case.model for case in cases]
     properties = {
         "model": models,
@@ -97,7 +97,7 @@ def distinguish(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tupl
         own = case.profile.case
         name = case.name.replace(f" {own.precision}", "", 1) if "precision" in shared else case.name
         texts = {
-            "model": model, "name": name if backends else "", "inputs": own.sizes_label or case.inputs,
+            "model": model, "name": name, "inputs": own.sizes_label or case.inputs,
             "device": case.device,
         }  # fmt: skip
         names.append(_join_words(*(text for key, text in texts.items() if key not in shared), longest=80))
@@ -159,6 +159,7 @@ def name_cases(group: Sequence[ProfiledCase]) -> list[ProfiledCase]:
 MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")  # of a row, in CSV
 LONGEST_NAME = 60
+MOST_CASES = 12  # in a table of the largest parts
 MAX_SUMMED = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
 CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
@@ -273,6 +274,39 @@ def module_names(paths: Sequence[str]) -> str:
     if len(names) > MOST_MODULES:
         return f"{len(names):,} in {display_name('.'.join(above))}" if above else plural(len(names), "module")
     return " + ".join([display_name(".".join((*above, names[0]))), *names[1:]])
+
+
+@dataclass(frozen=True)
+class LargestPart:
+    """The layer, kernel or module that takes most of a case, with its share; and the time of a call."""
+
+    case: ProfiledCase
+    name: str
+    share: float | None
+    call: float | None
+    waits: bool  # whether the call waits for the host
+
+
+def largest_parts(noun: str, parts: Sequence[LargestPart], notes: Sequence[str], more: str) -> Iterator[Table | str]:
+    """Yield a table with the largest layer, kernel or module of each case; ``more`` is the option that shows all."""
+    cases = [part.case for part in parts]
+    head, names = distinguish(cases)
+    unit = unit_of(cases)
+    columns = (
+        Column("", "call", unit),
+        Column("", "largest", "share"),
+        Column("", f"{noun} with it", numeric=False, max_width=40),
+    )
+    lines = [
+        Line(cut_name(name), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
+        for name, part in list(zip(names, parts, strict=True))[:MOST_CASES]
+    ]
+    if len(parts) > MOST_CASES:
+        lines.append(Line(f"{len(parts) - MOST_CASES:,} more: --format csv", ("", "", ""), style="dim"))
+    waiting = sum(part.waits for part in parts)
+    host = f"{waiting} of {plural(len(parts), 'call')} wait for the host: faster {noun}s win nothing there."
+    yield Table(head, "case", columns, lines, notes=[*[host] * bool(waiting), *first_notes(notes)])
+    yield f"The {noun}s of each case: {more}"
 
 
 def tensor_shapes(tensors: Sequence[Tensor]) -> str:

@@ -27,12 +27,13 @@ from inferlens.analysis.profile_table import (
 )
 from inferlens.errors import check_choice
 from inferlens.record.profile import Level
-from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent
+from inferlens.units import ABSENT, half_width, kibibytes, milliseconds, percent, plural
 from inferlens.views.profiles.cases import (
     CALL,
     PROFILED_CALL,
     TIME_WRITERS,
     TIMES,
+    LargestPart,
     ProfiledCase,
     ShownCase,
     case_document,
@@ -41,6 +42,7 @@ from inferlens.views.profiles.cases import (
     distinguish,
     first_notes,
     in_unit,
+    largest_parts,
     module_names,
     precision_line,
     rank_cases,
@@ -54,7 +56,6 @@ from inferlens.views.profiles.cases import (
 from inferlens.views.table import Column, Document, Line, Table, count, lines_and_sums, share, text
 
 TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
-TOP_OF_SEVERAL = 3  # the same of each of several cases
 NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
 PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
@@ -154,16 +155,16 @@ def parts_document(
 ) -> Document:
     """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
 
-    In execution order, the ``top`` rows are those that take most. For ``None`` people get a few; programs get all.
+    In execution order, the ``top`` rows are those that take most. For ``None`` people get a few of a single case, and
+    the largest of each of several; programs get all.
     """
     kind = by if level == "kernel" else "layer"
     tables = part_tables(level, cases, sort, by)
-    shown = top or (TOP if len(tables) == 1 else TOP_OF_SEVERAL)
     return case_document(
         f"{level}s",
         tables,
         top,
-        blocks=lambda: _blocks(tables, level, shown),
+        blocks=lambda: _blocks(tables, level, top) if top else _largest(tables, level),
         data=lambda case, table: _data(case, table, kind),
         rows=lambda case, table: _rows(case, table, level, kind),
         fields=("row", *PART_FIELDS[level], *TIMES),
@@ -200,6 +201,29 @@ def _blocks(cases: Sequence[PartCase], level: Level, top: int) -> Iterator[Table
         yield " ".join(answer(case.table, host=_waits_for_host(case)))
         yield from filter(None, [precision_line(case.case)])
         yield _table(replace(case, top=top), case.table, level, unit)
+
+
+def _largest(cases: Sequence[PartCase], level: Level) -> Iterator[Table | str]:
+    """Yield one table of the largest row of each case, or the rows of the only case that has them."""
+    with_table = [case for case in cases if not isinstance(case.table, str)]
+    if len(with_table) == 1 or len(cases) == 1:
+        yield from _blocks(with_table or cases, level, TOP)
+        return
+    parts, missing = list[LargestPart](), dict[str, list[PartCase]]()
+    for case in cases:
+        if isinstance(case.table, str):
+            missing.setdefault(case.why, []).append(case)
+            continue
+        account, first = case.table.reconciliation, next(iter(_by_time(case.table.rows)), None)
+        name, times = (cut_name(row_names(case.table.rows)[first.place]), first.times) if first else ("", None)
+        part = (_busy_share(case.table, times) or times.share) if times else None
+        call = account.unprofiled or account.whole.median
+        parts.append(LargestPart(case.case, name, part, call, _waits_for_host(case)))
+    notes = [f"No {level}s of {plural(len(some), 'case')}: {why}" for why, some in missing.items()]
+    if parts:
+        yield from largest_parts(level, parts, notes, f"--top {TOP}")
+    else:
+        yield Table(distinguish([case.case for case in cases])[0], sentences=first_notes(notes))
 
 
 def _waits_for_host(case: PartCase) -> bool:
@@ -282,7 +306,9 @@ def answer(table: PartTable, *, host: bool = False) -> list[str]:
     works = f"The GPU works {three_digits(busy)} of {three_digits(call)} µs"
     works += f" ({percent(busy / call)})" if call > 0 else ""
     largest = f"{name} has the largest share: {percent(_busy_share(table, first.times) or 0.0)} of the GPU's time."
-    cores = f"By the names of the kernels, at least {percent(account.with_tensor_cores)} of it uses tensor cores."
+    unknown = 1 - account.with_tensor_cores - account.without_tensor_cores
+    cores = f"By the names of the kernels, {percent(account.with_tensor_cores)} of it uses tensor cores"
+    cores += f"; {percent(unknown)} is unknown." if unknown > _OVERLAP else "."
     return [largest, f"{works}.", cores, *waiting]
 
 

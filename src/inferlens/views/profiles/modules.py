@@ -36,11 +36,13 @@ from inferlens.views.profiles.cases import (
     THE_MODEL,
     TIME_WRITERS,
     TIMES,
+    LargestPart,
     ProfiledCase,
     cut_name,
     display_name,
     distinguish,
     first_notes,
+    largest_parts,
     name_cases,
     reference_first,
     scaling_notes,
@@ -174,8 +176,11 @@ def modules_document(
 
 
 def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, command: str) -> Iterator[Table | str]:
-    """Yield the trees with at most ``most`` modules each."""
+    """Yield the tree with at most ``most`` modules; of several trees the largest module of each case."""
     drawn = [tree for tree in trees if tree.table]
+    if most and len(drawn) > 1:
+        yield from _largest_modules(trees, f"{command} --depth 1".strip())
+        return
     for tree in trees:
         head, names = distinguish([column.case for column in tree.columns] or [case for case, _ in tree.missing])
         missing = [
@@ -192,12 +197,28 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, comma
         if left:
             deeper = min(tree.table.depth, max((len(row.path) for row in visible), default=0)) + 1
             notes.append(f"{left:,} more modules: " + f"{command} --depth {deeper}".strip())
-        if not brief or len(drawn) > 1:
+        if not brief:
             calls = plural(min(column.runs.count for column in tree.columns), "call")
             yield Table(head, about=f"{_times(tree.columns)} · {calls}")
         yield answer(tree.table, names)
         sums = _sums(tree, tree.table, unit)
         yield Table("", "module", _headings(names, unit), lines_and_sums(lines, sums), notes=notes)
+
+
+def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table | str]:
+    """Yield one table of the largest module of each case."""
+    parts = list[LargestPart]()
+    for tree in trees:
+        for place, column in enumerate(tree.columns if tree.table else ()):
+            assert tree.table
+            row, call = _largest(tree.table, place), column.account.unprofiled or column.account.whole.median
+            name, part = (cut_name(".".join(row.path)), _share(row, place)) if row else ("", None)
+            parts.append(LargestPart(column.case, name, part, call, column.waits))
+    missing = sum(len(tree.missing) for tree in trees)
+    notes = [f"{plural(missing, 'case')} without times of modules: --format json has the reasons."] if missing else []
+    wrong = sum(not column.case.outputs_right for tree in trees for column in tree.columns)
+    notes += [f"The outputs of {plural(wrong, 'case')} are wrong."] if wrong else []
+    yield from largest_parts("module", parts, notes, more)
 
 
 def _times(columns: Sequence[ModuleColumn]) -> str:
@@ -256,16 +277,12 @@ def _cells(cell: Cell | None, unit: str) -> tuple[str, str]:
 
 
 def visible_rows(rows: Sequence[ModuleRow], limit: int | None) -> tuple[list[ModuleRow], int]:
-    """Return the rows as deep as ``limit`` of them reach, and the number of hidden modules; ``None`` returns all.
+    """Return at most ``limit`` rows in order, and the number of hidden modules; ``None`` returns all.
 
-    If there are more than ``limit`` modules at the top, the largest of them are returned.
+    Rows of the highest level come first, the largest among them, and the largest of all others fill the rest.
     """
-    depths = sorted({row.depth for row in rows})
-    fitting = [depth for depth in depths if limit is None or sum(row.depth <= depth for row in rows) <= limit]
-    shown = [row for row in rows if row.depth <= max(fitting, default=1)]
-    if limit is not None and len(shown) > limit:
-        largest = sorted(shown, key=lambda row: -max(_shares(row)))[:limit]
-        shown = [row for row in shown if row in largest]
+    ranked = sorted(range(len(rows)), key=lambda place: (rows[place].depth > 1, -max(_shares(rows[place]))))
+    shown = [rows[place] for place in sorted(ranked[:limit])]
     hidden = sum(row.kind == "module" for row in rows) - sum(row.kind == "module" for row in shown)
     return shown, hidden + sum(row.folded for row in rows)
 
