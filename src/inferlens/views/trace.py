@@ -433,8 +433,12 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("kernels", "", "kernel", columns, data, label, top=selection.top, steps=steps)
     about = f"kernels, copies and fills · {_call_count_text(analysis, data, 'launch')}"
     sentences = dominant_names(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
-    launchers = ("Who launches them?", "--view kernels --by operator")
-    return TraceView(about, sentences, [table], ("Of which modules?", "--view modules") if by_operator else launchers)
+    next_step = ("Who launches them?", "--view kernels --by operator")
+    if not len(data):
+        next_step = _WHICH_OPERATORS
+    elif by_operator:
+        next_step = ("Of which modules?", "--view modules")
+    return TraceView(about, sentences, [table], next_step)
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
@@ -480,7 +484,8 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     sentences = [f"A traced step takes {took}."] if times else ["There is none."]
     table = TraceTable("steps", "", "step", STEP_COLUMNS, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
-    next_step = ("What is in the slowest?", f"--view kernels --step {slowest}")
+    view = "kernels" if len(analysis.trace.gpu) else "operators"
+    next_step = ("What is in the slowest?", f"--view {view} --step {slowest}")
     return TraceView(plural(len(data), "step"), sentences, [table], next_step if slowest.isdecimal() else _NOTHING_MORE)
 
 
@@ -559,7 +564,10 @@ def compare_view(before: Analysis, after: Analysis, view: str, selection: Select
     where = "GPU" if len(before.trace.gpu) and len(after.trace.gpu) else "host"
     subject = "Kernels, copies and fills" if view == "kernels" else f"{view.capitalize()} on the {where}"
     total = _times(*(sum(data.columns[key]) for key in ("before", "after")))
-    answer = f"{subject}: {total} a step; {_states(data)}." if len(data) else f"Neither has {view}."
+    states = _states(data)
+    if view == "modules" and distributed.BOTH not in data.columns["state"]:
+        states = "none is in both. inferlens modules compares engines"
+    answer = f"{subject}: {total} a step; {states}." if len(data) else f"Neither has {view}."
     in_order = ("In the order of a step?", "--view timeline")
     next_step = ("By module?", "--view modules") if view == "kernels" else in_order
     return TraceView(f"{view}, what changed most first", [answer], [table], next_step)
