@@ -99,7 +99,8 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         where = folders[0] if len(folders) == 1 else plan.output
         screen.show(records, format, plan.reference or None, where=where, **how)
         if format == "table" and not (plan.backend or plan.option):
-            screen.note("Not raced: other precisions (--precision fp16), and options of backends (inferlens tune).")
+            others = "other precisions (--precision fp16), and " * (not plan.precision)
+            screen.note(f"Not raced: {others}options of backends (inferlens tune).")
     if interrupted:
         screen.note(INTERRUPTED)
         raise typer.Exit(130)
@@ -232,7 +233,6 @@ def show_machines(fleet: Fleet) -> None:
     from inferlens.record.store import load_records
     from inferlens.views.answer import answers
     from inferlens.views.crosstab import crosstab_document
-    from inferlens.views.records import WIDTH
     from inferlens.views.rows import rows
 
     most = MOST_ANSWERS // len(fleet.objectives)
@@ -246,7 +246,7 @@ def show_machines(fleet: Fleet) -> None:
         if len({machine_name(record.environment) for record in records}) > 1:
             screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
         else:
-            screen.text("\n".join(answer.fit(WIDTH) for answer in answers(rows(records))[:most]))
+            screen.text("\n".join(answer.main for answer in answers(rows(records))[:most]))
 
 
 def machines_listed(fleet: Fleet) -> Document:

@@ -17,7 +17,7 @@ from inferlens.views.rows import OUTPUT_WORDS, Row, group_rows, row_names, sizes
 from inferlens.views.table import plain
 
 ONLY_WAY = "THE ONLY WAY THAT RAN RIGHT"
-MOST_RIVALS = 3  # that are named; the table has them all
+MOST_RIVALS = 2  # that are named; the table has them all
 
 
 class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +28,8 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
         head: ``FASTEST``, ``LIKELY FASTEST`` while others may be faster, :data:`ONLY_WAY` if no other ran right,
             ``NONE`` if nothing did; empty for a single way.
         winner: the fastest way with its time.
-        speedup: the speed-up over the reference with its interval.
+        speedup: the speed-up over the reference, with its ``interval``.
+        sure: how sure an open answer is.
         rival: the ways that may be as fast, or the factor to the next one.
         decide: the command that decides between the first two of an open comparison.
     """
@@ -37,28 +38,35 @@ class AnswerLine(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     winner: str
     speedup: str = ""
+    interval: str = ""
+    sure: str = ""
     rival: str = ""
     decide: str = ""
 
     @property
     def brief(self) -> str:
-        """Return the answer in one line, without the next case."""
+        """Return the answer among many, without the next case."""
         head = "" if self.head in ("", "FASTEST") else f"{self.head.lower()} "
-        return ", ".join(filter(None, [f"{self.where}: {head}{self.winner}", self.speedup]))
+        return ", ".join(filter(None, [f"{self.where}: {head}{self.winner}", self.speedup, self.sure]))
 
-    def fit(self, width: int) -> str:
-        """Return the answer without rivals of an open one, or :attr:`brief` if it is longer than ``width``."""
-        return self.lines[0] if len(self.lines[0]) <= width else self.brief
-
-    def __str__(self) -> str:
-        return "  ".join(self.lines)
+    @property
+    def main(self) -> str:
+        """Return the answer without the next case."""
+        return self._join(self.sure)
 
     @property
     def lines(self) -> list[str]:
         """Return the answer; of an open one the rivals and the command that decides it have lines of their own."""
-        factors = self.speedup if self.decide else ", ".join(filter(None, [self.speedup, self.rival]))
-        answer = "  ".join(filter(None, [self.where and f"{self.where}:", self.head, self.winner, factors]))
-        return [answer, self.rival, f"To decide between the first two: {self.decide}"] if self.decide else [answer]
+        if self.decide:
+            return [self.main, self.rival, f"To decide between the first two: {self.decide}"]
+        return [self._join(self.sure, self.rival)]
+
+    def _join(self, *more: str) -> str:
+        factors = ", ".join(filter(None, [f"{self.speedup} {self.interval}".strip(), *more]))
+        return "  ".join(filter(None, [self.where and f"{self.where}:", self.head, self.winner, factors]))
+
+    def __str__(self) -> str:
+        return "  ".join(self.lines)
 
 
 # Words for doubtful numbers by note code.
@@ -129,37 +137,32 @@ def _answer(rows: Sequence[Row], names: dict[str, str], where: str, figure: Call
     remarks += ["outputs unchecked"] * (best.outputs == "unchecked")
     winner = "  ".join([names[best.id], figure(best), *([accuracy_text(best)] if best.metric else []), *remarks])
     head = "" if len(rows) == 1 else "FASTEST" if sum(row.ranked for row in rows) > 1 else ONLY_WAY
-    line = AnswerLine(where=where, head=head, winner=winner, speedup=_speedup_text(best, names))
+    line = AnswerLine(where=where, head=head, winner=winner)
+    if best.speedup is not None and not best.is_reference:
+        speedup = f"{ratio(best.speedup)} {names.get(best.reference_id, best.reference)}"
+        line = replace(line, speedup=speedup, interval=_interval(best.speedup_low, best.speedup_high))
 
     def named(rivals: Sequence[Row]) -> str:
         more = [f"{len(rivals) - MOST_RIVALS} more"] * (len(rivals) > MOST_RIVALS)
         return listing([*(f"{names[row.id]} {figure(row)}" for row in rivals[:MOST_RIVALS]), *more])
 
     if best.standing == "likeliest":
-        chance = f"{chance_text(best.chance)}{'' if best.rounds else ', measured once'}"
-        rival = f"{chance}: {named([row for row in rows if row.standing == 'open'])} may be faster"
-        return replace(line, head="LIKELY FASTEST", rival=rival, decide=plain(best.hint))
+        sure = chance_text(best.chance) + ("" if best.rounds else ", measured once")
+        rival = f"{named([row for row in rows if row.standing == 'open'])} may be faster"
+        return replace(line, head="LIKELY FASTEST", sure=sure, rival=rival, decide=plain(best.hint))
     equal = [row for row in rows if row.standing == "equal" and row.id != best.id]
     if equal:
         return replace(line, rival=f"as fast: {named(equal)}")
     slower = [row for row in rows if row.standing == "slower" and row.behind is not None]
     following = min(slower, key=lambda row: row.behind or 0.0, default=None)
     if following and not following.is_reference:
-        interval = _interval(following.behind_low, following.behind_high)
-        return replace(line, rival=f"{ratio(following.behind)} {names[following.id]}{interval}")
+        rival = f"{ratio(following.behind)} {names[following.id]}"
+        return replace(line, rival=f"{rival} {_interval(following.behind_low, following.behind_high)}".rstrip())
     return line
 
 
-def _speedup_text(best: Row, names: dict[str, str]) -> str:
-    """Return the speed-up over the reference with its interval."""
-    if best.is_reference or best.speedup is None:
-        return ""
-    interval = _interval(best.speedup_low, best.speedup_high)
-    return f"{ratio(best.speedup)} {names.get(best.reference_id, best.reference)}{interval}"
-
-
 def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None else f" ({ratio_range(low, high)})"
+    return "" if low is None else f"({ratio_range(low, high)})"
 
 
 def accuracy_score(row: Row) -> str:

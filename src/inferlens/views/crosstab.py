@@ -391,11 +391,18 @@ def _columns(crosstab: CrossTable, value: Any) -> list[Column]:
     def column(unit: str, write: Callable[[CrossCell], str], **how: Any) -> Column:
         return Column("", name, unit, lambda line: write(line.cells[value]) if value in line.cells else ABSENT, **how)
 
-    own = crosstab.axis == "machine"  # each machine has its own reference
-    first_name = "its reference" if own else crosstab.names[crosstab.values[0]]
-    against = "per item" if crosstab.axis == "batch" else f"vs {first_name}"
+    if crosstab.axis == "machine":  # each has its own reference
+
+        def fastest(cell: CrossCell) -> str:
+            return cell.word or f"{cell.row.name} {milliseconds(cell.row.seconds_per_call)} ms"
+
+        return [
+            column("", fastest, numeric=False, fold=True),
+            column("vs its reference", attrgetter("times"), keep=1, wide=True),
+        ]
+    against = "per item" if crosstab.axis == "batch" else f"vs {crosstab.names[crosstab.values[0]]}"
     shown = [column("ms", lambda cell: cell.word or milliseconds(cell.row.seconds_per_call))]
-    if own or (crosstab.same_model and not first):
+    if crosstab.same_model and not first:
         shown.append(column(against, attrgetter("times"), keep=1))
     if crosstab.by_model:
         way = "way" if crosstab.axis == "precision" else "name"

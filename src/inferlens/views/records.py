@@ -6,11 +6,13 @@ names and reasons, which may come from anywhere, through ``plain``.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 from msgspec import structs
@@ -59,9 +61,8 @@ from inferlens.views.table import SCREEN, Column, Document, Line, Screen, Table,
 
 RECORDS_SCHEMA = "inferlens.table/1"
 RUNS_HINT = ": --runs all shows each"
-WIDTH = SCREEN.width  # of answers
 LEAST_HEIGHT = 5  # of a table: its title, answer, heading, a row and the space between
-LEAST_ROWS = 4  # of each comparison, in place of answers alone
+LEAST_ROWS = 4  # of a single comparison, in place of its answer alone; of several each has two
 MOST_NOTES = 2
 MEASURED_ONCE = "measured once"
 SLOW_BUILD = 10.0  # seconds from which on a row says how long its build took
@@ -124,9 +125,12 @@ def records_document(
             yield record_blocks(shown, where, top)
             return
         comparisons, tables = group_rows(shown, "comparison"), len(group_rows(shown, "table"))
-        for most in range(min(max(map(len, comparisons)), screen.lines), 0, -1):
+        longest = max(map(len, comparisons))
+        least = min(longest, LEAST_ROWS if len(comparisons) == 1 else 2)
+        fewer = range(longest - 1, least - 1, -1)
+        for brief, most in [*product((False, True), [longest]), *product((False, True), fewer)]:
             if sum(min(most, len(item)) for item in comparisons) + LEAST_HEIGHT * tables <= screen.lines:
-                yield record_blocks(shown, where, most)
+                yield record_blocks(shown, where, most, brief=brief)
         lines = [answer.brief for answer in answers(shown, full_names=True)]
         yield from (_first_answers(shown, lines, where, most) for most in range(min(len(lines), screen.lines), 0, -1))
 
@@ -198,10 +202,17 @@ def headline(table: Sequence[Row]) -> str:
     return " · ".join(plain(word) for word in words if word)
 
 
-def record_blocks(shown: Sequence[Row], where: str | None, top: int | None = None) -> list[Table | str]:
-    """Return a table for each model and machine, its answers above it, and what to do next."""
+def record_blocks(
+    shown: Sequence[Row], where: str | None, top: int | None = None, *, brief: bool = False
+) -> list[Table | str]:
+    """Return a table for each model and machine, its answers above it, and what to do next.
+
+    ``brief`` omits what to do next, and shows one note of each table.
+    """
     tables = [records_table(table, where, top) for table in group_rows(shown, "table")]
     again = rerun_notes([1 if row.run else row.runs for row in shown], RUNS_HINT)
+    if brief:
+        return [*(replace(table, notes=table.notes[:2], sentences=()) for table in tables), *again]
     return [*tables, *again, *_next_commands(shown, where)]
 
 
@@ -247,7 +258,8 @@ def _table_answer(table: Sequence[Row]) -> list[str]:
     if len(lines) == 1:
         return lines[0].lines
     decide = [f"To decide {line.where}: {line.decide}" for line in lines if line.decide]
-    return [*(line.fit(WIDTH) for line in lines), *decide[:1]]
+    first = (line.lines[0] if len(line.lines[0]) <= SCREEN.width else line.main for line in lines)
+    return [*first, *decide[:1]]
 
 
 def _first_rows(rows: Sequence[Row], top: int | None) -> list[Row]:
@@ -291,15 +303,19 @@ def table_notes(table: Sequence[Row], where: str | None, shown: Sequence[Row] = 
     load = mean_load(row.machine_load for row in table)
     silent = {*OUTCOME_LEVELS, *["busy", "disturbed"] * load.busy}
     notes = {note.code: note for row in reversed(table) for note in row.notes if note.code not in silent}
-    counts = Counter(code for row in table for code in {note.code for note in row.notes})
+    noted = group_by(((note.code, row) for row in table for note in row.notes), lambda pair: pair[0])
+    rows_by_code = {code: list({row.id: row for _, row in pairs}.values()) for code, pairs in noted.items()}
     marks = {mark for row in shown for mark in (row.outputs, remark(row, builds=False))}
     codes = [code for code in notes if DOUBTS.get(code) in marks]
     codes += [code for code in notes if code not in DOUBTS and notes[code].level != "know"]
-    codes.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -counts[code]))
+    codes.sort(key=lambda code: (notes[code].level != "changes", code not in DOUBTS, -len(rows_by_code[code])))
     lines = []
     for code in codes[:MOST_NOTES]:
-        rows_text = "" if counts[code] == len(table) else f"{counts[code]} of {len(table)} rows: "
-        label = f"{DOUBTS[code]}: " if code in DOUBTS else rows_text
+        rows, label = rows_by_code[code], ""
+        if code in DOUBTS:
+            label = f"{DOUBTS[code]}: "
+        elif len(rows) < len(table):
+            label = f"{row_names(table)[rows[0].id] if len(rows) == 1 else f'{len(rows)} of {len(table)} rows'}: "
         lines.append(f"{label}{notes[code].message} {notes[code].hint}".rstrip())
     if any(row.separate_rate for row in shown):
         lines.append("items/s was measured in separate processes, before the rounds.")
@@ -387,7 +403,7 @@ def _rate(row: Row) -> float:
     return row.items_per_second or 0.0
 
 
-# Notes of records: as many as fit on a screen, or all case by case. A screen has one line for all notes of a code.
+# Notes of records: as many as fit on a screen, or all case by case. A screen merges notes that differ in figures alone.
 
 NOTES_SCHEMA = "inferlens.warnings/1"
 _LEVEL_PHRASES = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
@@ -480,9 +496,13 @@ def _note_lines(note: Note, first: str) -> list[Line]:
 
 
 def _group_notes(shown: Sequence[Row]) -> list[tuple[Note, str]]:
-    """Return the first note of each code with the names of its cases, by level and number of cases."""
+    """Return the notes with the names of their cases, by level and number of cases.
+
+    Notes that differ in figures alone are one, with the figures of the first case.
+    """
     pairs = ((note, name) for row, name in zip(shown, _case_labels(shown), strict=True) for note in row.notes)
-    groups = sorted(group_by(pairs, lambda pair: (pair[0].level, pair[0].code)).values(), key=len, reverse=True)
+    kinds = group_by(pairs, lambda pair: (pair[0].level, pair[0].code, re.sub(r"\d[\d.,]*", "", pair[0].message)))
+    groups = sorted(kinds.values(), key=len, reverse=True)
     names = [list(dict.fromkeys(name for _, name in group)) for group in groups]
     merged = [(group[0][0], _case_names(item, len(shown))) for group, item in zip(groups, names, strict=True)]
     order = list(LEVELS)

@@ -212,8 +212,8 @@ def _tuning_columns(tuned: TuningReport) -> list[Column]:
     return [*columns, replace(COLUMNS[-1], write=remark_text, keep=2)]
 
 
-def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
-    """Return the best case by the objective."""
+def tuning_answer(tuned: TuningReport, finals: Sequence[Row], *, full_names: bool = False) -> list[str]:
+    """Return the best case by the objective; with ``full_names`` also the model and the precision."""
     fast, measure = tuned.objective.name in SPEED_OBJECTIVES, tuned.objective.measure
     cases = {record.id: record.case for record in tuned.final_records}
 
@@ -222,11 +222,12 @@ def tuning_answer(tuned: TuningReport, finals: Sequence[Row]) -> list[str]:
         return f"{measure.title} {measure.show(measure_value(CaseRuns(runs), tuned.objective.name))}"
 
     lines = []
-    for line in answers(finals, figure=latency_text if fast else measure_text):
+    for line in answers(finals, full_names=full_names, figure=latency_text if fast else measure_text):
         head = line.head if fast else line.head.replace("FASTEST", "BEST")
         rival = line.rival if fast else line.rival.replace("faster", "better")
         decide = "a longer --budget" if line.decide else ""
-        lines += structs.replace(line, decide=decide, head=head, rival=rival).lines
+        where = _tuning_name(tuned) if full_names else line.where
+        lines += structs.replace(line, where=where, decide=decide, head=head, rival=rival).lines
     return lines
 
 
@@ -310,6 +311,7 @@ def untried_sentences(untried: Sequence[SkippedCandidate], start: str = "Not tri
     names_by_reason: dict[str, list[str]] = {}
     for item in untried:
         reason = item.reason.removeprefix(f"{item.name.partition(' ')[0]} ").partition(": ")[0].rstrip(".")
+        reason = "not installed: inferlens backends" if item.hint.startswith("pip ") else reason
         names_by_reason.setdefault(reason or item.hint or "not selected", []).append(item.name)
     texts = [
         f"{plain(names[0])}{f' and {len(names) - 1} more' * (len(names) > 1)} ({plain(reason)})"
@@ -348,8 +350,9 @@ def tunings_document(tunings: Sequence[TuningReport], reference: str | None = No
 
 def _answer_line(tuned: TuningReport, reference: str | None) -> str:
     finals = finals_rows(tuned, reference)
-    answer = tuning_answer(tuned, finals)[0] if finals else "nothing ran with right outputs."
-    return f"{_tuning_name(tuned)}: {answer}"
+    if not finals:
+        return f"{_tuning_name(tuned)}: nothing ran with right outputs."
+    return tuning_answer(tuned, finals, full_names=True)[0]
 
 
 def tunings_sentences(tunings: Sequence[TuningReport]) -> list[str]:
@@ -504,7 +507,7 @@ def study_answer(study: Study) -> str:
     knob = study.request.knob
     comparisons = {value.text: value.comparison for value in study.values if value.comparison}
     if not comparisons:
-        return f"No value of {knob} can be compared with its default: not all outputs are right."
+        return f"No value of {knob} can be compared with its default: too few ran with right outputs."
     if {comparison.verdict for comparison in comparisons.values()} == {"SAME"}:
         return f"{knob} makes no difference (within {percent(study.threshold)})."
     faster = _fastest_value(study)
@@ -512,7 +515,8 @@ def study_answer(study: Study) -> str:
     interval = f" ({ratio_range(*ends(comparisons[value].speedup_interval))})" if comparisons[value].interval else ""
     undecided = not faster and any(comparison.verdict == "UNDECIDED" for comparison in comparisons.values())
     more = ": not decided; more with --within." if undecided else "."
-    return f"{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}{more}"
+    none = "" if faster or undecided else f"No value of {knob} is faster than its default: "
+    return f"{none}{knob}={value} is {ratio(comparisons[value].speedup)} its default{interval}{more}"
 
 
 def _fastest_value(study: Study) -> StudiedValue | None:

@@ -120,8 +120,14 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
         padded = [[""] * (max(map(len, heads)) - len(head)) + head for head in heads]
         yield from (_style(line, "bold", color) for line in _join_cells(padded, widths, numeric))
         yield rule
+    alike: dict[str, dict[str, int]] = {}  # names that are cut to the same text
     for line in table.lines:
-        row = [_name(line, widths[0], table.fold)]
+        name = _name(line, widths[0], table.fold)
+        numbers = alike.setdefault("\n".join(name), {})
+        if (number := numbers.setdefault(line.name, len(numbers) + 1)) > 1:
+            mark = f" #{number}"
+            name = [shorten("".join(name), widths[0] - len(mark)) + mark]
+        row = [name]
         for place, column, width in zip(shown, columns, widths[1:], strict=True):
             text = line.cells[place] if column.numeric else plain(line.cells[place])
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
