@@ -28,12 +28,12 @@ def test_several_cases_side_by_side_and_what_is_not_drawn(results):
     saved(results / "more", failed(case("torchscript"), "It broke."))
     done = inferlens("graph", "results", "--depth", "1", cwd=results.parent)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    for said in ("torchscript fp32: It broke.", "--depth 2 unfolds more", "the order in which they ran",
+    for said in ("Not drawn: torchscript fp32. It broke.", "--depth 2 unfolds more", "the order in which they ran",
                  "Wrote graph.svg."):  # fmt: skip
         assert said in done.stderr
     text = (results.parent / "graph.svg").read_text()
     assert all(name in text for name in ("pytorch fp32", "onnxruntime:cpu fp32", "openvino fp32"))
-    assert nodes(results.parent / "graph.svg") == 4 + 6 + 3
+    assert nodes(results.parent / "graph.svg") == 4 + 5 + 3
     saved(results.parent / "hostile", nasty())
     output_of("graph", "hostile", cwd=results.parent)
     assert nodes(results.parent / "graph.svg") == 2

@@ -266,7 +266,7 @@ def layers(
     if trace:
         screen.draw(trace, render_timeline(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        shown_as = parts_document("layer", cases, sort=sort, top=top)
+        shown_as = parts_document("layer", cases, sort=sort, top=top, every=bool(how.get("columns")))
         screen.document(shown_as, format, **how)
 
 
@@ -288,7 +288,8 @@ def kernels(
     from inferlens.views.profiles.layers_kernels import parts_document
 
     cases = cases_of_level(screen.profiles(paths, format), "kernel")
-    shown = parts_document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    every = bool(how.get("columns"))
+    shown = parts_document("kernel", cases, sort=sort, top=top, by=by, every=every)  # type: ignore[arg-type]
     screen.document(shown, format, **how)
 
 

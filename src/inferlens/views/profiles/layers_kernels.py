@@ -152,11 +152,12 @@ def parts_document(
     sort: str = "time",
     top: int | None = None,
     by: KernelGrouping = "name",
+    every: bool = False,
 ) -> Document:
     """Return the layers or kernels of each case, sorted as :data:`PART_SORTS`.
 
     In execution order, the ``top`` rows are those that take most. For ``None`` people get a few of a single case, and
-    the largest of each of several; programs get all.
+    the largest of each of several, unless ``every`` case gets its table; programs get all.
     """
     kind = by if level == "kernel" else "layer"
     tables = part_tables(level, cases, sort, by)
@@ -164,7 +165,7 @@ def parts_document(
         f"{level}s",
         tables,
         top,
-        blocks=lambda: _blocks(tables, level, top) if top else _largest(tables, level),
+        blocks=lambda: _blocks(tables, level, top or TOP) if top or every else _largest(tables, level),
         data=lambda case, table: _data(case, table, kind),
         rows=lambda case, table: _rows(case, table, level, kind),
         fields=("row", *PART_FIELDS[level], *TIMES),
