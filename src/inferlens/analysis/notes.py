@@ -52,7 +52,7 @@ LEVEL_BY_CODE: dict[str, Level] = {
     # The behavior of the model, as two calls of the reference show it.
     "random-outputs": "weakens", "keeps-state": "weakens", "nonfinite-outputs": "weakens", "writes-inputs": "know",
     "inputs-not-renewed": "weakens",
-    "timed-copies": "know",
+    "timed-copies": "know", "python-outputs": "know",
     # Another measurement may give another number.
     "busy": "weakens", "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
     "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",

@@ -69,6 +69,9 @@ def where_of(words: Mapping[str, Any]) -> Where:
             hint = "--devices alone" if given and name == "on" else "--ray auto, or HOST:PORT"
             raise InferlensError(f"{name} is for other machines, but none are given.", hint=hint)
     devices, on = (texts(words.get(name, ())) for name in ("devices", "on"))
+    for name, expected in (("devices", "all, or such as cuda:0,cuda:1"), ("ray", "local, auto, or HOST:PORT")):
+        if name in words and not texts(words[name]):
+            raise InferlensError(f"{name} names none.", expected=expected)
     name, _, address = str(words.get("launcher", "")).partition(":")
     if ray := str(words.get("ray", "")):
         name, address = RAY, ray

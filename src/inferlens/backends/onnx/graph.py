@@ -159,13 +159,10 @@ def check_outputs(model: Model) -> None:
     for value in onnx_graph(model.path).graph.output:
         kind = (value.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
         if kind not in ("tensor", "sparse_tensor"):
-            raise not_a_tensor(value.name, kind)
-
-
-def not_a_tensor(name: str, kind: str) -> Unsupported:
-    """Return the error for an output that is a sequence or a map."""
-    message = f"The output '{name}' is a {kind}, and only tensors are supported."
-    return Unsupported(message, hint="an export without it, such as options={'zipmap': False}")
+            raise Unsupported(
+                f"The output '{value.name}' is a {kind}, and only tensors are supported here.",
+                hint="--backend onnxruntime:cpu, or an export without it, such as options={'zipmap': False}",
+            )
 
 
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:

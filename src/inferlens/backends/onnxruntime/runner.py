@@ -38,7 +38,7 @@ from inferlens.backends.base import (
     arrays_in_order,
 )
 from inferlens.backends.clocks import Clock, CudaClock
-from inferlens.backends.onnx.graph import OnnxNodes, check_shapes, not_a_tensor, output_array, read_nodes
+from inferlens.backends.onnx.graph import OnnxNodes, check_shapes, output_array, read_nodes
 from inferlens.backends.onnxruntime.profile import (
     OPTIMISED,
     Fusion,
@@ -226,9 +226,6 @@ class OnnxRunner(Runner):
             raise Unsupported(f"ONNX Runtime fell back to {', '.join(loaded.get_providers())}: {reason}")
         if self.model.format == "onnx":
             check_shapes(((node.name, node.shape) for node in loaded.get_inputs()), self.model.inputs)
-        for node in loaded.get_outputs():
-            if not node.type.startswith("tensor("):
-                raise not_a_tensor(node.name, node.type)
         self._report_nodes(loaded)
         return loaded
 
@@ -309,9 +306,19 @@ class CpuRunner(OnnxRunner, LayerProfiler):
         with written as folder:
             return profile_nodes(self, self._session, Path(folder), self.path, feed, runs, parallel=parallel)
 
-    def place(self, inputs: Inputs) -> BoundInputs:
-        """Return a binding with the inputs, whose outputs stay on the host."""
+    def place(self, inputs: Inputs) -> BoundInputs | dict[str, Array]:
+        """Return a binding with the inputs, whose outputs stay on the host.
+
+        A graph that outputs a sequence or a map gets plain arrays: a second run would append to a bound output.
+        """
         arrays_in_order(inputs, self.model.inputs)  # raises for other names
+        if odd := [node.name for node in self._session.get_outputs() if not node.type.startswith("tensor(")]:
+            self.preparation.warn(
+                "python-outputs",
+                f"The output '{odd[0]}' is not a tensor: every call makes Python objects of it, which is timed.",
+                "An export without it, such as options={'zipmap': False}.",
+            )
+            return self.arrays(inputs)
         binding = self._session.io_binding()
         values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in self.arrays(inputs).items()}
         for name, value in values.items():
@@ -337,7 +344,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
     def collect(self, outputs: BoundInputs | list[Any]) -> Outputs:
         if isinstance(outputs, BoundInputs):
             outputs = [value.numpy() for value in outputs.binding.get_outputs()]
-        return [output_array(array) for array in outputs]
+        return [output_array(array) for value in outputs for array in unpack(value)]
 
 
 class CudaRunner(OnnxRunner):
@@ -430,7 +437,8 @@ class CudaRunner(OnnxRunner):
         nodes = self._session.get_outputs()
         for node in nodes:
             if node.type not in TYPES:
-                raise Unsupported(f"The output '{node.name}' is a {node.type}, which PyTorch lacks.")
+                message = f"The output '{node.name}' is a {node.type}, which is not on a GPU."
+                raise Unsupported(message, hint="--device cpu")
         shapes = [tuple(node.shape) for node in nodes]
         if not all(isinstance(size, int) for shape in shapes for size in shape):
             first = self._new_binding([])
@@ -518,3 +526,12 @@ def match_kernels(
             kernels.append((event.gpu_launch, KernelOrigin(own.name, own.modules)))
             layers.setdefault(own.name, own)
     return MatchedKernels(kernels, unknown_modules(layers.values(), graph), tuple(layers.values()))
+
+
+def unpack(value: Any) -> list[Array]:
+    """Return an output as arrays: the elements of a sequence, the keys and values of a map."""
+    if isinstance(value, dict):
+        return [np.asarray([*value]), np.asarray([*value.values()])]
+    if isinstance(value, list):
+        return [array for element in value for array in unpack(element)]
+    return [np.asarray(value)]

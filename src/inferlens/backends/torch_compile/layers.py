@@ -2,10 +2,12 @@
 
 On request Inductor numbers each call in its code, and lists the graph nodes behind each number. A node has the stack of
 modules in which Dynamo traced it. A node that replaced others, as a pattern does, has lost its stack; it belongs to the
-module that lies both before and behind it, or, at an end of the graph, to its only neighbor. The modules of integer
-products are unknown. The profiler shows each
+module that lies both before and behind it, or, at an end of the graph, to its only neighbor. The profiler shows each
 call by name; its position among the calls of that name in its graph tells which one it was. Python's operators between
 graphs have no module.
+
+In a quantized model one call of oneDNN combines a product, what follows it, and its quantization. Inductor lists only
+the last node; the others are read from Dynamo's graph, back to the product.
 """
 
 from __future__ import annotations
@@ -54,6 +56,9 @@ NO_ORIGINS = "Python runs them between the graphs, or Inductor does not report t
 TOO_OLD = "this PyTorch does not report the origin of Inductor's kernels; PyTorch 2.10 and later do."
 
 
+MAX_DISTANCE = 16  # nodes between a product and its quantization
+
+
 def target_of(node: Any) -> str:
     """Return the name of the function that a node calls, without namespace and overload."""
     return str(getattr(node.target, "_opname", "") or getattr(node.target, "__name__", node.target))
@@ -62,6 +67,37 @@ def target_of(node: Any) -> str:
 def is_conversion(operator: str) -> bool:
     """Return whether an operator quantizes or dequantizes."""
     return operator.rpartition("::")[2].startswith(("quantize_", "dequantize_"))
+
+
+class QuantizedNodes:
+    """The nodes of Dynamo's graph; each product belongs to one call."""
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        self._nodes = {node.name: node for node in nodes}
+        self._used: set[Any] = set()
+
+    def sources(self, node: Any, extern: bool) -> list[Any]:
+        """Return the Dynamo nodes of an Inductor node that quantizes, all of them for a library's call."""
+        names = (item.name for item in node.meta.get("from_node") or ())
+        source = next((self._nodes[name] for name in names if name in self._nodes), None)
+        quantizes = target_of(node).startswith(("qconv", "qlinear"))
+        if source is None or not (quantizes or is_conversion(target_of(source))):
+            return [node]
+        if not extern:
+            return [source]
+        nodes = self._from_product(source, MAX_DISTANCE)
+        self._used.update(item for item in nodes if target_of(item) in QUANTIZED_PRODUCTS)
+        return nodes or [item for item in source.all_input_nodes if item.op == "call_function"] or [source]
+
+    def _from_product(self, node: Any, left: int) -> list[Any]:
+        """Return the nodes from an unused product to ``node``, both included."""
+        if target_of(node) in QUANTIZED_PRODUCTS:
+            return [] if node in self._used else [node]
+        if not left or target_of(node).startswith("dequantize_"):
+            return []
+        nodes = [item for source in node.all_input_nodes for item in self._from_product(source, left - 1)]
+        own = [] if is_conversion(target_of(node)) else [node]
+        return list(dict.fromkeys([*nodes, *own])) if nodes else []
 
 
 class TracingCompiler:
@@ -87,6 +123,7 @@ class TracingCompiler:
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
         self.graphs: list[list[Layer]] = []
+        self._quantized = QuantizedNodes(())  # of the current graph
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compile one of Dynamo's graphs; its calls are in a span with the graph's number."""
@@ -97,6 +134,7 @@ class TracingCompiler:
         layers: list[Layer] = []
         span = f"{GRAPH_SPAN}{len(self.graphs)}"
         self.graphs.append(layers)
+        self._quantized = QuantizedNodes(graph.graph.nodes)
         before = GraphLowering.save_output_code
 
         def keep_calls(code: str) -> None:
@@ -138,7 +176,7 @@ class TracingCompiler:
     def _layer(self, name: str, extern: bool, own: list[Any], computed: set[Any]) -> Layer:
         """Return the layer of one call; nodes in ``computed`` belong to earlier calls."""
         own = [node for node in own if node.op != "get_attr"] or own  # constants may only change their memory order
-        parts = [part for node in own for part in parts_of(node)]
+        parts = [source for node in own for part in parts_of(node) for source in self._quantized.sources(part, extern)]
         paths = (module_path(part, self._paths) for part in parts)
         inner = [node for node in own if node not in computed]
         after = [] if inner else own
@@ -181,14 +219,24 @@ def computed_nodes(name: str, extern: bool, origins: list[Any], computed: set[An
     after a product is computed before it. A kernel that computes nothing works on the last listed node: it changes the
     memory order of weights or outcome, or computes it again. Nodes in ``computed`` belong to earlier calls.
     """
-    products = [node for node in origins if is_product(node) and node not in computed]
+    whole = [item for node in origins for item in with_accumulator(node)] if extern else origins
+    products = [node for node in whole if is_product(node) and node not in computed]
+    if name in INTEGER_PRODUCTS:
+        return [node for node in products if name in map(target_of, parts_of(node))][:1] or products[:1] or origins
     if extern:
         alike = [node for node in origins if target_of(node) == name]
-        return [node for node in alike if node not in computed] or products or alike or origins
+        others = [node for node in whole if not is_product(node)] if len(whole) > len(origins) else []
+        return [node for node in alike if node not in computed] or others or products or alike or origins
     if name.startswith(TEMPLATE) and products:
         return [node for node in origins if node not in computed]
     new = [node for node in origins if not (node in computed or is_product(node) or needs_product(node, computed))]
     return new or [node for node in origins if not set(origins).intersection(node.users)]
+
+
+def with_accumulator(node: Any) -> list[Any]:
+    """Return a node, after the one to whose outcome it adds in place, which Inductor lists instead."""
+    inputs = [item for item in node.all_input_nodes if item.op == "call_function" and "_binary" in node.name]
+    return [*(with_accumulator(inputs[-1]) if len(inputs) > 1 else []), node]
 
 
 def needs_product(node: Any, computed: set[Any]) -> bool:
@@ -230,16 +278,14 @@ def short_name(name: str) -> tuple[str, bool]:
 def module_path(node: Any, paths: dict[int, str]) -> str | None:
     """Return the path of a node's module; empty is the model, ``None`` is unknown."""
     path = own_path(node, paths)
-    if path is not None or node.op == "placeholder" or is_quantized(node):
+    if path is not None or node.op == "placeholder":
         return path
     before, behind = (nearest_modules(node, way, paths) for way in ("all_input_nodes", "users"))
-    modules = before & behind if before and behind else before | behind  # constants and last nodes have one neighbor
+    if is_conversion(target_of(node)):  # a conversion belongs to the node before it
+        modules = before or behind
+    else:  # constants and last nodes have one neighbor
+        modules = before & behind if before and behind else before | behind
     return modules.pop() if len(modules) == 1 else None
-
-
-def is_quantized(node: Any) -> bool:
-    """Return whether a node quantizes, dequantizes, or multiplies integers; its stack is that of the node after it."""
-    return target_of(node) in INTEGER_PRODUCTS or any(map(is_conversion, (operator_of(node), target_of(node))))
 
 
 def own_path(node: Any, paths: dict[int, str]) -> str | None:
@@ -247,7 +293,7 @@ def own_path(node: Any, paths: dict[int, str]) -> str | None:
 
     The stack has ids of modules. That of an exported program, whose modules are gone, has paths, the model's first.
     """
-    if is_quantized(node):
+    if is_conversion(operator_of(node)) or is_conversion(target_of(node)):
         return None
     stack = node.meta.get("nn_module_stack") or {}
     exported = next((text for text, _ in stack.values()), None) == ""
@@ -330,12 +376,16 @@ class InductorNames(OperatorNames):
     def name_layers(self, times: Mapping[Call, LayerTimes]) -> dict[Call, Layer]:
         """Name layers by call, with the graph if there are several, and a number among equal names."""
         counts = Counter(name for name, _ in times)
+        alike: dict[str, set[tuple[str, ...]]] = {}
+        for (name, _), layer in self._expected.items():
+            alike.setdefault(name, set()).add(layer.modules)
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
         layers = {}
         for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
             name = call[0]
-            expected = self._expected.get(call) if counts[name] == self._count[name] else None
+            sure = counts[name] == self._count[name] or len(alike.get(name, ())) == 1
+            expected = self._expected.get(call, self._expected.get((name, 0))) if sure else None
             shown = name if several and expected else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
