@@ -15,10 +15,10 @@ from inferlens.analysis.findings import PROFILE_RULES, findings, gain
 from inferlens.analysis.profile_table import kernel_family
 from inferlens.analysis.trace import TRACE_RULES
 from inferlens.record.builds import Operator, Segment, partition_of
-from inferlens.record.profile import Kernel, Profile
+from inferlens.record.profile import Kernel, ModuleWork, Profile, Work
 from inferlens.record.record import Environment, Gpu, Record, Warning
 from tests.analysis import profiles as samples
-from tests.analysis.profiles import MS, ON_GPU, RUNS, launched, layered, of_rule, tensor, the
+from tests.analysis.profiles import MS, ON_GPU, RUNS, launched, layered, of_rule, tensor, the, work
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
 from tests.analysis.profiles import exact_record as unprofiled
@@ -63,6 +63,14 @@ def with_facts(**facts: Any) -> Makes:
     return after(10.0, facts=msgspec.json.decode(msgspec.json.encode(facts)))
 
 
+MOVED = Work(modules=(ModuleWork(module="dw", flops=1e9, inputs=10**9, outputs=10**9, returned=10**9),))
+DEPTHWISE = gpu(layer("dw", 3.0), layer("rest", 7.0, kind="Pool"), work=MOVED, ceilings=ceilings(fp16=1e14))
+FAR = gpu(layer("conv1", 8.0), layer("fc", 2.0, "Gemm"), work=work(conv1=2e9, fc=5e9), ceilings=ceilings(fp16=1e13))
+FAR_KERNEL = with_(launched(kernel("cutlass", 8000.0, modules=("fc",)), kernel("pool", 2000.0)),
+                   work=work(fc=2e9), ceilings=ceilings(fp16=1e13))  # fmt: skip
+NEAR = gpu(layer("conv1", 8.0), work=work(conv1=7e10), ceilings=ceilings(fp16=1e13))
+OUTSIDE = layered(layer("conv", 6.0), whole=10.0)
+NOISY = with_(OUTSIDE, layers=with_(layered(layer("conv", 1e-6)).layers, whole=(*(1 * MS,) * 24, *(30 * MS,) * 16)))
 UNSTABLE = tuple(25 * MS if run % 5 == 0 else 10 * MS for run in range(RUNS))
 REORDERS = [layer(f"r{number}", 0.3, "Reorder", **INSERTED) for number in range(10)]
 OWN = layer("permute", 1.0, "Transpose", "encoder")
@@ -88,6 +96,11 @@ IN_INT8 = layer("conv", 9.0, "QLinearConv", precision="int8")
 
 # The rule, a profile, its record, and numbers of what is found: fields, or by their names of the finding's own.
 SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
+    ("far-above-floor", FAR, None, {"subject": "conv1", "seconds": 7.8 * MS, "share": 0.8, "distance": 40}),
+    ("far-above-floor", FAR_KERNEL, None, {"subject": "fc", "seconds": 7.8 * MS, "distance": 40}),
+    ("near-ceiling", NEAR, None, {"saving": None, "share": 0.875, "floor": 7 * MS}),
+    ("bandwidth-bound", DEPTHWISE, None, {"seconds": 1 * MS, "share": 0.3, "parts": 1, "bytes": 2e9}),
+    ("outside-layers", OUTSIDE, after(9.0), {"seconds": 3 * MS, "added by profiling": 1 * MS}),
     ("reformats", layered(*REORDERS, OWN, layer("conv", 96.0)), None, {"seconds": 4 * MS, "layers": 11}),
     ("reformats", layered(layer("Reformatting CopyNode for Input Tensor 0 to conv1", 1.0, kind=""), layer("c", 9.0)),
      None, {"share": 0.1}),
@@ -129,6 +142,16 @@ SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
 ]  # fmt: skip
 # The rule, why it is silent, a profile, its record.
 SILENT: list[tuple[str, str, Profile, Makes]] = [
+    ("far-above-floor", "the call waits for the host", FAR_KERNEL, after(20.0)),
+    ("far-above-floor", "fused rather than faster", gpu(layer("conv", 2.0), layer("bn", 8.0, "BatchNorm2d"),
+     work=work(conv=1e10, bn=1e9), ceilings=ceilings(fp16=1e13)), None),
+    ("near-ceiling", "far", FAR, None),
+    ("near-ceiling", "its floor may be shorter", with_(NEAR, ceilings=with_(NEAR.ceilings, disturbed="Others.")), None),
+    ("bandwidth-bound", "by arithmetic", with_(DEPTHWISE, ceilings=ceilings(fp16=1e11)), None),
+    ("bandwidth-bound", "its floor may be shorter",
+     with_(DEPTHWISE, ceilings=with_(ceilings(fp16=1e14), disturbed="Others had it.")), None),
+    ("outside-layers", "profiling has added it", OUTSIDE, after(6.3)),
+    ("outside-layers", "more than there is", NOISY, after(0.9)),
     ("reformats", "too little", layered(*REORDERS, layer("conv", 200.0)), None),
     ("host-copies", "asked for", layered(*TO_AND_FRO, of=case(device="cuda", io="host")), None),
     ("host-copies", "inside the GPU", launched(kernel("Memcpy DtoD (Device -> Device)", 100.0, kind="copy", grid=()),
@@ -193,6 +216,32 @@ def test_what_wins_most_comes_first_and_doubts_of_the_profile_last():
     named = [finding.code for finding in findings(of, unprofiled(of, 4.0))]
     assert named == ["unfused-chains", "reformats", "doubtful-profile"]
     assert named[:-1] == [finding.code for finding in inferlens.findings(of)]
+
+
+def test_at_most_three_layers_are_far_and_those_that_lose_most():
+    layers = [layer(f"conv{number}", float(number)) for number in range(1, 6)]
+    flops = {f"conv{number}": 1e9 for number in range(1, 6)}
+    of = gpu(*layers, work=work(**flops), ceilings=ceilings(fp16=1e14))
+    assert [finding.subject for finding in of_rule("far-above-floor", of)] == ["conv5", "conv4", "conv3"]
+
+
+def test_what_wins_little_is_not_the_first():
+    little = launched(kernel(TENSOR, 300.0, grid=(131, 1, 1)), kernel("add", 700.0))
+    first, second = findings(little)
+    assert (first.code, second.code) == ("near-ceiling", "few-blocks")
+    assert (second.saving or 1) < 0.02
+    assert first.hint.endswith("-b pytorch --batch 1 --precision int8 --calibration random")
+
+
+@pytest.mark.parametrize(("others", "hint"), [
+    ({}, "A backend that fuses such layers: inferlens bench "),
+    ({"openvino": 8 * MS, "onnxruntime:cpu": None}, "Take openvino, which was measured: 1.25x as fast."),
+    ({"openvino": 20 * MS, "onnxruntime:cpu": None}, "Other backends were measured and are no faster; only a lower "),
+])  # fmt: skip
+def test_ways_that_were_measured_are_not_advised_again(others, hint):
+    of = layered(layer("conv", 8.0, "Conv2d"), layer("relu", 2.0, "ReLU"))
+    (finding,) = inferlens.findings(of, unprofiled(of, 10.0), others)
+    assert finding.hint.startswith(hint)
 
 
 def test_nothing_is_won_of_a_call_by_what_is_no_part_of_it():

@@ -16,7 +16,7 @@ from tests.analysis.profiles import ON_GPU, eager, failed, fused, launched, laye
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
 from tests.analysis.profiles import exact_record as unprofiled
-from tests.commands import output_of, refusal_of
+from tests.commands import inferlens, output_of, refusal_of
 from tests.snapshots import compare_with_stored
 from tests.views.samples import CPU_MACHINE, case, record, stored
 
@@ -72,6 +72,29 @@ def test_screen(name, profiles, median, options, tmp_path):
     text = render(findings_document(judged, **options), width=100)
     compare_with_stored(f"findings/{name}", text)
     assert len(text.splitlines()) <= 24 or "whole" in options
+
+
+NOT_FASTER = (
+    "Other backends were measured and are no faster; only a lower precision, a smaller model or a larger batch helps: "
+    "inferlens bench resnet18 -b pytorch --batch 1 --precision bf16"
+)
+
+
+@pytest.mark.parametrize(("fastest", "hint"), [(6e-3, NOT_FASTER), (2e-3, "Take openvino fp32, which was")])
+def test_what_was_raced_is_not_advised_again(tmp_path, fastest, hint):
+    def said() -> str:
+        shown = inferlens("show", "results", "--view", "findings", cwd=tmp_path).stdout
+        return " ".join(shown.replace("\\\n", "").split())
+
+    parts = [layer("conv", 3.0, "Conv2d"), layer("relu", 1.0, "ReLU")]
+    folder = saved(tmp_path / "results", layered(*parts, environment=CPU_MACHINE), median=4e-3)
+    for name, seconds in (("onnxruntime:cpu", 5e-3), ("openvino", fastest)):
+        assert "A backend that fuses such layers: inferlens bench resnet18 --batch 1" in said(), "one is not all"
+        (folder / name.partition(":")[0]).mkdir()
+        made = record(case(name), samples=(seconds,) * 60, id=name)
+        (folder / name.partition(":")[0] / "record.json").write_bytes(encode(made))
+    assert hint in said()
+    assert "A backend that fuses" not in said()
 
 
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path):

@@ -11,7 +11,8 @@ from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
-from tests.analysis.profiles import launched, layered, of_rule, the
+from tests.analysis.profiles import launched, layered, of_rule, the, work
+from tests.analysis.profiles import terabyte_ceilings as ceilings
 from tests.analysis.test_findings import PAIR, SLOW, TO_NHWC
 from tests.views.samples import case
 
@@ -89,6 +90,15 @@ def on_gpu(backend: str, precision: str = "fp16", **options: Any) -> Case:
     return case(backend, device="cuda", precision=precision, options=options)
 
 
+def first(of: Case, channels: int = 3) -> Profile:
+    """A first convolution that is far above its floor."""
+    rates = {of.precision: 1e13, "tf32": 1e13}
+    layers = [layer("conv1", 8.0), layer("conv2", 2.0)]
+    profile = layered(*layers, of=of, timed="GPU", work=work(conv1=2e9, conv2=1e10), ceilings=ceilings(**rates))
+    image = replace(profile.model.inputs[0], shape=(1, channels, 224, 224))
+    return replace(profile, model=replace(profile.model, inputs=(image,)))
+
+
 def reformatted(of: Case, name: str = "sm80_xmma_fprop_implicit_gemm") -> Profile:
     return launched(TO_NHWC, kernel(name, 780.0), of=of)
 
@@ -104,6 +114,13 @@ ORDER = "inferlens bench resnet18 -b pytorch --precision fp16 --batch 1 --option
     ("reformats", reformatted(on_gpu("pytorch"), "gemm"), "another backend", "channels_last"),
     ("tensor-cores-unused", launched(SLOW), "ry another backend", "channels-last"),
     ("tensor-cores-unused", launched(SLOW, of=on_gpu("tensorrt:trt", "int8")), "multiples of 16 or", "?"),
+    ("far-above-floor", first(on_gpu("pytorch")), "Pad the 3 input channels to 8, fold 2x2 pixels into", "?"),
+    ("far-above-floor", first(on_gpu("tensorrt:trt", "int8")), "Pad the 3 input channels to 16,", "?"),
+    ("far-above-floor", first(on_gpu("pytorch", "fp32", tf32=True)), "Pad the 3 input channels to 4,", "?"),
+    ("far-above-floor", first(on_gpu("pytorch"), 64), "true --option pytorch.cudnn_benchmark=true", "pad"),
+    ("far-above-floor", first(on_gpu("tensorrt:trt"), 64), "--batch 1 --option tensorrt.optimization_level=5", "pad"),
+    ("far-above-floor", first(on_gpu("tensorrt:rtx"), 64),
+     "Another algorithm: inferlens bench resnet18 --precision", "optimization_level"),
     ("tf32-off", layered(CONV, of=on_gpu("pytorch", "fp32")), "A trade of accuracy for time, so check", "?"),
     ("tf32-off", layered(CONV, of=on_gpu("torch_tensorrt:loaded", "fp32")), "of an engine, when it is built", "?"),
     ("unfused-chains", layered(*PAIR), "--option pytorch.fuse=true", "?"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
 from typing import Any, Generic, Literal, TypeVar
@@ -35,7 +35,7 @@ from inferlens.analysis.profile_table import (
     profile_runs,
     short_name,
 )
-from inferlens.analysis.roofline import precision_of
+from inferlens.analysis.roofline import Roofline, precision_of, roofline
 from inferlens.analysis.samples import latencies, steady_samples
 from inferlens.analysis.work import Precisions, precisions
 from inferlens.record.display import Displayed, Struct
@@ -50,7 +50,8 @@ from inferlens.units import byte_count, duration, listing, percent, plural, rati
 
 Subject = Literal["time", "trust"]
 Number = float | int | None
-NEGLIGIBLE = 0.02  # of a step: a trace has no findings that save less
+NEGLIGIBLE = 0.02  # of a call or a step: a finding that saves no more never comes first, and is none of a trace
+FASTER_WAY = 1.02  # ratio of latencies from which another measured way is recommended
 # Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
 FIRST_CAPABILITY = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes, of which channels should be a multiple (NVIDIA, "Matrix Multiplication Background", table 1).
@@ -174,6 +175,11 @@ def module_label(path: str) -> str:
     return shorten(path) if path else "the model"
 
 
+def part_name(modules: Sequence[str], name: str) -> str:
+    """Return the modules that a layer or kernel came from if they are few, else its own name."""
+    return " + ".join(map(module_label, modules)) if 0 < len(modules) <= _FEW else shorten(name)
+
+
 @dataclass(frozen=True)
 class TimedLayer:
     """A layer with its times, if known."""
@@ -187,9 +193,7 @@ class TimedLayer:
 
     @property
     def name(self) -> str:
-        """The modules that it came from if they are few, else the backend's name."""
-        paths = self.layer.modules
-        return " + ".join(map(module_label, paths)) if 0 < len(paths) <= _FEW else shorten(self.layer.name)
+        return part_name(self.layer.modules, self.layer.name)
 
     @property
     def seconds(self) -> float:
@@ -281,6 +285,8 @@ class Evidence:
 
     profiles: tuple[Profile, ...]  # of one case on one machine, at most one of each level
     record: Record | None = None  # of the same case, timed without profiling
+    # Names of other ways that were measured, and their seconds if they ran.
+    alternatives: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def case(self) -> Case:
@@ -325,11 +331,37 @@ class Evidence:
         words = bench_words(self.case, device, list(filter(None, options)), others=others, batches=batches)
         return command(name, words, self.case.checkout)
 
-    def advice(self, action: str, options: Sequence[str] = (), others: str = "") -> str:
-        """Return the action with the command for ``options``; without any, with ``others`` and other backends."""
+    def advice(self, *actions: str, options: Sequence[str] = (), others: str = "") -> str:
+        """Return the actions to try, with the command for ``options``, or else one for other backends.
+
+        ``others`` says what other backends may do. If they were measured already, return what remains to be tried.
+        """
         options = list(filter(None, options))
-        sentence = hints.sentence([action] if options else [action, others]).removesuffix(".")
+        if not options and self.alternatives:
+            return hints.sentence(actions) if any(actions) else self.last_resort
+        sentence = hints.sentence(actions if options else [*actions, others]).removesuffix(".")
         return f"{sentence}: {self.command(*options, others=not options)}"
+
+    @property
+    def last_resort(self) -> str:
+        """Return the advice if nothing else helps: a faster way that was measured, or less work."""
+        times = {name: seconds for name, seconds in self.alternatives.items() if seconds}
+        name = min(times, key=times.__getitem__, default="")
+        if name and self.latency and self.latency > FASTER_WAY * times[name]:
+            return f"Take {name}, which was measured: {ratio(self.latency / times[name])} as fast."
+        start = "Other backends were measured and are no faster; only" if self.alternatives else "Only"
+        return f"{start} a lower precision, a smaller model or a larger batch helps: {self.less_work}"
+
+    @property
+    def lower_precision(self) -> str:
+        """Return the option for the next lower precision; empty if there is none."""
+        lower = "bf16" if self.precision == "fp32" and not self.on_gpu else LOWER.get(self.precision, "")
+        return f"--precision {lower}" if lower else ""
+
+    @property
+    def less_work(self) -> str:
+        """Return the command for the next lower precision, or else for larger batches."""
+        return self.command(self.lower_precision) if self.lower_precision else self.command(larger=True)
 
     @cached_property
     def latency(self) -> float | None:
@@ -358,6 +390,19 @@ class Evidence:
         return None if isinstance(table, str) or not table.rows else table
 
     @cached_property
+    def floors(self) -> Roofline | None:
+        """The layers, or else the kernels, against the ceilings of the device, if their work and these are known."""
+        profile = self.layer_profile or next((profile for profile in self.profiles if profile.kernels), None)
+        floors = roofline(profile, self.record) if profile else ""
+        return None if isinstance(floors, str) or not floors.floored_time else floors
+
+    @cached_property
+    def module_kinds(self) -> dict[str, str]:
+        """The kinds of the modules, such as ``Conv2d``, by their paths."""
+        works = [profile.work.modules for profile in self.profiles if profile.work]
+        return {module.module: module.kind for modules in works for module in modules}
+
+    @cached_property
     def timed_layers(self) -> tuple[TimedLayer, ...]:
         if self.table is None or self.layer_profile is None or self.layer_profile.layers is None:
             return ()
@@ -369,10 +414,14 @@ class Evidence:
         """Seconds of the call that times of layers are scaled to, or else of a profiled one."""
         return self.latency or (self.table.reconciliation.whole.typical if self.table else self.kernel_call)
 
+    @property
+    def call_name(self) -> str:
+        return "the call" if self.latency else "the profiled call"
+
     def layer_group(self, layers: Iterable[TimedLayer]) -> PartGroup[TimedLayer]:
         """Return the group of those layers that took any time, as shares of a call."""
         timed = tuple(timed_layer for timed_layer in layers if timed_layer.seconds > 0)
-        return PartGroup(timed, self.layer_call or 0.0, "the call" if self.latency else "the profiled call", None)
+        return PartGroup(timed, self.layer_call or 0.0, self.call_name, None)
 
     @cached_property
     def precisions(self) -> Precisions | None:

@@ -7,7 +7,7 @@ thresholds are explained in ``docs/findings.md``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.evidence import (
     FIRST_CAPABILITY,
+    NEGLIGIBLE,
     Evidence,
     Finding,
     Findings,
@@ -25,20 +26,41 @@ from inferlens.analysis.evidence import (
     list_few,
     make_finding,
     module_label,
+    part_name,
     rule,
     shorten,
 )
 from inferlens.analysis.graph import layer_precision
-from inferlens.analysis.profile_table import DENSE, MOVING, POINTWISE, could_use_tensor_cores, kernels_alone
+from inferlens.analysis.profile_table import (
+    DENSE,
+    MOVING,
+    POINTWISE,
+    Family,
+    could_use_tensor_cores,
+    kernel_family,
+    kernels_alone,
+    layer_family,
+    short_name,
+)
+from inferlens.analysis.roofline import Floor
 from inferlens.errors import InferlensError
 from inferlens.record.builds import partition_in
 from inferlens.record.profile import Profile
 from inferlens.record.record import Record
-from inferlens.spec.case import QUANTIZED
-from inferlens.spec.hints import for_the_host
+from inferlens.spec.case import QUANTIZED, Option
 from inferlens.units import plural
 
 # Thresholds about layers; shares are of a run unless a comment names another base.
+LARGE = 0.04  # for a layer to matter
+FAR = 5.0  # times its floor
+MOST_FAR = 3  # layers to report
+FEW_CHANNELS = 4
+NEAR = 2.0  # times its floor: about as close as bytes allow
+MOVING_BYTES = 0.1  # in layers that are bound by memory
+LARGER_THAN_CACHES = 64 * 2**20  # bytes
+MOSTLY_KNOWN = 0.9  # in layers with a floor
+NEAR_CEILING = 0.25  # above the floors: libraries seldom come closer
+OUTSIDE = 0.05
 LAYOUT = 0.02
 CHAINS = 0.05
 IN_FP32 = 0.05
@@ -55,34 +77,51 @@ GPU_COST = 1.1  # time of the busy GPU over an unprofiled call
 RUN_SPREAD = 1.5  # 95th percentile over the median
 
 UNKNOWN_SHARE = 0.1  # of a run, for findings without a known cost: a fallback or a graph break must not come last
+_HOST_CODES = {"host-bound", "outside-layers"}  # codes about a waiting GPU; all others are about its work
+# Options that select another algorithm, by the names that most backends use.
+_ALGORITHMS: tuple[tuple[str, Option], ...] = (
+    ("channels_last", True), ("cudnn_benchmark", True), ("cudnn_conv_algo_search", "EXHAUSTIVE"),
+    ("max_autotune", True), ("optimization_level", 5),
+)  # fmt: skip
 _HOST_COPY = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 _BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _TRADE = "A trade of accuracy for time, so check the outputs"
 
 
-def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Findings:
+def findings(
+    profiles: Profile | Sequence[Profile],
+    record: Record | None = None,
+    alternatives: Mapping[str, float | None] | None = None,
+) -> Findings:
     """Return the findings about the profiles of one case, most important first.
 
     Findings about time come first, ordered by the share of a run that could be saved, or else that they are about; an
-    unknown share counts as a tenth. Findings about the reliability of the profile follow.
+    unknown share counts as a tenth. Findings about the reliability of the profile follow. If no saving is large, the
+    first finding names the remaining options.
 
     Args:
         profiles: of one case; several are its levels.
         record: of the same case, timed without profiling; rules that need the duration of a call are silent without it.
+        alternatives: names of other backends that were measured, and their seconds if they ran. They are not
+            recommended again; the fastest of them is, by its name, if it is faster than this case.
 
     Raises InferlensError if the profiles are of different cases, or if there are none.
     """
-    evidence = evidence_of(profiles, record)
-    results = [_of_a_call(finding, evidence) for rule in PROFILE_RULES for finding in rule(evidence)]
-    return Findings(sorted(results, key=lambda finding: (finding.about != "time", -importance(finding))))
-
-
-def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
-    """Return the evidence of the rules; accepts and rejects the same profiles as :func:`findings`."""
     levels = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
     if len({profile.case.digest for profile in levels}) != 1:
         raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")
-    return Evidence(levels, record)
+    evidence = Evidence(levels, record, alternatives or {})
+    results = [_of_a_call(finding, evidence) for rule in PROFILE_RULES for finding in rule(evidence)]
+    savings = [importance(finding) for finding in results if finding.about == "time"]
+    if savings and max(savings) <= NEGLIGIBLE:
+        results.append(
+            make_finding(
+                "No change of a layer or kernel could win more than {most:percent} of the call.",
+                {"most": max(savings)}, code="near-ceiling", subject="the run", share=1 - max(savings),
+                hint=evidence.last_resort,
+            )
+        )  # fmt: skip
+    return Findings(sorted(results, key=lambda finding: (finding.about != "time", -importance(finding))))
 
 
 def _of_a_call(finding: Finding, evidence: Evidence) -> Finding:
@@ -103,7 +142,7 @@ def gain(finding: Finding, findings: Sequence[Finding]) -> float | None:
     faster layers and kernels save nothing.
     """
     codes = {finding.code for finding in findings}
-    waits = "host-bound" in codes and finding.code != "host-bound"
+    waits = "host-bound" in codes and finding.code not in _HOST_CODES
     return None if waits or ("doubtful-profile" in codes and not finding.unprofiled) else finding.saving
 
 
@@ -156,14 +195,143 @@ def host_bound(evidence: Evidence) -> Iterator[Finding]:
                 "busy": evidence.busy, "latency": call, "launches": evidence.launches, "kernels": kernels.calls,
                 "mean kernel": kernels.seconds / max(kernels.calls, 1),
             },
-            subject="the run", seconds=idle, whole=call, share=idle / call,
-            hint=for_the_host(evidence.case, evidence.facts),
+            subject="the run", seconds=idle, whole=call, share=idle / call, hint=_launch_less(evidence),
         )  # fmt: skip
     elif idle is None and evidence.record:
-        yield from enqueue_bound_finding(evidence.record)
+        for finding in enqueue_bound_finding(evidence.record):
+            yield replace(finding, hint=_launch_less(evidence))
+
+
+def _launch_less(evidence: Evidence) -> str:
+    graph = evidence.hint("cuda_graph")
+    if graph.asked:
+        return f"A larger batch: {evidence.command(larger=True)}"
+    return evidence.advice(
+        "a CUDA graph" if graph.ask else "", options=[graph.ask], others="another backend with a CUDA graph"
+    )
+
+
+# Layers and kernels against their floors
+
+
+@rule("far-above-floor")
+def far_above_floor(evidence: Evidence) -> Iterator[Finding]:
+    """Report the layers, or else the kernels, that lose most time above their floors.
+
+    Of pointwise layers ``unfused-chains`` tells more. While the call waits for the host, no layer matters.
+    """
+    floors = evidence.floors
+    if floors is None or floors.bound == "host":
+        return
+    # Without a rate, floors are of memory alone.
+    silent = (*MOVING, *POINTWISE, *(() if floors.rate else DENSE))
+    far = [
+        row for row in floors.ranked
+        if (row.share or 0.0) >= LARGE and (row.distance or 0.0) >= FAR and _family(evidence, row) not in silent
+    ]  # fmt: skip
+    for row in far[:MOST_FAR]:
+        yield make_finding(
+            "{subject} takes {share:percent} of {call} ({seconds:duration} of {run:duration}), {distance:two} times "
+            "its floor of {floor:duration}.",
+            {"seconds": row.time, "floor": row.floor, "flops": row.flops, "bytes": row.bytes, "distance": row.distance},
+            subject=_row_name(row, floors.timed), seconds=row.above, share=row.share, run=floors.time,
+            whole=evidence.kernel_call if floors.timed == "kernel" else None, call=evidence.call_name,
+            hint=_closer_to_floor(evidence, row),
+        )  # fmt: skip
+
+
+def _closer_to_floor(evidence: Evidence, row: Floor) -> str:
+    family = _family(evidence, row)
+    channels = _image_channels(evidence, row) if family == "convolution" else 0
+    if 0 < channels <= FEW_CHANNELS and channels < evidence.multiple:
+        pad = f"pad the {channels} input channels to {evidence.multiple}"
+        return evidence.advice(pad, "fold 2x2 pixels into channels before it", others="try another backend")
+    if family not in DENSE:
+        return evidence.advice(others="a backend that fuses it with the layers around it")
+    algorithms = _ALGORITHMS if family == "convolution" else _ALGORITHMS[1:]
+    options = [evidence.hint(*option).ask for option in algorithms]
+    return evidence.advice("another algorithm" if any(options) else "", options=options, others="another algorithm")
+
+
+def _image_channels(evidence: Evidence, row: Floor) -> int:
+    """Return the channels of the model's images if the convolution is the first one; else 0."""
+    rows = evidence.floors.rows if evidence.floors else ()
+    first = next((item for item in rows if _family(evidence, item) == "convolution"), row)
+    inputs = evidence.profiles[0].model.inputs
+    shape = inputs[0].shape if inputs else ()
+    is_first = row is first or first.modules[:1] == row.modules[:1] != ()  # a kernel may prepare its input
+    return shape[1] if is_first and len(shape) >= 3 else 0
+
+
+def _family(evidence: Evidence, row: Floor) -> Family:
+    """Return the family of a layer; of a kernel, that of its first module, or else of its name."""
+    if evidence.floors and evidence.floors.timed == "layer":
+        return layer_family(row.kind, row.name)
+    kind = evidence.module_kinds.get(row.modules[0], "") if row.modules else ""
+    return layer_family(kind, "") or kernel_family(row.name)
+
+
+def _row_name(row: Floor, timed: str) -> str:
+    return part_name(row.modules, short_name(row.name) if timed == "kernel" else row.name)
+
+
+@rule("near-ceiling")
+def near_ceiling(evidence: Evidence) -> Iterator[Finding]:
+    floors = evidence.floors
+    if floors is None or floors.won is None or not floors.time or floors.ceilings.disturbed:
+        return
+    if floors.floored_time >= MOSTLY_KNOWN * floors.time and floors.won <= NEAR_CEILING * floors.time:
+        yield make_finding(
+            f"The call is near its ceiling: faster {floors.timed}s could win {{won:duration}} of {{time:duration}} at "
+            "most.",
+            {"won": floors.won, "time": floors.time, "floor": floors.floor},
+            subject="the run", share=1 - floors.won / floors.time, hint=evidence.last_resort,
+        )  # fmt: skip
+
+
+@rule("bandwidth-bound")
+def bandwidth_bound(evidence: Evidence) -> Iterator[Finding]:
+    """Report convolutions and products that do little with every byte, as depthwise ones and those with few rows."""
+    floors = evidence.floors
+    if floors is None or floors.ceilings.disturbed:
+        return  # a ceiling that is too low makes floors too long, and layers seem close to them
+    near = [
+        row for row in floors.rows
+        if row.bound == "memory" and row.won and (row.distance or 0.0) <= NEAR and _family(evidence, row) in DENSE
+    ]  # fmt: skip
+    total = floors.sum_of(near)
+    if (total.bytes or 0.0) >= LARGER_THAN_CACHES and (total.share or 0.0) >= MOVING_BYTES:
+        yield make_finding(
+            f"{{parts:#{floors.timed}}} {{parts:is|are}} bound by memory: {{share:percent}} of {{call}} "
+            "({seconds:duration} of {run:duration}), {times:two} times what moving {parts:its|their} bytes takes.",
+            {"parts": len(near), "seconds": total.time, "floor": total.floor, "bytes": total.bytes},
+            subject=list_few(_row_name(row, floors.timed) for row in near), seconds=total.won, share=total.share,
+            whole=evidence.kernel_call if floors.timed == "kernel" else None, call=evidence.call_name,
+            times=total.distance, run=floors.time,
+            hint=f"Fewer bytes, by a lower precision or a larger batch: {evidence.less_work}",
+        )  # fmt: skip
 
 
 # Layers
+
+
+@rule("outside-layers")
+def outside_layers(evidence: Evidence) -> Iterator[Finding]:
+    """Report time outside of all layers, less what profiling may have added to it."""
+    profile, table, call = evidence.layer_profile, evidence.table, evidence.latency
+    if not (profile and table and call and profile.timed == "host"):
+        return
+    outside = table.reconciliation.outside.typical / table.runs.scale
+    added = max(table.reconciliation.profiled - call, 0.0)
+    rest = outside - added
+    if OUTSIDE * call <= rest <= call:
+        yield make_finding(
+            "{share:percent} of the call ({rest:duration} of {whole:duration}) is outside of all layers.",
+            {"outside": outside, "added by profiling": added, "whole": call},
+            subject="the run", seconds=rest, share=rest / call, rest=rest,
+            hint="Look at Python, checks and copies around the layers; a larger batch spreads it over more items: "
+            f"{evidence.command(larger=True)}",
+        )  # fmt: skip
 
 
 @rule("reformats")
@@ -179,7 +347,9 @@ def reformats(evidence: Evidence) -> Iterator[Finding]:
         yield make_finding(
             f"{{count:#{parts.noun}}} only {{count:changes|change}} memory order or type: {{cost}}{{location}}.",
             {}, parts, seconds=parts.seconds, count=len(layers) or parts.calls,
-            hint=evidence.advice("keep one memory order and one type from end to end", [order], "try another backend"),
+            hint=evidence.advice(
+                "keep one memory order and one type from end to end", options=[order], others="try another backend"
+            ),
         )  # fmt: skip
 
 
@@ -193,7 +363,9 @@ def unfused_chains(evidence: Evidence) -> Iterator[Finding]:
         yield make_finding(
             "{layers:#layer} {layers:is|are} not fused with what is before {layers:it|them}: {cost}{location}.",
             {}, layers, seconds=layers.seconds,
-            hint=evidence.advice("fuse batch norms" if option else "a backend that fuses such layers", [option]),
+            hint=evidence.advice(
+                "fuse batch norms" if option else "", options=[option], others="a backend that fuses such layers"
+            ),
         )  # fmt: skip
 
 
@@ -360,7 +532,7 @@ def tiny_kernels(evidence: Evidence) -> Iterator[Finding]:
             "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {cost}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
             subject=plural(tiny.calls, "kernel call"),
-            hint=evidence.advice("a backend that fuses more of them"),
+            hint=evidence.advice(others="a backend that fuses more of them"),
         )  # fmt: skip
 
 
@@ -379,6 +551,7 @@ def few_blocks(evidence: Evidence) -> Iterator[Finding]:
 
 
 PROFILE_RULES = (
-    tensor_cores_unused, tf32_off, host_copies, tiny_kernels, few_blocks, reformats, unfused_chains, fp32_layers,
-    fallback, graph_breaks, doubtful_profile, unstable, host_bound,
+    tensor_cores_unused, tf32_off, host_copies, tiny_kernels, few_blocks, far_above_floor, near_ceiling,
+    bandwidth_bound, reformats, unfused_chains, fp32_layers, outside_layers, fallback, graph_breaks, doubtful_profile,
+    unstable, host_bound,
 )  # fmt: skip

@@ -114,7 +114,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     loaded = screen.profiles(folders)
     cases, above = group_profiles(loaded), folders[0].parent
     rows = measured([above])
-    top = findings_document(judge_cases(loaded), most=FINDINGS, brief=True, measured=rows).blocks()
+    top = findings_document(judge_cases(loaded, rows), most=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
     more = f"More: inferlens show {shlex.quote(str(above))} --view findings; likewise inferlens {others}"

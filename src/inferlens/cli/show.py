@@ -222,7 +222,7 @@ def _findings(paths: list[Path], format: str, top: int | None, every: bool) -> D
     rows = measured(paths)
     notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    return findings_document(judge_cases(loaded), top=top, whole=every, measured=rows)
+    return findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows)
 
 
 @options.takes()

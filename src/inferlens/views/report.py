@@ -123,7 +123,7 @@ class ReportInputs:
 
     @cached_property
     def case_findings(self) -> list[CaseFindings]:
-        return judge_cases(self.profiles)
+        return judge_cases(self.profiles, self.rows)
 
 
 def load_inputs(paths: Sequence[Path]) -> ReportInputs:

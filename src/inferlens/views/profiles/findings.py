@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.evidence import Finding, Subject
+from inferlens.analysis.evidence import FASTER_WAY, NEGLIGIBLE, Finding, Subject
 from inferlens.analysis.findings import findings, gain, importance
 from inferlens.analysis.interference import mean_load, record_load
 from inferlens.analysis.samples import group_by
 from inferlens.record.profile import Profile
 from inferlens.record.record import machine_name
 from inferlens.record.store import LoadedProfiles
+from inferlens.stats.samples import median
 from inferlens.units import duration, percent, plural
 from inferlens.views.profiles.cases import (
     CASE_FIELDS,
@@ -28,6 +29,7 @@ from inferlens.views.table import Column, Document, Line, Table, plain
 
 SCHEMA = "inferlens.findings/1"
 MOST = 4  # findings on a screen
+MIN_RIVALS = 2  # other backends: then another one is no new idea
 COLUMNS = (Column("", "could win", "of call", keep=1), Column("", "finding", numeric=False, fold=True))
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
@@ -41,22 +43,27 @@ class CaseFindings:
     reason: str = ""
 
 
-def judge_cases(loaded: LoadedProfiles) -> list[CaseFindings]:
-    """Return the findings of every case and machine from the latest profile of each level."""
+def judge_cases(loaded: LoadedProfiles, rows: Sequence[Row] = ()) -> list[CaseFindings]:
+    """Return the findings of every case and machine from the latest profile of each level.
+
+    ``rows`` are of the ways that were measured, which are not advised again.
+    """
     levels: dict[tuple[str, str], dict[str, Profile]] = {}
     for profile in loaded.profiles:  # by their creation
         levels.setdefault(_key(profile), {})[profile.level] = profile
     cases: dict[tuple[str, str], ProfiledCase] = {}
     for case in cases_of_level(loaded, "layer"):
         cases.setdefault(_key(case.profile), case)
-    return [_judge(case, list(levels[key].values()), loaded) for key, case in cases.items()]
+    return [_judge(case, list(levels[key].values()), loaded, rows) for key, case in cases.items()]
 
 
 def _key(profile: Profile) -> tuple[str, str]:
     return profile.case.digest, machine_name(profile.environment)
 
 
-def _judge(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles) -> CaseFindings:
+def _judge(
+    case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles, rows: Sequence[Row]
+) -> CaseFindings:
     # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
     completed = sorted(
         (profile for profile in profiles if profile.status == "ok"), key=lambda profile: profile.level != "layer"
@@ -65,7 +72,25 @@ def _judge(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfil
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return CaseFindings(case, reason=f"{reason} {case.profile.hint}".strip())
     record = next((record for profile in completed if (record := loaded.records.get(profile.id))), None)
-    return CaseFindings(case, tuple(findings(completed, record)))
+    return CaseFindings(case, tuple(findings(completed, record, _alternatives(case, rows))))
+
+
+def _alternatives(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the seconds of other backends with the same work and precision, if several or a faster one ran."""
+    profile, own = case.profile, case.profile.case
+    inputs, machine = ", ".join(map(str, profile.model.inputs)), machine_name(profile.environment)
+    same_work = own.model, machine, inputs, own.precision, own.device, own.io, own.cold, own.rotate
+    others = [
+        row for row in rows
+        if row.backend.partition(":")[0] != own.backend
+        and (row.model, row.machine, row.inputs, row.precision, row.device, row.io, "cold" in row.call_mode,
+             "rotating" in row.call_mode) == same_work
+    ]  # fmt: skip
+    seconds = {row.name: row.median if row.ranked else None for row in others}
+    if len({row.backend for row in others}) >= MIN_RIVALS:
+        return seconds
+    call = median(case.unprofiled) if case.unprofiled else 0.0
+    return {name: value for name, value in seconds.items() if value and call > FASTER_WAY * value}
 
 
 def findings_document(
@@ -81,7 +106,7 @@ def findings_document(
 
     Args:
         cases: the results of :func:`judge_cases`; ``top`` limits the findings of each, ``whole`` shows all to people.
-        most: number of findings for people, where they ask for no number.
+        most: number of findings for people, where they ask for no number; fewer if a terminal is too small.
         brief: without headings and notes.
         measured: rows of the ways that were measured: cases that are the fastest of them come first.
     """
@@ -89,15 +114,19 @@ def findings_document(
     cases = sorted(cases, key=lambda case: _place(case.case) not in fastest)
     leading = sum(_place(case.case) in fastest for case in cases)
     load = mean_load(record_load(case.case.record) for case in cases if case.case.record)
+    every = bool(whole or top)
+
+    def blocks(most: int) -> list[Table | str]:
+        tables = _case_tables(cases, top) if every else _top_findings(cases, leading, most, brief)
+        return [*tables, *filter(None, [load.sentence])]
+
     return Document(
-        lambda: [
-            *(_case_tables(cases, top) if whole or top else _top_findings(cases, leading, most, brief)),
-            *filter(None, [load.sentence]),
-        ],
+        lambda: blocks(most),
         data=lambda: {"schema": SCHEMA, "cases": [_object(case, top) for case in cases], "machine_load": load},
         rows=lambda: _rows(cases, top),
         fields=(*CASE_FIELDS, "place", *FIELDS, "evidence"),
         title="Findings",
+        tries=None if every else lambda _: (blocks(count) for count in range(most, 0, -1)),
     )
 
 
@@ -137,11 +166,11 @@ def _top_findings(cases: Sequence[CaseFindings], leading: int, most: int, brief:
 def _by_rule(cases: Sequence[CaseFindings], about: Subject, leading: int) -> list[list[tuple[Finding, int]]]:
     """Group the findings about ``time`` or ``trust`` of several cases by rule, each with its case's index.
 
-    The first ``leading`` cases come first, then the largest effects.
+    The first ``leading`` cases come first, then the largest effects; negligible effects come last.
     """
 
-    def order(entry: tuple[Finding, int]) -> tuple[bool, float]:
-        return entry[1] >= leading, -importance(entry[0])
+    def order(entry: tuple[Finding, int]) -> tuple[bool, bool, float]:
+        return importance(entry[0]) <= NEGLIGIBLE, entry[1] >= leading, -importance(entry[0])
 
     pairs = ((finding, place) for place, case in enumerate(cases) for finding in case.findings)
     rules = group_by((pair for pair in pairs if pair[0].about == about), lambda pair: pair[0].code)
