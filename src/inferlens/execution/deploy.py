@@ -148,7 +148,8 @@ def saver(path: Path, backend: str | None = None) -> str:
     backend_by_suffix = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
     if path.suffix not in backend_by_suffix:
         raise InferlensError(
-            f"{names[0] if backend else 'Nothing'} writes no models to files named '{path.suffix or path.name}'.",
+            f"{f'{names[0]} writes no' if backend else 'Nothing writes'} models to files named "
+            f"'{path.suffix or path.name}'.",
             expected=one_of(sorted(backend_by_suffix)) if backend_by_suffix else "another --backend",
             hint=suggestion(path.suffix, backend_by_suffix),
         )

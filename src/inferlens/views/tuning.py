@@ -131,7 +131,9 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
         data=data,
         rows=candidates,
         title=title,
-        tries=lambda _: [_tuning_blocks(tuned, shown, facts, top or MAX_ROWS)],
+        tries=lambda _: (
+            _tuning_blocks(tuned, shown, facts, most) for most in ([top] if top else range(MAX_ROWS, 1, -1))
+        ),
     )
 
 
