@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -429,7 +430,6 @@ def read_plan(model: Sequence[str], words: Mapping[str, Any]) -> Plan:
 # Cases and budgets as the words of commands that can be pasted.
 
 SHARES = ("threshold", "level", "half_width")
-FUNCTIONS = ("ab", "bench", "profile")  # of Python, with the options of the command
 
 
 def ab_words(a: Case, b: Case, budget: Budget, device: str) -> list[str]:
@@ -492,14 +492,26 @@ def bench_words(
 def command(what: str, words: Sequence[str], checkout: str = "") -> str:
     """Return the command ``what`` of a model and words to paste, which runs in the checkout if there is one.
 
-    No command can name a live module: of one, return the Python function and the words, or nothing if there is none.
+    No command can name a live module: of one, return the same call from Python, or nothing where there is none.
     """
     model, *words = words
-    if model.startswith("live:"):
-        options = shlex.join(words)
-        return f"inferlens.{what}(model, example_inputs, ...) with {options}" if what in FUNCTIONS else ""
-    line = shlex.join(["inferlens", what, model, *words])
-    return f"cd {shlex.quote(checkout)} && {line}" if checkout else line
+    if not model.startswith("live:"):
+        line = shlex.join(["inferlens", what, model, *words])
+        return f"cd {shlex.quote(checkout)} && {line}" if checkout else line
+    if what not in ("ab", "bench", "profile"):
+        return ""
+    sides = list(takewhile(lambda word: not word.startswith("-"), words))
+    keywords: dict[str, list[int | str]] = {}
+    for word in words[len(sides) :]:
+        if word.startswith("-"):
+            name = "backend" if word == "-b" else word.lstrip("-").replace("-", "_")
+            values = keywords.setdefault(name, [])
+        else:
+            values.append(int(word) if word.isdecimal() else word)
+    arguments = ["model", *map(json.dumps, sides), "example_inputs"]
+    for name, values in keywords.items():
+        arguments.append(f"{name}={json.dumps(values if len(values) > 1 else values[0]) if values else True}")
+    return f"inferlens.{what}({', '.join(arguments)})"
 
 
 def _flags(case: Case, axes: Iterable[Axis], device: str) -> list[str]:

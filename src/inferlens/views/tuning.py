@@ -76,7 +76,7 @@ from inferlens.views.records import (
     row_values,
 )
 from inferlens.views.rows import Row, group_rows, rows
-from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain
+from inferlens.views.table import Column, Document, Line, Screen, Table, cut_middle, plain
 
 if TYPE_CHECKING:
     from inferlens.execution.tuning.tune import StudiedValue, Study
@@ -126,14 +126,19 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
             "candidates": candidates(),
         }
 
+    def tries(_: Screen) -> Iterator[list[Table | str]]:
+        """Yield fewer rows, and at last the table with the sentences about its use alone."""
+        numbers = [top] if top else range(MAX_ROWS, 1, -1)
+        tables = [_tuning_blocks(tuned, shown, facts, most) for most in numbers]
+        yield from tables
+        yield [tables[-1][0], *tables[-1][-2:]]
+
     return Document(
         blocks=lambda: [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)],
         data=data,
         rows=candidates,
         title=title,
-        tries=lambda _: (
-            _tuning_blocks(tuned, shown, facts, most) for most in ([top] if top else range(MAX_ROWS, 1, -1))
-        ),
+        tries=tries,
     )
 
 
