@@ -12,9 +12,9 @@ from onnx import TensorProto
 import inferlens
 from inferlens.execution.quantize import limit_of
 from inferlens.views.profiles.quantization import quantization_document
-from inferlens.views.records import WIDTH
 from inferlens.views.renderers import render
 from inferlens.views.report import comparison_section, load_inputs
+from inferlens.views.table import SCREEN
 from tests.backends.small import exported
 from tests.commands import inferlens as command
 
@@ -75,7 +75,7 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data):
     assert not kept.exists(), "no layers were ranked"
     found = quantized(data, errors=True)
     shown = command("show", kept.as_posix(), cwd=Path()).stdout
-    assert shown.splitlines()[:8] == render(quantization_document(found), width=WIDTH).splitlines()[:8]
+    assert shown.splitlines()[:8] == render(quantization_document(found), width=SCREEN.width).splitlines()[:8]
     assert all(layer.name in shown for layer in found.layers)
     told = json.loads(command("show", kept.as_posix(), "--json", cwd=Path()).stdout)
     assert [each["error"] for each in told["layers"]] == [layer.error for layer in found.layers]
@@ -214,5 +214,5 @@ def test_a_drop_of_a_measure_of_ones_own_is_a_share_of_its_value(data, tmp_path)
 
 
 def test_noise_says_that_accuracy_is_meaningless(data):
-    text = render(quantization_document(quantized("random"), "Planted", "cpu"), width=WIDTH)
+    text = render(quantization_document(quantized("random"), "Planted", "cpu"), width=SCREEN.width)
     assert "samples of noise: accuracy meaningless" in text
