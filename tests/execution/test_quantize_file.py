@@ -76,11 +76,11 @@ def test_what_layers_lose_is_kept_beside_the_records_and_shown_again(data):
     found = quantized(data, errors=True)
     shown = command("show", kept.as_posix(), cwd=Path()).stdout
     assert shown.splitlines()[:8] == render(quantization_document(found), width=SCREEN.width).splitlines()[:8]
-    assert all(layer.name in shown for layer in found.layers)
+    assert all(layer.name in shown for layer in found.layers[:3])
     told = json.loads(command("show", kept.as_posix(), "--json", cwd=Path()).stdout)
     assert [each["error"] for each in told["layers"]] == [layer.error for layer in found.layers]
     (section,) = comparison_section(load_inputs([Path("results")]))
-    assert [line.name for line in section.blocks[-1].lines] == [layer.name for layer in found.layers]
+    assert [line.name for line in section.blocks[-1].lines] == [layer.name for layer in found.layers[:3]]
 
 
 def test_what_was_written_runs_and_is_what_was_compared(data):

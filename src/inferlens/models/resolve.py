@@ -109,7 +109,7 @@ def _find_bare_name(name: str) -> ModelInfo:
     raise InferlensError(
         f"There is neither a file nor a model '{name}'.{f' {missing.what}' if missing else ''}",
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
-        hint=paths_like(Path(name)) or suggestion(name, all_names) or (missing.hint if missing else ""),
+        hint=paths_like(Path(name)) or (missing.hint if missing else suggestion(name, all_names)),
     )
 
 
