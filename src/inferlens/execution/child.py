@@ -388,7 +388,7 @@ class Slot:
         """Register the process, and the descriptor for ``answers``, which is closed when the process ends."""
         with self.interleaver.lock:
             self.pid, self._answers = pid, answers
-            self.interleaver.look(self)
+            self.interleaver.advance(self)
 
     def waits(self, enough: bool) -> None:
         """Register that the process asks for its turn; except for the first time, its last turn is over."""
@@ -397,7 +397,7 @@ class Slot:
             if self.requested:
                 self.interleaver.next = self.interleaver.after(self)
             self.requested = True
-            self.interleaver.look(self)
+            self.interleaver.advance(self)
 
     def end(self) -> None:
         """Register that the process has ended."""
@@ -405,7 +405,7 @@ class Slot:
             self.ended = True
             if self._answers >= 0:
                 os.close(self._answers)
-            self.interleaver.look(self)
+            self.interleaver.advance(self)
 
     def go(self, word: bytes) -> None:
         """Let the process go on."""
@@ -452,7 +452,7 @@ class Interleaver:
         ring = [*self.slots[place + 1 :], *self.slots[:place]]
         return next((one for one in ring if not one.ended), slot)
 
-    def look(self, slot: Slot) -> None:
+    def advance(self, slot: Slot) -> None:
         """Let the next process go, if all wait or have ended; or all of them, if all have enough. ``slot`` changed."""
         if self.stopped:
             slot.kill()

@@ -36,7 +36,7 @@ from inferlens.execution.cases import ModelHandle, cases_of, live_files
 from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
 from inferlens.execution.race import races, references_of
-from inferlens.execution.resume import ON, RunState, find_earlier, grouped, requests_of, same_place
+from inferlens.execution.resume import ON, RunState, grouped, requests_of, reuse_earlier, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
 from inferlens.execution.scheduler import Environments, open_scheduler
 from inferlens.execution.tasks import TaskContext
@@ -479,7 +479,7 @@ class RemoteRun:
         for kind, planned in cases.items():
             facts, requests = self.facts(kind), requests_of(command, self.plan, planned, self.model, *more)
             state = RunState(run=self.run, facts=facts, requests=requests)
-            states[kind] = find_earlier(state, self.plan, planned, None, self.results, complete)
+            states[kind] = reuse_earlier(state, self.plan, planned, None, self.results, complete)
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)

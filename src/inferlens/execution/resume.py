@@ -4,8 +4,9 @@ There is one rule for ``bench``, ``profile`` and ``tune``. A result is used agai
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of a record; :func:`find_earlier` reads these records. A
-tuning or a study keeps its rounds in a :class:`TrialLog`.
+``bench`` and ``profile`` keep a hash of the request as a fact of a record. :func:`reuse_earlier` reads these records
+before anything is measured, and cases with a record are skipped. A tuning or a study keeps its rounds in a
+:class:`TrialLog`, and takes them from there in place of measuring.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def as_text(value: object) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
-def find_earlier(
+def reuse_earlier(
     state: RunState,
     plan: Plan,
     cases: Sequence[PlannedCase],
@@ -102,7 +103,7 @@ def find_earlier(
     observer: Observer,
     complete: Callable[[Path], bool] = lambda _: True,
 ) -> RunState:
-    """Find the records of earlier runs that are used again, and return ``state`` with them.
+    """Return ``state`` with the records of earlier runs that are used again, and remove those that are replaced.
 
     Only records of the same request, cases and environment count. Each race uses the records of one earlier run: the
     run with the most cases, or the latest of several such runs. A record of that run is used if its case ran, or still

@@ -41,7 +41,7 @@ from inferlens.execution.protocol import (
     refused,
     remove_results,
 )
-from inferlens.execution.resume import RunState, find_earlier, requests_of
+from inferlens.execution.resume import RunState, requests_of, reuse_earlier
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference, ReferenceJob, ReferenceRun
 from inferlens.limits import memory_left
 from inferlens.measure import environment
@@ -496,11 +496,11 @@ def continue_run(
 ) -> AbstractContextManager[Scheduler]:
     """Return a scheduler that uses what an earlier run of the same command has measured alike.
 
-    ``more`` is the rest of the request; ``complete`` is as of :func:`~inferlens.execution.resume.find_earlier`.
+    ``more`` is the rest of the request; ``complete`` is as of :func:`~inferlens.execution.resume.reuse_earlier`.
     """
     environments = Environments()
     state = RunState(requests=requests_of(command, plan, cases, model, *more))
-    state = find_earlier(state, plan, cases, environments.of, observer, complete)
+    state = reuse_earlier(state, plan, cases, environments.of, observer, complete)
     return open_scheduler(plan, observer, cases, live_files(model), state, environments=environments)
 
 

@@ -74,9 +74,10 @@ class RaceState(Struct, frozen=True, kw_only=True):
     def is_fastest(self, level: float, rounds: int) -> bool:
         """Return whether the leader of a race that ended after ``rounds`` is FASTEST; otherwise it is LIKELY FASTEST.
 
-        It is if the race is decided. An undecided race needs more than one round, and a chance of at least the
-        two-sided level, such as 97.5 % for a ``level`` of 95 %. A running race does not stop by this chance: tested
-        after every round, it would name winners by luck.
+        It is if the race is decided. In an undecided race it is if its chance is at least the two-sided level, such as
+        97.5 % for a ``level`` of 95 %, unless exactly one round was held. (With 0 rounds, all processes were measured
+        without others.) A running race does not stop by this chance: tested after every round, it would name winners
+        by luck.
         """
         return self.decided or (self.chance >= (1 + level) / 2 and rounds != 1)
 
