@@ -283,9 +283,12 @@ def test_a_case_of_named_sizes_is_a_command_without_its_inputs():
     assert bench_words(Case(model="factory:m.py:f", backend="b", inputs=(ids,)), "cpu")[-2:] == ["--dim", "length=128"]
 
 
-def test_of_a_live_module_a_command_is_a_function_of_python():
-    words = ["pytorch fp16", "-b", "pytorch", "--batch", "2,4"]
-    assert command("bench", ["resnet18", *words]) == "inferlens bench resnet18 'pytorch fp16' -b pytorch --batch 2,4"
-    expected = "inferlens.ab(model, example_inputs, ...) with 'pytorch fp16' -b pytorch --batch 2,4"
-    assert command("ab", ["live:Net", *words]) == expected
+def test_of_a_live_module_a_command_is_a_call_from_python():
+    words = ["pytorch fp16", "-b", "pytorch", "--batch", "2,4", "--cold", "--option", "a.b=c", "--option", "a.d=e"]
+    assert command("bench", ["resnet18", *words]).startswith("inferlens bench resnet18 'pytorch fp16' -b pytorch")
+    assert command("ab", ["live:Net", *words]) == (
+        'inferlens.ab(model, "pytorch fp16", example_inputs, backend="pytorch", batch="2,4", cold=True, '
+        'option=["a.b=c", "a.d=e"])'
+    )
+    assert command("bench", ["live:Net", "--batch", "1"]) == "inferlens.bench(model, example_inputs, batch=1)"
     assert command("partition", ["live:Net"]) == ""  # of which Python has none
