@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from inferlens.cli.commands import app
+from inferlens.cli.options import fast_words
 from inferlens.trace.distributed import runs_in, traces_in
 from inferlens.views.table import FORMATS
 from inferlens.views.trace import VIEWS
@@ -177,6 +180,16 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(folder, monkey
 
     monkeypatch.setattr("inferlens.trace.analysis.read_trace", nothing_left)
     assert "not enough memory" in refusal_of("trace", "gpu.json", cwd=folder)
+
+
+def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it():
+    command = typer.main.get_command(app).get_command(None, "trace")
+    every = "a.json --against b.json --step 7 --top 3 --depth 2 -f json --wide --columns calls -o c.json"
+    for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
+        with command.make_context("trace", line.split()) as context:
+            assert (fast_words("trace", "path", line.split()) or {}).items() <= context.params.items()
+    for line in ("", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"):
+        assert fast_words("trace", "path", line.split()) is None
 
 
 # Two traces, the ranks of a job, and log folders

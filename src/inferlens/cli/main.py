@@ -1,4 +1,8 @@
-"""The program: it runs a command, and ends with a code and a message that a user can act on."""
+"""The program: it runs a command, and ends with a code and a message that a user can act on.
+
+Typer takes as long to import as a large trace does to read. ``argparse`` reads the words of ``trace``, with the same
+declared options; typer reads them only if they are wrong, to say so.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,12 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding may lack characters of tables
     try:
+        if sys.argv[1:2] == ["trace"]:
+            from inferlens.cli.options import fast_words
+            from inferlens.cli.trace import trace
+
+            if words := fast_words("trace", "path", sys.argv[2:]):
+                return trace(**words)
         from inferlens.cli.commands import run
 
         sys.exit(run())

@@ -6,14 +6,16 @@ passed to it by keyword, but only those that were given.
 
 from __future__ import annotations
 
+import argparse
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar, get_args
 
 from msgspec import Struct
 
+from inferlens.errors import InferlensError
 from inferlens.spec.commands import ONE_CASE, options_of
 from inferlens.spec.options import DURATION, SHARE, OptionField, OptionSpec, option_fields
 from inferlens.spec.plan import OPTIONS
@@ -177,6 +179,33 @@ def value_kind(field: OptionField) -> Any:
     """Return the type that the command line gives to a value: the options of a plan read texts themselves."""
     kinds = {field.type, *get_args(field.type)}
     return next((kind for kind in (bool, Path, int) if kind in kinds and not field.several), str)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def fast_words(command: str, argument: str, words: Sequence[str]) -> dict[str, Any] | None:
+    """Return the words of a command with one path, parsed without typer, which takes long to import.
+
+    ``None``: typer has to say something, such as the help, or what is wrong.
+    """
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument(argument, type=Path)
+    fields = fields_of(command)
+    for field in fields.values():
+        kind = value_kind(field)
+        more = {"action": "store_true"} if kind is bool else {"type": kind}
+        parser.add_argument(*field.names, dest=field.name, **more)
+    try:
+        values = vars(parser.parse_args(words))
+        for name in values.keys() & fields.keys():
+            if value_kind(fields[name]) is int:
+                fields[name].read(values[name])
+    except (ValueError, InferlensError):
+        return None
+    return values
 
 
 def set_ranges(nvtx: bool) -> None:

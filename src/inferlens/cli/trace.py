@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +38,8 @@ def trace(
 
         format = screen.picture_format(plot, "steps.svg")
         return screen.draw(plot, (render_steps(path, format, step=words.get("step")), []), "--plot")
+    if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.views.trace_documents import trace_document
 
     try:
