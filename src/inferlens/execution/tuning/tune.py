@@ -175,7 +175,6 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self.candidates = Candidates(self.space)
-        self.first = self.candidates.ran
         self.measures = self.request.measures
         series = SERIES_ON_GPU if self._on_gpu else SERIES
         budget = budget_for(self.request.plan.budget, self.measures, series)
@@ -231,14 +230,14 @@ class Tuner:
             rebuild=self._seconds_of_finals(cases) <= self._left,
             in_turns=self.in_turns,
         )
-        entrants = [Entrant(self.space.planned(case), [self.first[case.digest]]) for case in cases]
+        entrants = [Entrant(self.space.planned(case), [self.candidates.ran[case.digest]]) for case in cases]
         finals = RaceEngine(self.scheduler, entrants, self.begin + self.share, policy)
         return self._tuned(finals, finals.run().answer, over)
 
     def _next_round(self) -> list[Point]:
         """Return the next round of the search that has memory and time, or nothing."""
         search = self.search  # which may add rounds of earlier runs
-        peaks = (record.memory.host_peak or 0 for record in self.first.values())
+        peaks = (record.memory.host_peak or 0 for record in self.candidates.ran.values())
 
         def ends_in_time(points: list[Point]) -> bool:
             return self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search
@@ -278,7 +277,7 @@ class Tuner:
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
         """Return the seconds of the final rounds in which all are built anew, side by side if CPUs allow it."""
-        at_once = rounds_at_once([self.first[case.digest] for case in cases]) if cases else 1
+        at_once = rounds_at_once([self.candidates.ran[case.digest] for case in cases]) if cases else 1
         return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
@@ -308,7 +307,7 @@ class Tuner:
             return math.inf
         needed = [
             sum(phase.seconds for phase in record.phases if phase.name != "steady state") / build_factor(record.case)
-            for record in self.first.values()
+            for record in self.candidates.ran.values()
             if record.case.backend == case.backend
         ]
         longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_BACKEND * self.share
@@ -318,9 +317,10 @@ class Tuner:
         """Add the records of a round to the search. Raises InferlensError if the objective is not known here."""
         aim = self.request.objective
         self.candidates.learn(search, records, aim, self.request.constraints)
-        if self.first and all(measure_value(record, aim.name) is None for record in self.first.values()):
+        ran = self.candidates.ran.values()
+        if ran and all(measure_value(record, aim.name) is None for record in ran):
             raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
-        self.seconds = seconds_by(self.first.values(), self.scheduler.plan)
+        self.seconds = seconds_by(ran, self.scheduler.plan)
 
     def _finalists(self, before: Sequence[Trial]) -> list[Case]:
         """Return the finalists, or those of earlier finals; without a rival of the best if there is no time for it."""
