@@ -15,7 +15,7 @@ from inferlens.analysis.work import precisions
 from inferlens.record.profile import Level, Profile, Tensor
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import LoadedProfiles, latest_profiles
-from inferlens.spec.case import QUANTIZED, shown_together
+from inferlens.spec.case import QUANTIZED, bare, shown_together
 from inferlens.spec.plan import plainness, words
 from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent, plural, ratio
 from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain, share
@@ -298,7 +298,7 @@ def largest_parts(noun: str, parts: Sequence[LargestPart], notes: Sequence[str],
         Column("", f"{noun} with it", numeric=False, max_width=40),
     )
     lines = [
-        Line(cut_name(name), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
+        Line(cut_name(bare(name)), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
         for name, part in list(zip(names, parts, strict=True))[:MOST_CASES]
     ]
     if len(parts) > MOST_CASES:
