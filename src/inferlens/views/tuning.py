@@ -128,10 +128,11 @@ def tuning_document(tuned: TuningReport, reference: str | None = None, top: int 
 
     def tries(_: Screen) -> Iterator[list[Table | str]]:
         """Yield fewer rows, and at last the table with the sentences about its use alone."""
-        numbers = [top] if top else range(MAX_ROWS, 1, -1)
-        tables = [_tuning_blocks(tuned, shown, facts, most) for most in numbers]
-        yield from tables
-        yield [tables[-1][0], *tables[-1][-2:]]
+        blocks: list[Table | str] = []
+        for most in [top] if top else range(MAX_ROWS, 1, -1):
+            blocks = _tuning_blocks(tuned, shown, facts, most)
+            yield blocks
+        yield [blocks[0], *blocks[-2:]]
 
     return Document(
         blocks=lambda: [*_tuning_blocks(tuned, shown, facts), candidates_table(facts)],
