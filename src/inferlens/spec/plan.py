@@ -455,15 +455,6 @@ def _budget_words(budget: Budget, names: Iterable[str]) -> list[str]:
     return result
 
 
-def budget_words(budget: Budget, repeats: int) -> list[str]:
-    """Return the budget and the repeats of a record as options of ``inferlens bench``."""
-    names = ["iterations", "warmup", *DURATIONS, "threshold", "half_width", "mode", "within"]
-    how = ["--quick"] if repeats == 1 else ["--repeats", str(repeats)] if repeats else []
-    if (budget.within, budget.max_time) == (THOROUGH_SECONDS, LONG_SERIES):
-        names, how = [name for name in names if name not in ("within", "max_time")], ["--thorough"]
-    return [*how, *_budget_words(budget, names)]
-
-
 def bench_words(
     case: Case, device: str, asks: Sequence[str] = (), *, others: bool = False, batches: Sequence[int] = ()
 ) -> list[str]:
