@@ -374,7 +374,7 @@ def test_reads_without_scripts(browser, tmp_path, page):
     assert tab.locator(".tools").count() == 0
     assert tab.locator("#comparison th.extra").first.is_visible()
     assert tab.locator("figure svg").first.is_visible()
-    assert tab.locator("#time table").first.is_visible()
+    assert tab.locator("#tree-1 table").first.is_visible()
 
 
 def test_axe_finds_no_serious_fault(browser, tmp_path, page):

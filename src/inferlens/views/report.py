@@ -373,9 +373,9 @@ def _fastest_table(tables: Sequence[Sequence[Row]]) -> Table:
     winners = [row for table in tables for item in group_rows(table, "comparison") for row in item if row.place == 1]
     titles = {column.title: replace(column, wide=False, bars="") for column in COLUMNS}  # models are not alike
     columns = [
-        *(titles[name] for name in ("precision", "batch")),
+        titles["batch"],
         Column("way", "fastest", numeric=False, fold=True),
-        *(titles[name] for name in ("latency", "items/s", "speed-up")),
+        *(titles[name] for name in ("latency", "precision", "items/s", "speed-up")),  # a phone shows up to the latency
         Column("", "how sure", numeric=False, write=sure),
         titles["outputs"],
         Column("device_name", "machine", numeric=False),
