@@ -172,7 +172,7 @@ def test_the_budget_is_documented_as_it_is():
     assert set(rows) == {"--" + word.replace("_", "-") for word in (*BUDGET_WORDS, *RACE_WORDS)}
     assert parse_duration(rows["--within"].split("`")[1]) == Plan(model=("x",)).within
     assert parse_share(rows["--threshold"].strip("`")) == budget.threshold
-    assert f"{series.LEAST_SAMPLES} samples at least and {series.MOST_SAMPLES:,} at most" in said
+    assert f"{series.LEAST_SAMPLES} to {series.MOST_SAMPLES:,} samples" in said
     assert parse_duration(rows["--max-time"].strip("`")) == MAX_TIME
     assert parse_duration(rows["--timeout"].strip("`")) == budget.timeout
     assert parse_share(rows["--half-width"].strip("`")) == budget.half_width
