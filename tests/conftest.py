@@ -22,8 +22,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests say how wide a terminal is where that matters; pytest-xdist and some shells say it for all.
 os.environ.pop("COLUMNS", None)
 
+CHECKOUT = os.path.realpath(Path(__file__).parents[1]) + os.sep
+
 if TYPE_CHECKING:
     from inferlens.backends.base import Capabilities
+    from inferlens.record.profile import Profile
     from inferlens.record.record import Record
     from tests.backends.torch_tensorrt.partitions import Made
 
@@ -46,55 +49,69 @@ def operators_translated_once() -> Iterator[None]:
         yield
 
 
-@functools.cache
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for all tests of this process, with a cache."""
-    return functools.cache(function)
-
-
-def _key(argument: object) -> object:
-    """What tells an argument from another: of the runs of a case, the records that they are."""
-    from inferlens.analysis.samples import CaseRuns
-
-    if isinstance(argument, CaseRuns):
-        return tuple((record.id, record.run) for record in (*argument.records, *argument.later)), argument.of_runs
-    return argument if isinstance(argument, str | bytes | int | None) else repr(argument)
-
-
-@functools.cache
-def remembering(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for all tests of this process, which works out each result once."""
+def cached_by(key: Callable[..., object], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that computes each result once; a key of ``None`` is computed anew each time."""
     results: dict[object, Any] = {}
 
-    def kept(*arguments: object) -> Any:
-        key = tuple(map(_key, arguments))
-        if key not in results:
-            results[key] = function(*arguments)
-        return results[key]
+    def cached(*arguments: Any, **options: Any) -> Any:
+        name = key(*arguments, **options)
+        if name is None:
+            return function(*arguments, **options)
+        if name not in results:
+            results[name] = function(*arguments, **options)
+        return results[name]
 
-    return kept
+    return cached
+
+
+def text_key(*arguments: object) -> object:
+    """Return the values of the arguments; runs of a case count as the records that they are of."""
+    from inferlens.analysis.samples import CaseRuns
+
+    def key(argument: object) -> object:
+        if isinstance(argument, CaseRuns):
+            return tuple((record.id, record.run) for record in (*argument.records, *argument.later)), argument.of_runs
+        return argument if isinstance(argument, str | bytes | int | None) else repr(argument)
+
+    return tuple(map(key, arguments))
+
+
+def file_key(path: Path, step: object = None) -> object:
+    """Return the path of a file of this checkout; other files may change."""
+    whole = os.path.realpath(path)
+    return (whole, step) if whole.startswith(CHECKOUT) else None
+
+
+def profile_key(profile: Profile, record: Record | None = None, **options: object) -> object:
+    """Return what a profile and a record are known by."""
+    return profile.id, profile.record, profile.level, record and record.id, tuple(sorted(options.items()))
+
+
+@functools.cache
+def example_caches() -> list[tuple[Any, str, Callable[..., Any]]]:
+    """Return the functions that read files and work out what is shown of them, each with a cache."""
+    from inferlens.analysis import evidence, samples
+    from inferlens.record import store
+    from inferlens.views import rows, trace_documents
+    from inferlens.views.profiles import roofline
+
+    keys: list[tuple[Any, str, Callable[..., object]]] = [
+        (store, "read_record", file_key), (store, "_read_profile", file_key),
+        (trace_documents, "load_analysis", file_key), (evidence, "roofline", profile_key),
+        (roofline, "roofline", profile_key),
+        *((rows, name, text_key) for name in ("_row", "case_numbers", "case_notes")),
+    ]  # fmt: skip
+    caches = [(module, name, cached_by(key, getattr(module, name))) for module, name, key in keys]
+    caches.append((samples, "_steady_samples", functools.cache(samples._steady_samples.__wrapped__)))
+    return [*caches, (lzma, "decompress", functools.cache(lzma.decompress))]
 
 
 @pytest.fixture(scope="module")
 def examples_read_once() -> Iterator[None]:
-    """Records of this checkout's files are read, and what counts and is shown of them is worked out, once."""
-    from inferlens.analysis import samples
-    from inferlens.record import store
-    from inferlens.views import rows
-
-    read, root = store.read_record, Path(__file__).resolve().parents[1]
-    kept = once(read)
-
-    def read_once(file: Path) -> Record:
-        path = file.resolve()
-        return kept(path) if path.is_relative_to(root) else read(file)
-
+    """Files of this checkout are read, and what counts and is shown of them is worked out, once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lzma, "decompress", once(lzma.decompress))
-        patch.setattr(store, "read_record", read_once)
-        patch.setattr(samples, "_steady_samples", once(samples._steady_samples.__wrapped__))
-        for name in ("_row", "case_numbers", "case_notes"):
-            patch.setattr(rows, name, remembering(getattr(rows, name)))
+        for module, name, function in example_caches():
+            patch.setattr(module, name, function)
         yield
 
 

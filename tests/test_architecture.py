@@ -43,6 +43,7 @@ BANNED_NAMES: dict[str, int] = {
 BANNED_OPENINGS: dict[str, int] = {}
 LONG_FUNCTION = 61  # an option of a command takes a line
 LONG_FILE = 800
+MODULE = re.compile(r"inferlens(\.\w+)+(:\w+)?")
 
 
 @functools.cache
@@ -55,50 +56,50 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree_of(path)))
+
+
 def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 @functools.cache
-def imports(tree: ast.AST, top_level_only: bool) -> tuple[str, ...]:
-    return tuple(_imports(tree, top_level_only))
-
-
-def _imports(tree: ast.AST, top_level_only: bool) -> Iterator[str]:
-    """Yield full names that a module imports, also through strings; at the top level alone: those that cost time.
+def imports(path: Path, top_level_only: bool = False) -> tuple[str, ...]:
+    """Return full names that a module imports, also through strings; at the top level alone: those that cost time.
 
     Imports for type checkers do not count.
     """
-    nodes = list(tree.body) if top_level_only and isinstance(tree, ast.Module) else list(ast.walk(tree))
+    nodes = tree_of(path).body if top_level_only else nodes_of(path)
     checking = {id(node) for test in nodes if is_type_checking(test) for node in ast.walk(test)}
+    names: list[str] = []
     for node in (node for node in nodes if id(node) not in checking):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"inferlens(\.\w+)+(:\w+)?", str(node.value)):
-            yield str(node.value).partition(":")[0]
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE.fullmatch(node.value):
+            names.append(node.value.partition(":")[0])
+    return tuple(names)
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def room_of(name: str) -> str:
     return name.split(".")[0]
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_imports_go_one_way(path):
-    room = room_of(name_of(path))
-    if room == "__init__":
-        return  # the public names, imported when first used
-    for name in imports(tree_of(path), top_level_only=False):
-        if name.startswith("inferlens."):
-            other = room_of(name.removeprefix("inferlens."))
-            if other in ROOMS:
-                assert ROOMS.index(other) <= ROOMS.index(room), f"{path.name} imports {name}, which is above it"
+def test_imports_go_one_way():
+    inside = [path for path in modules() if name_of(path) != "__init__"]  # the public names, imported when first used
+    for path in inside:
+        room = room_of(name_of(path))
+        for name in imports(path):
+            target = room_of(name.removeprefix("inferlens."))
+            if name.startswith("inferlens.") and target in ROOMS:
+                assert ROOMS.index(target) <= ROOMS.index(room), f"{path.name} imports {name}, which is above it"
 
 
 def test_the_house_has_these_rooms():
@@ -107,46 +108,43 @@ def test_the_house_has_these_rooms():
     assert len(entries) <= MOST_AT_THE_TOP
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_frameworks_are_imported_late(path):
-    if name_of(path).startswith("models.zoo"):
-        return  # a network is a class of PyTorch's; its module is imported when it is built
-    names = imports(tree_of(path), top_level_only=True)
-    assert not {name for name in names if name.split(".")[0] in FRAMEWORKS}
+def test_frameworks_are_imported_late():
+    for path in modules():
+        names = imports(path, top_level_only=True)
+        heavy = {name for name in names if name.split(".")[0] in FRAMEWORKS}
+        # A network is a class of PyTorch's; its module is imported when it is built.
+        assert not heavy or name_of(path).startswith("models.zoo"), f"{path.name} imports {heavy}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_functions_and_files_fit_the_eye(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= LONG_FILE
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            lines = (node.end_lineno or 0) - node.lineno
-            assert lines <= LONG_FUNCTION, f"{path.name}: {node.name} has {lines} lines"
+def test_functions_and_files_fit_the_eye():
+    for path in modules():
+        assert len(path.read_text("utf-8").splitlines()) <= LONG_FILE, path.name
+        for node in nodes_of(path):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                lines = (node.end_lineno or 0) - node.lineno
+                assert lines <= LONG_FUNCTION, f"{path.name}: {node.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_text_is_read_and_written_in_utf8_whatever_the_locale(path):
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            values = [*node.args, *(keyword.value for keyword in node.keywords)]
+def test_text_is_read_and_written_in_utf8_whatever_the_locale():
+    for path in modules():
+        calls = [node for node in nodes_of(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        for call in calls:
+            values = [*call.args, *(keyword.value for keyword in call.keywords)]
             encoded = any(isinstance(value, ast.Constant) and value.value in ("utf-8", "utf-8-sig") for value in values)
-            assert encoded or node.func.attr not in ("read_text", "write_text"), f"{path.name}, line {node.lineno}"
-            assert not any(keyword.arg == "text" for keyword in node.keywords if node.func.attr in ("run", "Popen"))
+            assert encoded or call.func.attr not in ("read_text", "write_text"), f"{path.name}, line {call.lineno}"
+            assert not any(keyword.arg == "text" for keyword in call.keywords if call.func.attr in ("run", "Popen"))
 
 
-@pytest.mark.parametrize("path", modules(), ids=name_of)
-def test_every_module_says_what_it_is_for(path):
-    assert ast.get_docstring(tree_of(path))
+def test_every_module_says_what_it_is_for():
+    assert [path.name for path in modules() if not ast.get_docstring(tree_of(path))] == []
 
 
-def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and text of every literal that is no docstring."""
-    bodies = (node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)))
+def texts(path: Path) -> set[str]:
+    """Return every literal of a module that is no docstring."""
+    bodies = (node.body for node in nodes_of(path) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)))
     docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
-            yield node.lineno, node.value
+    literals = (node for node in nodes_of(path) if isinstance(node, ast.Constant) and id(node) not in docstrings)
+    return {node.value for node in literals if isinstance(node.value, str)}
 
 
 def test_nothing_outside_a_backend_holds_its_name():
@@ -157,11 +155,10 @@ def test_nothing_outside_a_backend_holds_its_name():
     backends = set(BACKENDS.names()) - {"fake"}
     name = re.compile(rf"(?<![\w-])({'|'.join(sorted(backends))})(?!\w)")
     for path in modules():
-        room, tree = room_of(name_of(path)), tree_of(path)
-        if room in ("backends", "cli"):
-            continue
-        found = {text for _, text in texts(tree) if name.search(text)}
-        assert not found - (set(get_args(Format)) if room == "models" else set()), path
+        room = room_of(name_of(path))
+        if room not in ("backends", "cli"):
+            named = {text for text in texts(path) if name.search(text)}
+            assert not named - (set(get_args(Format)) if room == "models" else set()), path
 
 
 def test_folders_have_twenty_entries_at_most():
@@ -172,7 +169,7 @@ def test_folders_have_twenty_entries_at_most():
 def test_views_see_no_runner_and_backends_see_no_record():
     for path in modules():
         room = room_of(name_of(path))
-        names = set(imports(tree_of(path), top_level_only=False))
+        names = set(imports(path))
         if room == "views":
             assert not any(name.startswith(BELOW_VIEWS) for name in names)
         if room == "backends":
@@ -185,7 +182,7 @@ def module_graph() -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
     for path in modules():
         module = name_of(path).removesuffix(".__init__")
-        for name in imports(tree_of(path), top_level_only=False):
+        for name in imports(path):
             target = name.removeprefix("inferlens.")
             while target and target not in names:
                 target = target.rpartition(".")[0]
@@ -208,9 +205,9 @@ def test_there_are_no_import_circles():
         visit(name, ())
 
 
-def identifiers(tree: ast.AST) -> Iterator[str]:
+def identifiers(path: Path) -> Iterator[str]:
     """Yield the names that a module gives to functions, classes, parameters, variables and attributes."""
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.arg):
@@ -225,7 +222,7 @@ def test_names_are_plain_english():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
-        names = [*identifiers(tree_of(path)), path.stem]
+        names = [*identifiers(path), path.stem]
         parts = (set(re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().split("_")) for name in names)
         counts[room_of(name_of(path))] += sum(bool(words & BANNED_WORDS) for words in parts)
     assert {room: count for room, count in counts.items() if count > BANNED_NAMES.get(room, 0)} == {}
@@ -235,7 +232,7 @@ def test_docstrings_begin_with_a_verb():
     """The count of each room may only shrink: lower it here once it has."""
     counts: Counter[str] = Counter()
     for path in modules():
-        for node in ast.walk(tree_of(path)):
+        for node in nodes_of(path):
             if isinstance(node, (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 text = ast.get_docstring(node) or ""
                 counts[room_of(name_of(path))] += bool(re.match(r"(What|Whether|How|Of|Those)\b", text))

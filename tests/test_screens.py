@@ -5,6 +5,7 @@ A screen is 24 lines of 100 columns, with what goes to standard error. Rows beyo
 
 import re
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,33 +21,40 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 LINES, COLUMNS = 24, 100
 NOTE_MARKS = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]")
-OF_RECORDS = ("show", "show --view notes", "show --plot chart.svg", "compare {} {}")
+OF_RECORDS = ("show", "show --view notes")
+OF_MODELS = ("show --plot chart.svg",)  # a case is drawn and compared as its model is
 OF_PROFILES = ("show --view findings", "modules", "layers", "kernels", "roofline", "graph --output graph.html")
 TRACES = EXAMPLES / "h200" / "traces"
 RUNS = ("ttrt_fp16_bs32", "pytorch_bs32")
 
 
-def folders(pattern: str) -> list[Path]:
-    """Examples themselves, and in them every model's folder with such files, and one of its cases."""
-    cases: dict[Path, Path] = {}
+def folders(pattern: str, cases: bool = True) -> list[Path]:
+    """Return the examples themselves, every model's folder with such files, and one of its ``cases``."""
+    first: dict[Path, Path] = {}
     for file in sorted(EXAMPLES.rglob(pattern)):
-        cases.setdefault(file.parent.parent, file.parent)
-    return [EXAMPLES, *cases, *cases.values()]
+        first.setdefault(file.parent.parent, file.parent)
+    return [EXAMPLES, *first, *(first.values() if cases else ())]
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a picture looks like is no matter of the screen."""
-    monkeypatch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder whose paths are as long as a user's. How a picture looks is no matter of the screen."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "examples").symlink_to(EXAMPLES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picture, "draw_chart", lambda *_, **__: "<svg/>")
+        yield folder
 
 
 def lines() -> Iterator[str]:
-    """Command lines."""
-    for commands, pattern in ((OF_RECORDS, "record.json*"), (OF_PROFILES, "profile-*.json*")):
-        for command in commands:
-            for folder in folders(pattern):
-                path = folder.relative_to(ROOT)
-                yield command.format(path, path) if "{}" in command else f"{command} {path}"
+    """Yield command lines."""
+    records, profiles = (folders(pattern) for pattern in ("record.json*", "profile-*.json*"))
+    models = folders("record.json*", cases=False)
+    for commands, places in ((OF_RECORDS, records), (OF_MODELS, models), (OF_PROFILES, profiles)):
+        for command, folder in product(commands, places):
+            yield f"{command} {folder.relative_to(ROOT)}"
+    for folder in models:
+        yield "compare {0} {0}".format(folder.relative_to(ROOT))
     for model in sorted({file.parents[2] for file in EXAMPLES.rglob("trials.jsonl*")}):
         yield f"show {model.relative_to(ROOT)}"
     for view in VIEWS:
@@ -59,9 +67,8 @@ def lines() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("line", lines())
-def test_default_output_is_one_screen(line, tmp_path):
-    (tmp_path / "examples").symlink_to(EXAMPLES)  # so that what is printed has no longer paths than a user's
-    done = inferlens(*line.split(), cwd=tmp_path)
+def test_default_output_is_one_screen(line, checkout):
+    done = inferlens(*line.split(), cwd=checkout)
     assert done.returncode in (0, 1, 2, 3, 4)
     assert "Traceback" not in done.stderr
     printed, remarks = done.stdout.splitlines(), done.stderr.splitlines()

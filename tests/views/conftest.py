@@ -1,31 +1,47 @@
 """Browsers, for tests of pages and notebooks."""
 
+import re
 import shutil
+import subprocess
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-BROWSERS = {"chromium": ("chromium",), "firefox": ("firefox-esr", "firefox")}
+QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+DARK = {"layout.css.prefers-color-scheme.content-override": 0}  # Firefox ignores what a context asks for
+FIRST_FIREFOX = 143  # the first one that has the command network.addDataCollector, which Playwright sends
 
 
-@pytest.fixture(scope="module", params=BROWSERS)
-def browser(request: pytest.FixtureRequest) -> Any:
-    """Either browser, set to dark."""
-    path = next(filter(None, map(shutil.which, BROWSERS[request.param])), None)
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Any]:
+    with pytest.importorskip("playwright.sync_api", reason="playwright is not there").sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Any) -> Iterator[Any]:
+    """Chromium, for what is the same in every browser."""
+    path = shutil.which("chromium")
     if not path:
-        pytest.skip(f"{request.param.capitalize()} is not there")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not there")
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-    dark = {"layout.css.prefers-color-scheme.content-override": 0}  # what a context asks of Firefox has no effect
-    with playwright.sync_playwright() as made:
-        if request.param == "chromium":
-            opened = made.chromium.launch(executable_path=path, args=quiet)
-        else:
-            try:
-                opened = made.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=dark)
-            except playwright.Error as error:
-                if "unknown command" not in str(error):
-                    raise
-                pytest.skip("this Firefox is too old for Playwright")
-        yield opened
-        opened.close()
+        pytest.skip("Chromium is not there")
+    with playwright.chromium.launch(executable_path=path, args=QUIET) as chromium:
+        yield chromium
+
+
+@pytest.fixture(scope="session")
+def firefox(playwright: Any) -> Iterator[Any]:
+    path = shutil.which("firefox-esr") or shutil.which("firefox")
+    if not path:
+        pytest.skip("Firefox is not there")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    if int(re.findall(r"\d+", version)[0]) < FIRST_FIREFOX:
+        pytest.skip(f"{version.strip()} is too old for Playwright")
+    with playwright.firefox.launch(executable_path=path, channel="moz-firefox", firefox_user_prefs=DARK) as firefox:
+        yield firefox
+
+
+@pytest.fixture(params=["browser", "firefox"])
+def any_browser(request: pytest.FixtureRequest) -> Any:
+    """Either browser, for what they may lay out or run differently."""
+    return request.getfixturevalue(request.param)
