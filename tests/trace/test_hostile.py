@@ -24,14 +24,14 @@ from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, t
 packed = functools.partial(gzip.compress, mtime=0)  # the time would be in the names of the tests
 MANY = [event(f"op{number}", number, 1) for number in range(200)]
 WHOLE = text(*MANY)
-PACKED = packed(text(*MANY, *(event(f"op{random.Random(n).random()}", 1, 1) for n in range(5000))))
+PACKED = packed(text(*MANY, *(event(f"op{random.Random(n).random()}", 1, 1) for n in range(2000))))
 ENDS, DAMAGED, SKIPPED = "The text ends within", "The file is damaged", "1 event could not be read"
 
 
 @pytest.mark.parametrize(("data", "least", "most", "note"), [
     (WHOLE[: len(WHOLE) * 3 // 10], 55, 65, ENDS), (WHOLE[: len(WHOLE) * 95 // 100], 185, 195, ENDS),
     (packed(WHOLE)[:-400], 1, 199, DAMAGED),
-    (PACKED[: len(PACKED) // 2] + b"!" + PACKED[len(PACKED) // 2 + 1 :], 2000, 5200, DAMAGED),
+    (PACKED[: len(PACKED) // 2] + b"!" + PACKED[len(PACKED) // 2 + 1 :], 800, 2200, DAMAGED),
     (packed(WHOLE[:1000]) + packed(WHOLE[1000:]) + b"\0" * 9, 200, 200, ""),
     *((json.dumps(MANY).encode().removesuffix(end), 200, 200, "") for end in (b"", b"]")),
     (WHOLE + b"\n" + WHOLE, 200, 200, "What follows the events cannot be read"),
@@ -132,12 +132,12 @@ def test_a_bomb_takes_no_memory_and_an_endless_event_ends(monkeypatch):
     packer = zlib.compressobj(9, wbits=31)
     start = packer.compress(b'{"traceEvents": [' + json.dumps(MANY[0]).encode())
     padding = b',{"' + b" " * 2**20 + b'": 0}'
-    bomb = start + b"".join(packer.compress(padding) for _ in range(200)) + packer.flush()
+    bomb = start + b"".join(packer.compress(padding) for _ in range(60)) + packer.flush()
     tracemalloc.start()
     assert len(read_trace(bomb)) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 128 * 2**20
+    assert peak < 40 * 2**20
     monkeypatch.setattr(texts, "MOST_EVENT", 2**20)
     monkeypatch.setattr(texts, "BLOCK", 2**17)
     trace = read_trace(WHOLE[:-30] + b', {"name": "' + b"x" * 2**22 + b'"}]}')
@@ -145,9 +145,9 @@ def test_a_bomb_takes_no_memory_and_an_endless_event_ends(monkeypatch):
     assert any("An event is larger than" in note for note in trace.notes)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_fifty_mutations(seed):
-    """Ten times fifty; the benchmark does ten thousand."""
+    """Three times fifty; the benchmark does ten thousand."""
     of = random.Random(seed)
     whole = (training(), of_torch(), of_torch()[:30_000] + b"]}", packed(training()))
     for number in range(50):
