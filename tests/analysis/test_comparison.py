@@ -97,16 +97,6 @@ def test_the_worst_decides_the_exit_code():
     assert compare(base, [*undecided, *ran(FAST, run="new"), *same]).exit_code == 3
 
 
-def test_cases_share_the_error():
-    base = [*ran(), *ran(FAST), *ran(SLOW), *ran(case("torchscript:trace"))]
-    candidate = [*ran(run="new"), *ran(FAST, run="new"), *ran(SLOW, run="new"), broken(case("torchscript:trace"))]
-    compared = compare(base, candidate)
-    assert compared.comparisons == 3
-    alone = one(ran(), ran(run="new"))
-    assert compared.cases[0].interval.low < alone.interval.low
-    assert compared.cases[0].interval.high > alone.interval.high
-
-
 @pytest.mark.parametrize("samples", [
     (), (0.0,) * 50, (math.nan,) * 50, (math.inf,) * 50, (None,) * 50, (-1.0,) * 50, (5e-324,) * 50, (1e308,) * 50,
 ])  # fmt: skip

@@ -4,28 +4,19 @@ import time
 
 import pytest
 
-from inferlens.analysis.graph import (
-    MOST,
-    ORDER_ONLY,
-    READABLE,
-    TOO_MANY_EDGES,
-    Graph,
-    build_graph,
-    layer_precision,
-    profile_source,
-)
+from inferlens.analysis import graph as graphs
 from inferlens.record.profile import Layer
 from inferlens.trace.kernels import precision_in
 from tests.analysis.profiles import NASTY, eager, failed, long_chain, reads, residual, source
 from tests.views.samples import case
 
 
-def arrows(graph: Graph) -> set[tuple[str, str]]:
+def arrows(graph: graphs.Graph) -> set[tuple[str, str]]:
     return {(graph.nodes[edge.tail].name, graph.nodes[edge.head].name) for edge in graph.edges}
 
 
 def test_edges_follow_the_names_of_tensors():
-    graph = build_graph(residual())
+    graph = graphs.build_graph(residual())
     assert arrows(graph) == {
         ("x", "stem"), ("stem", "a0"), ("stem", "b0"), ("a0", "b0"), ("b0", "moved"), ("moved", "a1"), ("a1", "b1"),
         ("b0", "b1"), ("b1", "y"), ("y", "y"),
@@ -35,67 +26,67 @@ def test_edges_follow_the_names_of_tensors():
 
 
 def test_without_names_it_is_a_chain_and_says_so():
-    made = profile_source(eager(), "pytorch")
+    made = graphs.profile_source(eager(), "pytorch")
     assert not isinstance(made, str)
-    graph = build_graph(made, depth=9)
-    assert ORDER_ONLY in graph.notes
+    graph = graphs.build_graph(made, depth=9)
+    assert graphs.ORDER_ONLY in graph.notes
     assert {(edge.head - edge.tail, edge.known) for edge in graph.edges} == {(1, False)}
-    assert profile_source(failed(case("pytorch"), "It broke."), "x") == "It broke."
+    assert graphs.profile_source(failed(case("pytorch"), "It broke."), "x") == "It broke."
 
 
 def test_a_layer_that_names_nothing_follows_the_one_before():
-    graph = build_graph(source(reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b")))
+    graph = graphs.build_graph(source(reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b")))
     assert [(edge.tail, edge.head) for edge in graph.edges if not edge.known] == [(0, 1)]
 
 
 def test_hostile_names_do_not_multiply_without_end():
     layers = [reads("same", "same", name=f"l{index}") for index in range(3_000)]
     begin = time.perf_counter()
-    assert TOO_MANY_EDGES in build_graph(source(*layers, inputs=())).notes
+    assert graphs.TOO_MANY_EDGES in graphs.build_graph(source(*layers, inputs=())).notes
     assert time.perf_counter() - begin < 5
 
 
 def test_folding_by_depth_keeps_time_and_outer_tensors():
-    graph = build_graph(residual(), depth=1)
+    graph = graphs.build_graph(residual(), depth=1)
     assert [node.name for node in graph.nodes] == ["stem", "blocks", "y", "x", "y"]
     blocks = graph.nodes[1]
     assert (blocks.role, blocks.places) == ("folded", (2, 3, 4, 5, 6))
     assert (blocks.seconds, blocks.share) == (pytest.approx(5e-3), pytest.approx(5 / 7))
     assert ({item.name for item in blocks.inputs}, [item.name for item in blocks.outputs]) == ({"stem", "w"}, ["b1"])
     assert "--depth 2 unfolds more" in graph.notes[-1]
-    two = [node.name for node in build_graph(residual(), depth=2).nodes[:5]]
+    two = [node.name for node in graphs.build_graph(residual(), depth=2).nodes[:5]]
     assert two == ["stem", "blocks.0", "blocks.1", "y", "x"]
-    assert len(build_graph(residual(), depth=99).nodes) == 9
+    assert len(graphs.build_graph(residual(), depth=99).nodes) == 9
 
 
 def test_a_module_called_twice_is_two_nodes_and_no_cycle():
     layers = [reads("x", "a", "one"), reads("a", "b", "one"), reads("b", "c", "two"), reads("c", "d", "two"),
               reads("d", "e", "one"), reads("e", "f", "one")]  # fmt: skip
-    graph = build_graph(source(*layers), depth=1)
+    graph = graphs.build_graph(source(*layers), depth=1)
     assert [node.name for node in graph.nodes[:3]] == ["one", "two", "one"]
     assert {(edge.tail, edge.head) for edge in graph.edges} == {(3, 0), (0, 1), (1, 2), (2, 4)}
 
 
 def test_regions_are_modules_with_more_than_one_node():
-    (blocks,) = build_graph(residual()).regions
+    (blocks,) = graphs.build_graph(residual()).regions
     assert (blocks.label, blocks.nodes, blocks.seconds) == ("blocks", (1, 2, 3, 4, 5), pytest.approx(5e-3))
     assert [(inner.label, inner.nodes) for inner in blocks.inner] == [("0", (1, 2, 3)), ("1", (4, 5))]
     deep = source(reads("x", "a", "model.encoder.layers.0.a"), reads("a", "b", "model.encoder.layers.0.b"))
-    (region,) = build_graph(deep).regions
+    (region,) = graphs.build_graph(deep).regions
     assert (region.label, region.inner) == ("model.encoder.layers.0", ())
-    assert not build_graph(residual(), regions="none").regions
+    assert not graphs.build_graph(residual(), regions="none").regions
 
 
 @pytest.mark.parametrize("depth", [0, 2])
 def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
-    times = [1e-5] * (MOST + 500)
+    times = [1e-5] * (graphs.MOST + 500)
     graph_source = source(*long_chain(len(times), depth).layers, seconds=tuple(times), whole=sum(times))
-    graph = build_graph(graph_source)
-    assert len([node for node in graph.nodes if node.places]) <= READABLE
+    graph = graphs.build_graph(graph_source)
+    assert len([node for node in graph.nodes if node.places]) <= graphs.READABLE
     assert sum(len(node.places) for node in graph.nodes) == len(times)
     assert "2,500 layers are drawn as" in graph.notes[-1]
-    whole = build_graph(graph_source, depth=99)
-    assert len([node for node in whole.nodes if node.places]) == MOST
+    whole = graphs.build_graph(graph_source, depth=99)
+    assert len([node for node in whole.nodes if node.places]) == graphs.MOST
 
 
 @pytest.mark.parametrize(("text", "word"), [
@@ -106,4 +97,4 @@ def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
 def test_precisions_by_whatever_name(text, word):
     """A backend knows better than the type of a tensor."""
     assert precision_in(text) == word
-    assert layer_precision(reads("a", "b", details={"precision": text})) == (word or "fp32")
+    assert graphs.layer_precision(reads("a", "b", details={"precision": text})) == (word or "fp32")

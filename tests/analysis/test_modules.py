@@ -2,7 +2,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.modules import ModuleTable, ancestor, module_path, module_table
+from inferlens.analysis.modules import ModuleTable, module_table
 from inferlens.analysis.profile_table import profile_runs
 from inferlens.record.profile import ModuleWork, Work
 from tests.analysis.profiles import eager, fused, layer, nasty, other, profile
@@ -101,11 +101,3 @@ def test_rows_of_odd_modules_and_their_order():
     names = [one.path[0] for one in module_table.rows if one.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
     assert (module_table.rows[-1].kind, module_table.rows[-1].depth) == ("not attributed", 1)
-
-
-def test_paths():
-    assert [module_path(path) for path in ("", "a.0.b", "a..b")] == [(), ("a", "0", "b"), ("a", "", "b")]
-    assert len(module_path("." * 5000)) == 64
-    for paths, expected in (("abc ab abd", "ab"), ("a b", ""), (" b", ""), ("ab", "ab")):
-        assert ancestor([tuple(path) for path in paths.split(" ")]) == tuple(expected)
-    assert ancestor([("ab",), ("ac",)]) == ()

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.profile_table import (
-    KernelTable,
-    LayerTable,
-    ProfileTable,
-    kernel_table,
-    layer_table,
-    short_name,
-    short_names,
-)
+from inferlens.analysis import profile_table as tables
 from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
 from tests.analysis.profiles import eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
@@ -22,9 +14,9 @@ from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
 from tests.views.samples import case
 
 
-def table(of, unprofiled=()) -> LayerTable:
-    found = layer_table(of, unprofiled)
-    assert isinstance(found, ProfileTable)
+def table(of, unprofiled=()) -> tables.LayerTable:
+    found = tables.layer_table(of, unprofiled)
+    assert isinstance(found, tables.ProfileTable)
     return found
 
 
@@ -100,12 +92,12 @@ def test_rows_without_a_time_and_the_sum_of_some_rows():
     (of_times((1e308,) * 3, whole=(1.0,) * 3), "more than a day"),
 ])  # fmt: skip
 def test_what_cannot_be_right_is_refused(made, why):
-    assert why in layer_table(made)
+    assert why in tables.layer_table(made)
 
 
-def kernels_of(profile, **options) -> KernelTable:
-    found = kernel_table(profile, **options)
-    assert isinstance(found, ProfileTable), found
+def kernels_of(profile, **options) -> tables.KernelTable:
+    found = tables.kernel_table(profile, **options)
+    assert isinstance(found, tables.ProfileTable), found
     return found
 
 
@@ -136,13 +128,13 @@ def test_of_several_shapes_the_one_that_takes_most_is_shown():
     ({"kernels": (Kernel(name="k", times=(-1.0,) * 40),)}, "negative"),
 ])  # fmt: skip
 def test_times_that_cannot_be_right_are_refused(broken, reason):
-    assert reason in kernel_table(of_kernels("pytorch", replace(made(kernel("k", 1e-3)), **broken)))
+    assert reason in tables.kernel_table(of_kernels("pytorch", replace(made(kernel("k", 1e-3)), **broken)))
 
 
 def test_profiles_of_another_level_say_so():
-    assert "--level kernel" in kernel_table(eager())
-    assert "--level layer" in layer_table(traced())
-    assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
+    assert "--level kernel" in tables.kernel_table(eager())
+    assert "--level layer" in tables.layer_table(traced())
+    assert tables.kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
 
 
 # What names of real kernels tell.
@@ -183,7 +175,7 @@ def test_tensor_cores(name, uses):
     ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
 ])  # fmt: skip
 def test_short_names(name, short):
-    assert short_name(name) == short
+    assert tables.short_name(name) == short
 
 
 @pytest.mark.parametrize(("names", "expected"), [
@@ -191,7 +183,7 @@ def test_short_names(name, short):
     (["void a::f(int)", "void b::f(int)"], ["f #1", "f #2"]), (["gemm", "relu"], ["gemm", "relu"]),
 ])  # fmt: skip
 def test_different_kernels_have_different_names(names, expected):
-    assert [short_names(names)[name] for name in names] == expected
+    assert [tables.short_names(names)[name] for name in names] == expected
 
 
 def test_hostile_names_are_shortened_at_once_and_stay_apart():
@@ -200,7 +192,7 @@ def test_hostile_names_are_shortened_at_once_and_stay_apart():
         f"a<{'b,' * 50_000}>", f"a<{'b,' * 50_000}c>",
     ]  # fmt: skip
     begin = time.perf_counter()
-    short = short_names(names)
+    short = tables.short_names(names)
     used = {kernels.uses_tensor_cores(name) for name in names}
     assert time.perf_counter() - begin < 10, "a table of them comes at once, a quadratic rule would take minutes"
     assert all(short.values())

@@ -120,7 +120,7 @@ def test_other_commands_and_plan_files_take_names_too(bert):
 
 
 def test_several_sizes_are_rows_with_a_column_and_a_race_each(bert):
-    words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3", "--output", "sizes")
+    words = ("bert.onnx", "-b", "onnxruntime:cpu", "--quick", "--mode", "latency", "--iterations", "3", "-o", "sizes")
     for size in ("16", "32"):  # of two runs
         done = inferlens("bench", *words, "--dim", f"sequence_length={size}", cwd=bert.parent)
         assert done.returncode == 0, done.stderr

@@ -2,10 +2,7 @@
 
 import math
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from inferlens.spec.objective import MEASURES, SHORT, Constraint, Objective
 from tests.refusals import refusal
@@ -64,10 +61,3 @@ def test_the_form_that_is_shown_is_one_that_is_read(measure):
     assert read(limit) > 0
     assert show(read(limit)) != show(None) == "–"
     assert title
-
-
-@given(st.sampled_from(sorted(MEASURES)), st.floats(1e-9, 1e12), st.floats(1e-9, 1e12))
-def test_less_cost_is_better_and_data_survives(name, value, limit):
-    constraint = Constraint(name, limit)
-    assert (constraint.factor(value) <= 1) == (value <= limit if MEASURES[name].less else 1 / value <= 1 / limit)
-    assert msgspec.json.decode(msgspec.json.encode(constraint), type=Constraint) == constraint

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from inferlens.stats.comparison import (
     CPU_NOISE,
     LogRatio,
-    allowed_error,
     compare,
     conclude,
     estimate,
-    interval_over_processes,
     paired_difference,
     unpaired_difference,
 )
@@ -74,15 +72,6 @@ def test_single_processes_at_different_times_have_the_usual_noise_and_no_verdict
     assert compare([normal(1)], [normal(2, centre=3e-2)]).verdict == "UNDECIDED"
 
 
-def test_looks_after_few_rounds_and_at_noisy_pairs_use_less_of_the_error():
-    early, late, noisy = (
-        allowed_error(LogRatio(log=0.0, error=0.1, freedom=9, rounds=count, noise=noise), 0.95)
-        for count, noise in ((2, 1), (10, 1), (10, 3))
-    )
-    assert early < late
-    assert noisy < late < 0.11
-
-
 @pytest.mark.parametrize("side", [[], [[]], [[0.0] * 20]])
 def test_nothing_to_compare(side):
     comparison = compare([normal(1)], side)
@@ -120,8 +109,3 @@ def test_the_median_over_processes_is_their_geometric_mean():
     assert found.interval.low < 1 < 4 < found.interval.high
     assert single.interval.low < single.median < single.interval.high
     assert estimate([[0.0]]) is estimate([]) is None
-
-
-def test_the_interval_over_processes_needs_a_number_of_each():
-    assert interval_over_processes([1.0, None]) is interval_over_processes([1.0]) is None
-    assert interval_over_processes([1.0, 1.02, 0.99]).low < 1.0

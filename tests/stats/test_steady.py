@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.steady import CODES, LEAST_SAMPLES, SIGNIFICANT_DIP, Steady, diagnostics, dip, steady
+from inferlens.stats.steady import CODES, LEAST_SAMPLES, Steady, diagnostics, steady
 from tests.stats.series import autoregressive, lognormal, normal, shaped
 
 RUNS = 40
@@ -86,30 +86,22 @@ def test_series_too_slow_to_be_known_are_doubted(count):
     assert sum("few-independent-samples" in one for one in found) >= 97
 
 
-@pytest.mark.parametrize(("code", "samples"), [
-    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
-    ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)), ("drifting", 1 + 0.2 * AT + noise(2)),
-    ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)), ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
-    ("quantised", np.round(100 * (1 + noise(7))) / 100), ("quantised", [1.0] * 100),
+@pytest.mark.parametrize(("code", "samples", "doubted"), [
+    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0], True),
+    ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1), True), ("drifting", 1 + 0.2 * AT + noise(2), True),
+    ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3), True), ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4), True),
+    ("quantised", np.round(100 * (1 + noise(7))) / 100, True), ("quantised", [1.0] * 100, True),
+    ("few-samples", normal(1, 20), False),
+    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0], False),
+    ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100, False),  # too little to matter
+    ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0], False),
+    ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3), False),  # 48 of them
+    ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4), False),
+    ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000), False),
+    ("quantised", np.round(1000 * (1 + noise(7))), False), ("quantised", [*normal(1, 100), *normal(1, 20)], False),
 ])  # fmt: skip
-def test_each_doubt_is_raised(code, samples):
-    assert code in codes(samples)
-    assert code in CODES
-
-
-@pytest.mark.parametrize(("code", "samples"), [
-    ("few-samples", normal(1, 20)),
-    ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0]),
-    ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100),  # too little to matter
-    ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0]),
-    ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
-    ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
-    ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
-    ("quantised", np.round(1000 * (1 + noise(7)))),
-    ("quantised", [*normal(1, 100), *normal(1, 20)]),
-])  # fmt: skip
-def test_each_doubt_stays_away(code, samples):
-    assert code not in codes(samples)
+def test_a_doubt_is_raised_or_stays_away(code, samples, doubted):
+    assert (code in codes(samples)) is doubted
 
 
 def test_numbers_that_are_none_are_left_out():
@@ -123,20 +115,6 @@ def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
     found = [diagnostic.code for diagnostic in diagnostics(samples)]
     assert found == sorted(found, key=CODES.index)
     assert [diagnostic.code for diagnostic in diagnostics([factor * value for value in samples])] == found
-
-
-@pytest.mark.parametrize(("samples", "low", "high"), [  # by hand
-    (range(1, 11), 0.05, 0.05), ([1, 1.01, 1.02, 9, 9.01, 9.02], 0.15, 0.25), ([0.0] * 5, 0.1, 0.1),
-])  # fmt: skip
-def test_known_dips(samples, low, high):
-    assert low - 1e-9 <= dip(samples) <= high + 1e-9
-
-
-def test_dip_of_uniform_samples_is_seldom_significant():
-    generator = np.random.default_rng(1)
-    dips = [dip(generator.random(200)) * 200**0.5 for _ in range(300)]
-    assert np.quantile(dips, 0.5) == pytest.approx(0.357, abs=0.02)
-    assert sum(one > SIGNIFICANT_DIP for one in dips) <= 2
 
 
 def two_modes(samples):
@@ -157,12 +135,3 @@ def test_one_mode_is_one_however_skewed_or_slow():
         assert two_modes(np.round(np.array(normal(seed, 1000, 50.0, 0.04)))) is None
     assert two_modes(generator.normal(1.0 + 0.005 * (generator.random(400) < 0.5), 0.0002)) is None, "near ones"
     assert sum(two_modes(1 + 0.05 * one) is not None for one in autoregressive(4, 100, 200, 0.9)) <= 2
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.sampled_from([0.5, 4.0]))
-def test_dip_is_in_its_range_and_does_not_depend_on_the_unit(samples, factor):
-    found = dip(samples)
-    assert 0.5 / len(samples) <= found <= 0.5
-    assert dip([factor * value for value in samples]) == pytest.approx(found)
-    assert dip([-value for value in samples]) == pytest.approx(found)

@@ -1,5 +1,6 @@
-"""Browsers, for tests of pages and notebooks."""
+"""Charts that are drawn once, and browsers for tests of pages and notebooks."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,9 +9,32 @@ from typing import Any
 
 import pytest
 
+from inferlens.views import picture
+
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 DARK = {"layout.css.prefers-color-scheme.content-override": 0}  # Firefox ignores what a context asks for
 FIRST_FIREFOX = 143  # the first one that has the command network.addDataCollector, which Playwright sends
+
+
+@pytest.fixture(scope="module")
+def charts() -> Iterator[dict[str, str]]:
+    """The pictures of a module's charts by their JSON: equal charts are drawn once."""
+    pictures: dict[str, str] = {}
+    draw = picture.converter().vegalite_to_svg
+
+    def draw_once(chart: dict[str, Any]) -> str:
+        text = json.dumps(chart)
+        return pictures.get(text) or pictures.setdefault(text, draw(chart))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picture.converter(), "vegalite_to_svg", draw_once)
+        yield pictures
+
+
+@pytest.fixture
+def one_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charts are as wide for a phone as for a desk, so that each is drawn once."""
+    monkeypatch.setattr(picture, "_for_phone", lambda chart: chart)
 
 
 @pytest.fixture(scope="session")

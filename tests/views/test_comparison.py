@@ -11,16 +11,7 @@ from msgspec.structs import replace
 from inferlens.analysis.comparison import RecordComparison, compare
 from inferlens.record.record import Agreement, Environment, Record, Warning, decode
 from inferlens.spec.case import Case
-from inferlens.views.comparison import (
-    COMPARISON_FORMATS,
-    MAX_CASES,
-    case_lines,
-    comparison_chart,
-    comparison_report,
-    github_command,
-    render_comparison,
-    sentences,
-)
+from inferlens.views import comparison
 from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.renderers import html, render_markdown_report
 from tests.commands import inferlens
@@ -28,6 +19,7 @@ from tests.refusals import refusal
 from tests.snapshots import screens_test
 from tests.views.samples import CPU_MACHINE, broken, case, ran, saved
 
+pytestmark = pytest.mark.usefixtures("charts", "one_size")
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
 
 
@@ -63,11 +55,11 @@ EVERYTHING = everything()
 MADE = {"everything": EVERYTHING, "hostile": hostile(), "empty": compare([broken()], [broken(run="new")])}
 
 
-@pytest.mark.parametrize("format", COMPARISON_FORMATS)
+@pytest.mark.parametrize("format", comparison.COMPARISON_FORMATS)
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_every_format_draws_the_same_again(format, compared):
-    drawn = render_comparison(compared, format)
-    assert (drawn[-1], drawn) == ("\n", render_comparison(compared, format))
+    drawn = comparison.render_comparison(compared, format)
+    assert (drawn[-1], drawn) == ("\n", comparison.render_comparison(compared, format))
 
 
 def user_code(of: Case) -> RecordComparison:
@@ -97,30 +89,32 @@ COMPARED = {
 }
 # Of everything: the answer first, the worst first, a word where there is no number, what to do next.
 test_screen = screens_test("comparison", {
-    "everything": lambda: "\n".join([render_comparison(EVERYTHING), *sentences(EVERYTHING)]),
-    **{name: lambda made=made: render_comparison(made(), width=100) for name, made in COMPARED.items()},
-    "the worst of twenty": lambda: render_comparison(many(20), width=100),
+    "everything": lambda: "\n".join([comparison.render_comparison(EVERYTHING), *comparison.sentences(EVERYTHING)]),
+    **{name: lambda made=made: comparison.render_comparison(made(), width=100) for name, made in COMPARED.items()},
+    "the worst of twenty": lambda: comparison.render_comparison(many(20), width=100),
 })  # fmt: skip
 
 
 def test_names_tell_cases_apart():
     ways = [case(), case(batch=8), case(options={"a": 1}), case(threads=2), case(seed=3), case(weights="w.pth")]
-    found = case_lines(compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new"))))
+    found = comparison.case_lines(
+        compare(*([record for of in ways for record in ran(of, run=run)] for run in ("base", "new")))
+    )
     names = [line.name for line in found]
     assert len(set(names)) == len(ways)
-    assert [line.name for line in case_lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
+    assert [line.name for line in comparison.case_lines(compare(ran(), ran(run="new")))] == ["pytorch fp32"]
 
 
 def test_annotations_of_github():
-    lines = render_comparison(EVERYTHING, "github").splitlines()
+    lines = comparison.render_comparison(EVERYTHING, "github").splitlines()
     assert [line.split()[0] for line in lines] == ["::notice", "::error", "::warning", "::error"]
     escaped = "::error title=a%3Ab%2Cc%25d%0A::50 %25: a,b%0D%0Ac"
-    assert github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == escaped
+    assert comparison.github_command("error", "a:b,c%d\n", "50 %: a,b\r\nc") == escaped
 
 
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_junit_counts_what_is_in_it(compared):
-    root = Xml.fromstring(render_comparison(compared, "junit").encode())
+    root = Xml.fromstring(comparison.render_comparison(compared, "junit").encode())
     assert len(list(root.iter("testcase"))) == len(compared.cases)
     for element in (root, *root.iter("testsuite")):
         for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -128,7 +122,7 @@ def test_junit_counts_what_is_in_it(compared):
 
 
 def test_junit_outcomes():
-    root = Xml.fromstring(render_comparison(EVERYTHING, "junit"))
+    root = Xml.fromstring(comparison.render_comparison(EVERYTHING, "junit"))
     cases = [case for case in root.iter("testcase") if case.attrib["classname"] == "torchvision:resnet18"]
     assert {case.attrib["name"].removesuffix(" fp32"): [child.tag for child in case] for case in cases} == {
         "pytorch": ["failure"], "openvino": ["system-out"], "onnxruntime:cpu": ["error"],
@@ -151,18 +145,18 @@ def sides() -> tuple[list[Record], list[Record]]:
 
 
 def drawn(compared: RecordComparison) -> list[dict[str, object]]:
-    return [*max(chart_data(comparison_chart(compared)(THEMES["light"])), key=len)]
+    return [*max(chart_data(comparison.comparison_chart(compared)(THEMES["light"])), key=len)]
 
 
 def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has():
     base, new = sides()
     compared = compare(base, new)
-    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
+    page = html.render_report(comparison.comparison_report(compared, base, new, ("old", "new")))
     assert re.findall(r"<h2>(.*?)</h2>", page) == [
         "Answer", "Changes", "Samples", "What else differs", "How it was measured",
     ]  # fmt: skip
     assert "1 slower by 10 %, 1 faster by 50 %, 1 undecided, 1 did not run." in page[: page.index("Changes</h2>")]
-    for figure in re.findall(r"\S+ ± \S+ %|DID NOT RUN[^(]*", render_comparison(compared)):
+    for figure in re.findall(r"\S+ ± \S+ %|DID NOT RUN[^(]*", comparison.render_comparison(compared)):
         assert " ".join(figure.split()) in page
     assert re.search(r"OMP_PROC_BIND</th><td[^>]*>not there</td><td[^>]*>close</td>", page)
     assert re.search(r'<p class="command">Why slower: inferlens profile', page)
@@ -170,7 +164,7 @@ def test_the_page_begins_with_the_answer_and_has_all_that_the_table_has():
 
 def test_the_records_of_both_sides_are_inside():
     base, new = sides()
-    page = html.render_report(comparison_report(compare(base, new), base, new, ("old", "new")))
+    page = html.render_report(comparison.comparison_report(compare(base, new), base, new, ("old", "new")))
     for name, records in (("base", base), ("candidate", new)):
         link = re.search(rf'download="{name}.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
         assert link
@@ -192,15 +186,15 @@ def test_the_chart_has_each_change_with_its_interval_the_slowest_on_top():
 
 
 def test_of_many_cases_those_that_changed_most_are_drawn():
-    ratios = [item["ratio"] for item in drawn(many(MAX_CASES + 10))]
-    assert len(ratios) == MAX_CASES
+    ratios = [item["ratio"] for item in drawn(many(comparison.MAX_CASES + 10))]
+    assert len(ratios) == comparison.MAX_CASES
     assert ratios == sorted(ratios, reverse=True)
 
 
 def test_hostile_names_are_inert():
     of = replace(case(), model=NASTY, options={NASTY: NASTY}, weights=NASTY)
     base, new = ran(of), ran(of, 11e-3, run="new", environment=OTHER)
-    made = comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
+    made = comparison.comparison_report(compare(base, new, unlike=True), base, new, (NASTY, NASTY))
     assert re.findall(r"<(script|img|b )", html.render_report(made)) == ["script"]
     text, pictures = render_markdown_report(made, "pictures")
     assert {*re.findall(r"\(pictures/(.*?)\)", text)} == {*pictures}
@@ -209,9 +203,9 @@ def test_hostile_names_are_inert():
 def test_without_a_case_on_both_sides_there_is_a_page_and_no_chart():
     base, new = [broken()], [broken(run="new")]
     compared = compare(base, new)
-    page = html.render_report(comparison_report(compared, base, new, ("old", "new")))
+    page = html.render_report(comparison.comparison_report(compared, base, new, ("old", "new")))
     assert ("Nothing could be compared." in page, "<figure>" in page) == (True, False)
-    refusal("nothing to draw", comparison_chart, compared)
+    refusal("nothing to draw", comparison.comparison_chart, compared)
 
 
 def test_the_command_writes_pages_and_pictures_with_the_same_exit_code(tmp_path):

@@ -6,7 +6,6 @@ import gzip
 import json
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,21 +19,11 @@ from inferlens.record.record import decode
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.distributed import traces_under
 from inferlens.trace.read import read_trace
+from inferlens.views import report as pages
 from inferlens.views.chart import points_chart, records_chart
-from inferlens.views.picture import THEMES, chart_data, converter
+from inferlens.views.picture import THEMES, chart_data
 from inferlens.views.profiles.cases import cases_of_level
 from inferlens.views.renderers import html, render_markdown_report
-from inferlens.views.report import (
-    LARGE,
-    ReportInputs,
-    _graph_blocks,
-    answer_section,
-    comparison_section,
-    how_it_was_measured,
-    load_inputs,
-    report,
-    spread,
-)
 from inferlens.views.table import Column, Document, Line, Report, Section, Table
 from inferlens.views.trace_documents import TIMELINE_BINS, step_timeline, steps_chart
 from tests.commands import output_of
@@ -43,39 +32,24 @@ from tests.trace.samples import event, kernel, launch, step, text, training
 from tests.views.samples import cpu_records, gpu_records, in_turns, stored
 from tests.views.test_records import SETS
 
-ROOT = Path(__file__).parent.parent.parent
-EXAMPLES = ROOT / "examples" / "h200"
+pytestmark = pytest.mark.usefixtures("charts")
+EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"
 PROFILES = EXAMPLES / "profiles"
 
 
 def page_of(*paths: Path) -> str:
-    return html.render_report(report(load_inputs(paths)))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def charts() -> Iterator[dict[str, str]]:
-    """The pictures of all charts of these tests by their JSON: equal charts are drawn once."""
-    pictures: dict[str, str] = {}
-    draw = converter().vegalite_to_svg
-
-    def draw_once(chart: dict[str, Any]) -> str:
-        text = json.dumps(chart)
-        return pictures.get(text) or pictures.setdefault(text, draw(chart))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(converter(), "vegalite_to_svg", draw_once)
-        yield pictures
+    return html.render_report(pages.report(pages.load_inputs(paths)))
 
 
 @pytest.fixture(scope="module")
-def profiled() -> ReportInputs:
-    return load_inputs([PROFILES])
+def profiled() -> pages.ReportInputs:
+    return pages.load_inputs([PROFILES])
 
 
 @pytest.fixture(scope="module")
-def page(profiled: ReportInputs) -> str:
+def page(profiled: pages.ReportInputs) -> str:
     """The page of two profiled cases; one for all tests that look at it."""
-    return html.render_report(report(profiled))
+    return html.render_report(pages.report(profiled))
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +67,7 @@ def test_everything_of_an_example_is_on_the_page(page):
 
 
 def test_a_backend_has_one_colour_in_all_charts(tmp_path):
-    found = load_inputs([stored(tmp_path, gpu_records((1, 8)))])
+    found = pages.load_inputs([stored(tmp_path, gpu_records((1, 8)))])
     lines = records_chart(found.rows, THEMES["light"], colours=found.colours)["vconcat"][0]["vconcat"][0]["hconcat"][0]
     colour = lines["layer"][0]["encoding"]["color"]["scale"]
     points = points_chart(found.rows, "error", THEMES["light"], found.colours)
@@ -105,7 +79,7 @@ def test_a_backend_has_one_colour_in_all_charts(tmp_path):
 
 def test_the_answer_names_the_next_and_how_the_fastest_of_each_batch_size_is_used(tmp_path):
     records = [item for item in gpu_records((1, 32)) if (item.case.backend, item.case.batch) != ("tensorrt", 32)]
-    said = html.fragment(list(answer_section(load_inputs([stored(tmp_path, records)]))))
+    said = html.fragment(list(pages.answer_section(pages.load_inputs([stored(tmp_path, records)]))))
     names = ["tensorrt fp16", "onnxruntime:<wbr>tensorrt fp16", "pytorch fp32"]
     assert re.findall(r'class="name">(.*?)</th>', said) == [
         *names, names[1], "torch_compile:<wbr>inductor fp16", names[2],
@@ -134,7 +108,7 @@ def test_the_engine_is_drawn_as_a_graph_or_how_to_draw_it_is_said(page, profiled
     assert len(page) < 3_000_000
     case = cases_of_level(profiled.profiles, "layer")[0]
     monkeypatch.setattr("inferlens.views.report.MOST_GRAPH", 1000)
-    assert _graph_blocks(case, 1) == [LARGE]
+    assert pages._graph_blocks(case, 1) == [pages.LARGE]
 
 
 def test_it_loads_nothing_and_its_identifiers_are_its_own(page):
@@ -150,21 +124,15 @@ def test_it_loads_nothing_and_its_identifiers_are_its_own(page):
 
 def test_records_are_inside_to_take_along(tmp_path):
     records = cpu_records()
-    page = html.fragment(list(how_it_was_measured(load_inputs([stored(tmp_path, records)]))))
+    page = html.fragment(list(pages.how_it_was_measured(pages.load_inputs([stored(tmp_path, records)]))))
     (link,) = re.findall(r'download="records.jsonl.gz" href="data:application/gzip;base64,([^"]*)"', page)
     lines = gzip.decompress(base64.b64decode(link)).splitlines()
     assert {decode(line).id for line in lines} == {record.id for record in records}
 
 
-@pytest.fixture
-def one_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Charts are as wide for a phone as for a desk, so that each is drawn once."""
-    monkeypatch.setattr("inferlens.views.picture._for_phone", lambda chart: chart)
-
-
 @pytest.mark.parametrize("name", SETS)
 def test_draws_whatever_was_measured(tmp_path, name, one_size):
-    reported = report(load_inputs([stored(tmp_path, SETS[name])]))
+    reported = pages.report(pages.load_inputs([stored(tmp_path, SETS[name])]))
     page = html.render_report(reported)
     assert re.findall(r"<(script|img)", page) == ["script"]
     text, pictures = render_markdown_report(reported, "pictures")
@@ -188,8 +156,8 @@ def test_its_charts_are_vega_lite(charts, page, batches_page):
 
 
 def test_many_models_and_machines_begin_with_an_index(tmp_path):
-    found = load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
-    said = html.fragment(list(answer_section(found)))
+    found = pages.load_inputs([stored(tmp_path, [*cpu_records(), *gpu_records((1, 8))])])
+    said = html.fragment(list(pages.answer_section(found)))
     index = said[: said.index("</table>")]
     assert index.count("<tr") == 1 + 3  # one on the CPU, two batch sizes on the GPU
     assert "NVIDIA" in index
@@ -210,9 +178,11 @@ def test_broken_files_are_said_and_the_rest_is_shown(tmp_path):
     folder = stored(tmp_path, cpu_records())
     (folder / "broken").mkdir()
     (folder / "broken" / "record.json").write_text("{")
-    assert "broken/record.json was left out" in html.fragment(list(how_it_was_measured(load_inputs([folder]))))
+    assert "broken/record.json was left out" in html.fragment(
+        list(pages.how_it_was_measured(pages.load_inputs([folder])))
+    )
     (tmp_path / "empty").mkdir()
-    refusal("nothing to report", load_inputs, [tmp_path / "empty"])
+    refusal("nothing to report", pages.load_inputs, [tmp_path / "empty"])
 
 
 def test_the_command_writes_it(tmp_path):
@@ -268,7 +238,7 @@ def column(table: Any, place: int) -> list[str]:
 
 
 def test_tables_sort_filter_and_show_all_columns(any_browser, tmp_path):
-    section = comparison_section(load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
+    section = pages.comparison_section(pages.load_inputs([stored(tmp_path / "r", gpu_records((1, 8)))]))
     blocks = [item for item in section if isinstance(item, Table)]
     made = html.render_report(Report("a model", [Section("comparison", "Comparison", blocks)]))
     tab, troubles = opened(any_browser, tmp_path, made)
@@ -290,7 +260,7 @@ def test_tables_sort_filter_and_show_all_columns(any_browser, tmp_path):
 
 def test_the_line_of_a_case_that_took_turns_is_at_the_latency_of_the_table():
     run = CaseRuns((in_turns(*[[0.01] * 20] * 3, *[[0.02] * 20] * 6),))
-    _, line = spread([("pytorch", run)], THEMES["light"])["layer"]
+    _, line = pages.spread([("pytorch", run)], THEMES["light"])["layer"]
     assert line["data"]["values"] == [{"way": "pytorch", "median": pytest.approx(10)}]
     assert case_numbers(run, 1)["median"] == pytest.approx(0.01)
 

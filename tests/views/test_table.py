@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from inferlens.cli import screen
-from inferlens.units import number
 from inferlens.views.records import records_document
 from inferlens.views.renderers import render, terminal
 from inferlens.views.renderers.terminal import EIGHTHS, bar, with_bars
@@ -123,8 +122,3 @@ def test_what_others_add_up_to_is_no_bar():
     document = Document(lambda: [Table("", "layer", columns, lines), "A sentence."], data=dict)
     text = render(with_bars(document))
     assert [length(line) for line in text.splitlines() if BAR.search(line)] == [12, 24]
-
-
-def test_a_number_is_read_as_it_was_written():
-    texts = {"1,446": 1446, "0.697": 0.697, "697 µs": 697e-6, "17.1 ms": 0.0171, "–": None, "reference": None, "": None}
-    assert {text: number(text) for text in texts} == {text: pytest.approx(value) for text, value in texts.items()}
