@@ -15,15 +15,7 @@ from inferlens.trace.distributed import execution, rows_compared
 from inferlens.trace.kernels import achieved, theoretical
 from inferlens.trace.model import LaunchLinks
 from inferlens.trace.read import read_trace
-from inferlens.trace.tables import (
-    CUT_OFF,
-    kernels,
-    memory_devices,
-    memory_holders,
-    module_tree,
-    operators,
-    stepping,
-)
+from inferlens.trace.tables import CUT_OFF, kernels, memory_devices, memory_holders, module_tree, operators, stepping
 from tests.backends.profiling.samples import H200, NAMES, runs
 from tests.refusals import refusal
 from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
