@@ -210,8 +210,7 @@ def test_recommended_ways_are_documented():
 
 
 @pytest.mark.parametrize(("title", "names"), [
-    ("Status", set(typing.get_args(Status))),
-    ("Phases", set(typing.get_args(PhaseName))),
+    ("Status", set(typing.get_args(Status))), ("Phases", set(typing.get_args(PhaseName))),
     ("Measurements", set(typing.get_args(Metric))),
 ])  # fmt: skip
 def test_the_words_of_the_record_are_documented(title, names):

@@ -13,8 +13,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(("group", "most", "member", "left"), [
-    ("", "", "", 64 * GIB),
-    ("sys/fs/cgroup/box", "max", "/box", 64 * GIB),
+    ("", "", "", 64 * GIB), ("sys/fs/cgroup/box", "max", "/box", 64 * GIB),
     ("sys/fs/cgroup/box", str(3 * GIB), "/box", 2 * GIB),  # pages of files are given back
     ("sys/fs/cgroup/box", str(GIB // 2), "/box", 0),
     ("sys/fs/cgroup", str(3 * GIB), "", 2 * GIB),  # a container's group is mounted at the top

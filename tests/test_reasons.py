@@ -40,10 +40,8 @@ class Wrapper(Exception):
 
 
 @pytest.mark.parametrize(("error", "expected"), [
-    (RuntimeError("it is gone."), "it is gone"),
-    (ValueError("it is gone."), "ValueError: it is gone"),
-    (KeyError("x"), "KeyError: 'x'"),
-    (MemoryError(), "MemoryError"),
+    (RuntimeError("it is gone."), "it is gone"), (ValueError("it is gone."), "ValueError: it is gone"),
+    (KeyError("x"), "KeyError: 'x'"), (MemoryError(), "MemoryError"),
     (raised(ValueError("there is no way x"), KeyError("x")), "ValueError: there is no way x"),
     (raised(RuntimeError("no engine"), RuntimeError("opset 23 is new")), "no engine: opset 23 is new"),
     (raised(RuntimeError("failed: a b c"), ValueError("a b c")), "failed: a b c"),

@@ -12,7 +12,6 @@ from msgspec.structs import replace as with_
 import inferlens
 from inferlens.analysis.evidence import make_finding, rule
 from inferlens.analysis.findings import PROFILE_RULES, findings, gain
-from inferlens.analysis.profile_table import kernel_family
 from inferlens.analysis.trace import TRACE_RULES
 from inferlens.record.builds import Operator, Segment, partition_of
 from inferlens.record.profile import Kernel, ModuleWork, Profile, Work
@@ -169,8 +168,7 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("tf32-off", "used unasked", TF32, after(10.0, warnings=(Warning("lower-precision", "In."),))),
     ("tf32-off", "an old GPU", with_(TF32, environment=TURING), None),
     ("fp32-layers", "spared", layered(NORM, CAST, half("fc", 8.0, 8, 8), of=ON_GPU), None),
-    ("host-bound", "busy", WAITING, after(2.0)),
-    ("host-bound", "profiled calls wait for the profiler", WAITING, None),
+    ("host-bound", "busy", WAITING, after(2.0)), ("host-bound", "profiled calls wait for the profiler", WAITING, None),
     *[("tiny-kernels", "no times",
        launched(kernel("add", 2.0, 200), Kernel(name="add", calls=200, times=times), busy=1e-3), None)
       for times in ((1e-6,) * 3, (float("nan"),) * 40, ())],
@@ -197,17 +195,6 @@ def test_a_rule_speaks(code, of, record, numbers):
 @pytest.mark.parametrize(("code", "why", "of", "record"), SILENT, ids=[f"{item[0]}: {item[1]}" for item in SILENT])
 def test_a_rule_is_silent(code, why, of, record):
     assert not of_rule(code, of, record=record(of) if record else None), why
-
-
-def test_kernels_of_inductor_are_no_products_for_their_names():
-    """It names a kernel after all that was fused into it: what follows a convolution is of that name, too."""
-    families = {
-        "triton_poi_fused__native_batch_norm_legit_no_training_convolution_relu_9": "normalisation",
-        "triton_per_fused_addmm_mean_21": "", "triton_red_fused_add_cat_convolution_permute_view_0": "",
-        "triton_tem_fused_convolution_4": "convolution",
-        "cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0": "",
-    }  # fmt: skip
-    assert {name: kernel_family(name) for name in families} == families
 
 
 def test_what_wins_most_comes_first_and_doubts_of_the_profile_last():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from inferlens.backends import BACKENDS
 from inferlens.record.profile import Profile
 from inferlens.spec.case import Case, Option
-from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence
+from inferlens.spec.hints import Hint, hint
 from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
 from tests.analysis.profiles import launched, layered, of_rule, the, work
@@ -77,13 +77,6 @@ def test_options_that_were_given_and_those_of_another_version():
         ({"an option of another version": 1}, Hint()),
     ):  # fmt: skip
         assert hint(case("pytorch", device="cuda", options=options), "cuda_graph") == expected
-
-
-def test_several_things_to_try_are_one_sentence():
-    said = for_the_host(case("pytorch", device="cuda"), {})
-    assert said == "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."
-    assert sentence(["do this"]) == "Do this."
-    assert [one_of(list(words)) for words in ("ab", "abc")] == ["a or b", "a, b, or c"]
 
 
 def on_gpu(backend: str, precision: str = "fp16", **options: Any) -> Case:

@@ -1,6 +1,7 @@
 """Kernels as rows, and the account of the GPU's time, from real traces and from kernels whose times are known."""
 
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from inferlens.record.profile import Kernel
 from inferlens.trace import kernels
 from tests.analysis.profiles import eager, failed, fused, kernel, layer, made, of_kernels, profile, times, traced
 from tests.backends.profiling.samples import EAGER, ENGINE, GRAPH
+from tests.snapshots import screens_test
 from tests.views.samples import case
 
 
@@ -137,45 +139,24 @@ def test_profiles_of_another_level_say_so():
     assert tables.kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
 
 
-# What names of real kernels tell.
+# Names of real kernels, of cuDNN, cuBLAS, CUTLASS, TensorRT, PyTorch and Inductor, and what they tell. Inductor names a
+# kernel after all that was fused into it: what follows a convolution is of that name, too.
 
-CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
-XMMA = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_warpgroupsize1x1x1_g1_execute"
-RELU = (
-    "void at::native::vectorized_elementwise_kernel<8, at::native::(anonymous namespace)::launch_clamp_scalar("
-    "at::TensorIteratorBase&, c10::Scalar)::{lambda()#1}::operator()() const::{lambda()#7}, std::array<char*, 2ul> >"
-    "(int, std::array<char*, 2ul>)"
-)
+NAMES = (Path(__file__).parent / "kernel_names.txt").read_text("utf-8").splitlines()
+USES = {True: "tensor cores", False: "no tensor cores", None: "perhaps tensor cores"}
 
 
-@pytest.mark.parametrize(("name", "uses"), [
-    (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", True), (XMMA, True),
-    ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16_f16f32_f32_g1_tensor16x8x16_aligna2", True),
-    ("nvjet_sm90_hsh_8x64_64x16_2x1_v_bz_bias_TNN", True),
-    ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x64_4x1x1", True),
-    ("fmha_cutlassF_f16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel::Params)", True), (RELU, False),
-    ("void implicit_convolve_sgemm<__half, __half, 128, 5, 5, 3, 3, 3, 1, false, false, true>(int)", False),
-    ("ampere_sgemm_32x32_sliced1x4_nn", False),
-    ("cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0", False),
-    ("triton_poi_fused_add_relu_10", False),
-    ("cudnn_generated_fort_native_sm90_convFwd_pointwise_knob_39_128x16x32_12_1_0", None),
-    ("__myl_MulAddAddReluMean_0x91de73a98167c9009d7272de15e75ec0", None), ("triton_per_fused_mean_21", None),
-    ("my_own_kernel", None), ("", None),
-])  # fmt: skip
-def test_tensor_cores(name, uses):
-    assert kernels.uses_tensor_cores(name) is uses
+def facts(name: str) -> str:
+    uses, family = USES[kernels.uses_tensor_cores(name)], tables.kernel_family(name)
+    return f"{name}\n    {kernels.kernel_precision(name) or '?'}, {uses}, {family or '?'}: {tables.short_name(name)}\n"
 
 
-@pytest.mark.parametrize(("name", "short"), [
-    (RELU, "vectorized_elementwise_kernel<launch_clamp_scalar>"), (XMMA, XMMA), ("", ""), ("<<<", "<<<"),
-    (f"void cutlass__5x_cudnn::Kernel<{CUTLASS}>({CUTLASS}::Params)", CUTLASS),
-    ("void cudnn::engines_precompiled::nchwToNhwcKernel<__half, float, true>(int)", "nchwToNhwcKernel<…>"),
-    ("void at::native::batch_norm_transform_input_kernel<c10::Half>(int)", "batch_norm_transform_input_kernel<…>"),
-    ("__myl_MoveConc_0xc1455be378008feffc8e73982aa134dd", "__myl_MoveConc"),
-    ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
-])  # fmt: skip
-def test_short_names(name, short):
-    assert tables.short_name(name) == short
+test_screen = screens_test("kernels", {"names": lambda: "".join(map(facts, NAMES))})
+
+
+def test_indices_and_truth_values_are_computed_in_nothing():
+    assert kernels.first_precision(["int64", "bool", "uint8", "float32"]) == "int8"
+    assert kernels.first_precision(["", "int32"]) == ""
 
 
 @pytest.mark.parametrize(("names", "expected"), [

@@ -12,9 +12,8 @@ from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import load_profiles
 from inferlens.views.profiles.cases import ProfiledCase, precision_line
-from tests.analysis.profiles import exact_kernel as kernel
 from tests.analysis.profiles import exact_layer as layer
-from tests.analysis.profiles import launched, layered, work
+from tests.analysis.profiles import layered, work
 from tests.views.samples import case
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"
@@ -112,14 +111,3 @@ def test_shares_add_up_and_what_stayed_is_named():
     assert precision_line(ProfiledCase(of)) == (
         "int8 41.7 % of the time, 90 % of multiply-adds; fp32 25 %; 2 conversions 16.7 %"
     )
-
-
-def test_kernels_tell_by_their_names():
-    names = {
-        "sm80_xmma_fprop_implicit_gemm_interleaved_i8i8_i8i32_f32_nchw_vect_c_32kcrs_vect_c_32": "int8",
-        "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x64": "fp16", "void relu_kernel<float>": "fp32",
-        "__myl_Add_0x1": "",
-    }  # fmt: skip
-    of = launched(*(kernel(name, 25.0) for name in names), of=case(device="cuda", precision="int8"))
-    found = precisions(of, runs(of))
-    assert found.time == pytest.approx(dict.fromkeys(names.values(), 0.25))

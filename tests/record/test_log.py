@@ -32,12 +32,9 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize(("named", "text"), [
-    ("pytorch", "loading\n100 %\nred  \ufffd\ufffd2J"),
-    ("openvino fp32 batch 1 cpu", "it broke"),
+    ("pytorch", "loading\n100 %\nred  \ufffd\ufffd2J"), ("openvino fp32 batch 1 cpu", "it broke"),
     ("resnet18 openvino", "it broke"),  # the only one that did not run
-    ("fp16", ""),
-    ("tensorrt", "the\nend"),
-    ("c", ""),
+    ("fp16", ""), ("tensorrt", "the\nend"), ("c", ""),
 ])  # fmt: skip
 def test_the_case_that_is_meant(root, named, text):
     assert found(root, named).text == text

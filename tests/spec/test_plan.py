@@ -227,8 +227,7 @@ def ways(*arguments, **words):
 def test_a_race_has_the_recommended_ways_of_each_backend():
     assert ways(replace(RESNET, convolutional=True), precision=("fp16",)) == [
         "pytorch fp16", "pytorch fp16 channels_last=true cuda_graph=true cudnn_benchmark=true",
-        "torch_compile:reduce-overhead fp16",
-        "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
+        "torch_compile:reduce-overhead fp16", "torch_compile:reduce-overhead fp16 channels_last=true freezing=true",
     ]  # fmt: skip
     known = ["pytorch fp16 cuda_graph=true", "torch_compile:reduce-overhead fp16 freezing=true"]
     assert ways(precision=("fp16",))[1::2] == known

@@ -12,14 +12,11 @@ from benchmarks.coverage import covered, kinds, raced, verdicts
 from inferlens.stats.intervals import (
     Interval,
     autocorrelation,
-    autocorrelations,
     difference_of_means,
     difference_of_shares,
-    has_correlation,
     mean_interval,
     median_interval,
     quantile_interval,
-    ranks,
     ratio_interval,
     share_interval,
     student_quantile,
@@ -86,15 +83,6 @@ def test_student_quantiles_of_the_tables(probability, freedom, value):
 def test_time_of_a_known_process(correlation, time):
     series = autoregressive(1, 60, 2000, correlation)
     assert np.median([autocorrelation(one).time for one in series]) == pytest.approx(time, rel=0.1)
-
-
-def test_neighbours_are_said_to_resemble_each_other_when_they_do():
-    alike, unlike = (
-        sum(has_correlation(autocorrelations(ranks(one))) for one in autoregressive(seed, count, 100, correlation))
-        for seed, count, correlation in ((2, 100, 0.9), (3, 400, 0.0))
-    )
-    assert alike == 100
-    assert unlike <= 32  # one in twenty are 20
 
 
 @pytest.mark.parametrize(("hits", "count", "low", "high"), [

@@ -8,10 +8,9 @@ from inferlens.views.crosstab import crosstab_document, crosstabs
 from inferlens.views.picture import THEMES
 from inferlens.views.renderers import render
 from inferlens.views.rows import rows
-from tests.commands import output_of
 from tests.refusals import refusal
 from tests.snapshots import screens_test
-from tests.views.samples import RIGHT, WRONG, case, failure, ran, record, saved
+from tests.views.samples import RIGHT, WRONG, case, failure, ran, record
 
 LOSSY = Agreement(reference="pytorch fp32", rel_l2=0.02, tolerance=0.1, agrees=True)
 OF = {"fp32": RIGHT, "int8": LOSSY}
@@ -85,12 +84,6 @@ def machines():
         records += ran(case(device="cuda", **of), 1e-3 * factor, agreement=WRONG, **there)
         records += ran(case("tensorrt", device="cuda", **of), 2e-3 * factor, **there)
     return records
-
-
-def test_the_command_says_what_may_be_asked_for(tmp_path):
-    saved(tmp_path / "results", quantized())
-    shown = output_of("show", "results", "--by", "precision", cwd=tmp_path)
-    assert (shown.startswith("resnet18 "), max(map(len, shown.splitlines())) <= 100) == (True, True)
 
 
 def test_many_models_fit_on_a_screen():

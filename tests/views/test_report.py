@@ -440,7 +440,4 @@ def test_events_without_length_and_those_that_began_before_the_step():
     tops = [float(item) for item in re.findall(r'<rect x="[^"]*" y="([^"]*)"', picture)]
     assert min(tops) >= 26  # beneath the title
     assert "aten::early" in picture
-
-
-def test_a_trace_in_which_nothing_happened_has_none():
-    assert timeline(text()) == ""
+    assert timeline(text()) == "", "of a trace in which nothing happened"
