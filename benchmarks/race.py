@@ -317,7 +317,7 @@ class SimulatedRounds(RaceEngine):
         self._race: Race | None = None
         self.before: dict[str, list[float]] = {name: [] for name in field.names}
         if usual is CPU_NOISE:  # a race on the CPU begins with a round of all
-            self.hold({1: list(self.able.values())})
+            self.hold({1: list(self.ranked.values())})
         else:
             self.before = {name: [log] for name, log in field.alone(field.names).items()}
 
@@ -333,7 +333,7 @@ class SimulatedRounds(RaceEngine):
         return self._race
 
     @property
-    def able(self) -> dict[str, Entrant]:
+    def ranked(self) -> dict[str, Entrant]:
         """All candidates: no process fails."""
         entrants: dict[str, Any] = {
             name: SimpleNamespace(name=name, planned=SimpleNamespace(case=None), records=["alone"])

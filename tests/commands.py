@@ -24,8 +24,9 @@ import pytest
 from inferlens.cli import main
 from inferlens.execution import child as processes
 from inferlens.execution import profile, race, scheduler, worker
-from inferlens.execution.child import Interleaver, Outcome
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import Event, Job, Observer, Order, TaskAnswer, TaskResult, result_from_json
+from inferlens.execution.turns import Interleaver
 from inferlens.measure import series
 from inferlens.record.record import Record, Status
 from inferlens.spec.case import Case

@@ -15,7 +15,7 @@ from inferlens.analysis.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child as processes
 from inferlens.execution import race as rounds
-from inferlens.execution.child import Interleaver
+from inferlens.execution.turns import Interleaver
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")

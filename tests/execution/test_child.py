@@ -20,10 +20,10 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import child
 from inferlens.execution import scheduler as running
-from inferlens.execution.child import MORE, OVER, InterleavedTurn, Interleaver
 from inferlens.execution.protocol import Observer, Order, PhaseStart, PlannedCase
 from inferlens.execution.scheduler import MeasureOptions, Scheduler
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference
+from inferlens.execution.turns import MORE, OVER, InterleavedTurn, Interleaver
 from inferlens.execution.worker import perform
 from inferlens.measure import series
 from inferlens.measure.series import FixedCount, FixedTime, Turn
@@ -226,19 +226,19 @@ def test_threads_that_call_a_gpu_run_on_the_same_cpu_in_each_turn():
 
 def test_three_go_round_and_nobody_goes_before_all_are_there():
     first, second, third = every = [Heard(slot) for slot in Interleaver(3).slots]
-    first.slot.waits(False)
-    second.slot.waits(False)
+    first.slot.request_turn(False)
+    second.slot.request_turn(False)
     assert [each.words() for each in every] == [b"", b"", b""]
-    third.slot.waits(False)
+    third.slot.request_turn(False)
     for going in (first, second, third, first):
         assert [each.words() for each in every] == [MORE if each is going else b"" for each in every]
-        going.slot.waits(False)
+        going.slot.request_turn(False)
     assert second.words() == MORE
     second.slot.end()
     assert [each.words() for each in every] == [b"", b"", MORE]
-    third.slot.waits(True)
+    third.slot.request_turn(True)
     assert first.words() == MORE
-    first.slot.waits(True)
+    first.slot.request_turn(True)
     assert (first.words(), third.words()) == (OVER, OVER)
 
 

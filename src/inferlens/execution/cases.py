@@ -11,7 +11,7 @@ import itertools
 import math
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ def expand(
     """Return the cases of the plan, without duplicates, in the order in which they will run.
 
     Args:
-        capabilities: those of the backends of one interpreter; a case that they exclude has the reason.
-        anywhere: those of all interpreters together, if there are several: their cases are listed per interpreter.
+        capabilities: the capabilities of the backends of one interpreter. A case that they exclude has the reason.
+        anywhere: the capabilities of all interpreters together, if there are several. The cases follow from these.
 
     Raises InferlensError if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
     """
@@ -72,10 +72,10 @@ def expand(
                 planned.setdefault(case.digest, PlannedCase(case, model, refusal, note))
     if not planned:
         raise nothing_runs(models, plan.device, capabilities)
-    cases = [dataclasses.replace(one, fallback=_fallback(one, plan, planned)) for one in planned.values()]
-    run = {one.case.backend for one in cases}
+    cases = [dataclasses.replace(entry, fallback=_fallback(entry, plan, planned)) for entry in planned.values()]
+    backends = {entry.case.backend for entry in cases}
     for name in plan.option:
-        if (backend := name.partition(".")[0]) not in run:
+        if (backend := name.partition(".")[0]) not in backends:
             raise InferlensError(
                 f"The option '{name}' is for a backend that runs none of these cases.",
                 hint=f"--backend {backend}, which says why",
@@ -84,96 +84,102 @@ def expand(
 
 
 def refuse_if_none_runs(planned: Sequence[PlannedCase]) -> None:
-    """Refuse a plan of which no case can run, with the reason of the first one."""
-    if any(one.refusal is None for one in planned):
+    """Refuse a plan if none of its cases can run, with the reason of the first case."""
+    refusals = [entry.refusal for entry in planned if entry.refusal]
+    if len(refusals) < len(planned):
         return
-    first = planned[0]
-    assert first.refusal
-    what = f"{first.case.backend_label}: {first.refusal.what}"
-    reasons = {one.refusal.what for one in planned if one.refusal}
-    if len(reasons) > 1:
+    what = f"{planned[0].case.backend_label}: {refusals[0].what}"
+    if len({refusal.what for refusal in refusals}) > 1:
         raise InferlensError(f"No case of this plan can run here. {what}", hint="--dry-run, which lists all reasons")
-    raise InferlensError(what, expected=first.refusal.expected, hint=first.refusal.hint)
+    raise InferlensError(what, expected=refusals[0].expected, hint=refusals[0].hint)
 
 
 def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities]) -> list[Case]:
     """Return the cases of the plan for one model on some backends, whether they can run here or not."""
     check_words(plan)
     model.check(plan.trust)
-    here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
-    plan = replace(plan, device=plan.device or ("cpu" if "cpu" in here else "cuda",))
+    supports = [support for ability in capabilities.values() for support in ability.takes(model.format)]
+    default = "cpu" if any(support.device == "cpu" for support in supports) else "cuda"
+    plan = replace(plan, device=plan.device or (default,))
     return [case for feed in feeds(plan, model) for case, _ in _cases(plan, model, feed, capabilities)]
 
 
 def _cases(
     plan: Plan, model: ModelInfo, feed: InputsAtBatch, capabilities: Mapping[str, Capabilities]
 ) -> Iterator[tuple[Case, str]]:
-    """Yield the cases of a model with inputs at a batch, and what plain ones stand for."""
+    """Yield the cases of a model with inputs at a batch, and notes that explain the plain cases among them."""
     inputs, batch = feed
     default = default_device(capabilities.values())
-    for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
-        for device in plan.device or (_device_for(capabilities[backend], variant, default),):
-            unasked = plan.recommended and not plan.backend and model.format == "module"
-            if unasked and device in BACKENDS.get(backend).excluded_devices:
+    for backend_name, variant in _backends(plan, model, capabilities, plan.device or (default,)):
+        backend, ability = BACKENDS.get(backend_name), capabilities[backend_name]
+        option_axes = _options_of(plan, backend_name)
+        for device in plan.device or (_device_for(ability, variant, default),):
+            is_default = plan.recommended and not plan.backend and model.format == "module"
+            if is_default and device in backend.excluded_devices:
                 continue
-            chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
+            case_variant = variant if variant is not None else _default_variant(model, ability, device)
             defaults = {"precision": model.precision, "batch": batch, "device": device}
             axes = {axis.name: _axis_values(plan, axis, defaults) for axis in AXES}
-            prefix = f"{backend}."
-            own = {name.removeprefix(prefix): values for name, values in plan.option.items() if name.startswith(prefix)}
-            for values in itertools.product(*axes.values()):
-                chosen_at = dict(zip(axes, values, strict=True))
+            for axis_values in itertools.product(*axes.values()):
+                words = dict(zip(axes, axis_values, strict=True))
                 case = Case(
                     model=model.spec,
-                    backend=backend,
-                    variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
+                    backend=backend_name,
+                    variant=installed(backend_name, ability) if case_variant is None else case_variant,
                     inputs=inputs,
                     weights=plan.weights,
                     calibration=plan.calibration,
-                    keep=plan.keep if chosen_at["precision"] in QUANTIZED else "",
+                    keep=plan.keep if words["precision"] in QUANTIZED else "",
                     checkout=plan.checkout,
                     seed=plan.seed,
-                    **chosen_at,
+                    **words,
                 )
-                if plan.recommended and variant is None and not own:
-                    yield from list(_recommended(case, model, capabilities[backend])) or [(case, "")]
+                if plan.recommended and variant is None and not option_axes:
+                    yield from list(_recommended(case, model, ability)) or [(case, "")]
                     continue
-                for options in itertools.product(*own.values()):
-                    given = replace(case, options=dict(zip(own, options, strict=True)))
-                    parsed = BACKENDS.get(backend).parse_options(given)  # with the types that the backend gives them
-                    yield replace(case, options={name: getattr(parsed, name) for name in own}), ""
+                for values in itertools.product(*option_axes.values()):
+                    options = dict(zip(option_axes, values, strict=True))
+                    parsed = backend.parse_options(replace(case, options=options))  # with the types of the backend
+                    yield replace(case, options={name: getattr(parsed, name) for name in options}), ""
 
 
-def _recommended(case: Case, model: ModelInfo, can: Capabilities) -> Iterator[tuple[Case, str]]:
-    """Yield the recommended ways of the backend of ``case`` that fit it, and what plain ones stand for.
+def _options_of(plan: Plan, backend: str) -> dict[str, tuple[Any, ...]]:
+    """Return the values of the plan's options for a backend."""
+    prefix = f"{backend}."
+    return {name.removeprefix(prefix): values for name, values in plan.option.items() if name.startswith(prefix)}
 
-    What another variant compiled is run by the variant of ``case``.
+
+def _recommended(case: Case, model: ModelInfo, ability: Capabilities) -> Iterator[tuple[Case, str]]:
+    """Yield the recommended ways of the backend of ``case`` that fit it, and notes that explain the plain ones.
+
+    A compiled model is run by the variant that compiled it, which is the variant of ``case``.
     """
-    usable = {support.variant for support in can.takes(model.format) if support.device == case.device}
+    variants = {support.variant for support in ability.takes(model.format) if support.device == case.device}
     dynamic = any(spec.dynamic for spec in case.inputs)
-    for one in BACKENDS.get(case.backend).recommended:
-        if one.variant not in usable or (model.origin and one.variant != case.variant):
+    for way in BACKENDS.get(case.backend).recommended:
+        if way.variant not in variants or (model.origin and way.variant != case.variant):
             continue
-        if one.fits(case, convolutional=model.convolutional):
-            way = replace(case, variant=one.variant, options=one.options)
-            if one.fixed_shapes and dynamic:
-                note = f"In place of {way.options_label}, which needs fixed shapes."
-                yield replace(way, options={}), note
+        if way.fits(case, convolutional=model.convolutional):
+            recommended = replace(case, variant=way.variant, options=way.options)
+            if way.fixed_shapes and dynamic:
+                note = f"In place of {recommended.options_label}, which needs fixed shapes."
+                yield replace(recommended, options={}), note
             else:
-                yield way, ""
+                yield recommended, ""
 
 
-def _fallback(one: PlannedCase, plan: Plan, planned: Mapping[str, PlannedCase]) -> PlannedCase | None:
+def _fallback(entry: PlannedCase, plan: Plan, planned: Mapping[str, PlannedCase]) -> PlannedCase | None:
     """Return the plain way of a case whose options are recommended ones, if the plan does not have it."""
-    plain = replace(one.case, options={})
-    if plain.digest in planned or any(name.startswith(f"{plain.backend}.") for name in plan.option):
+    plain = replace(entry.case, options={})
+    if plain.digest in planned or _options_of(plan, plain.backend):
         return None
-    return PlannedCase(plain, one.model, None, f"In place of {one.case.options_label}, which did not run right.")
+    return PlannedCase(plain, entry.model, None, f"In place of {entry.case.options_label}, which did not run right.")
 
 
 def default_device(capabilities: Iterable[Capabilities]) -> str:
     """Return the device of cases that name none: a GPU, if a backend can use one."""
-    return "cuda" if any(support.device == "cuda" for can in capabilities for support in can.supports) else "cpu"
+    devices = {support.device for ability in capabilities for support in ability.supports}
+    return "cuda" if "cuda" in devices else "cpu"
 
 
 def _axis_values(plan: Plan, axis: Axis, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -189,40 +195,39 @@ def _backends(
 ) -> Iterator[tuple[str, str | None]]:
     """Yield the backends and variants of a plan; a variant of ``None`` is the default one of the device."""
     reference = reference_backend(model.format)
-    here = {
-        name: [support.variant for support in can.takes(model.format) if support.device in devices]
-        for name, can in capabilities.items()
-    }
-    usable = [name for name, variants in here.items() if variants]
-    usable.sort(key=lambda name: (name != reference, name))
+    usable: dict[str, list[str]] = {}
+    for name in sorted(capabilities, key=lambda name: (name != reference, name)):
+        supports = capabilities[name].takes(model.format)
+        if variants := [support.variant for support in supports if support.device in devices]:
+            usable[name] = variants
     if not plan.backend:
         yield from ((name, None) for name in usable)
         return
     for label in plan.backend:
         if label == EVERY_VARIANT:
-            yield from ((name, variant) for name in usable for variant in here[name])
+            yield from ((name, variant) for name, variants in usable.items() for variant in variants)
             continue
-        name, variant = split_label(label, BACKENDS.names())
-        variants = BACKENDS.get(name).variants
-        if variant == EVERY_VARIANT:
-            can = capabilities[name]
-            other_formats = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
-            yield from ((name, one) for one in variants if one not in other_formats)  # not those of other formats alone
-        else:
-            yield name, variant
+        name, label_variant = split_label(label, BACKENDS.names())
+        if label_variant != EVERY_VARIANT:
+            yield name, label_variant
+            continue
+        taking = {support.variant for support in capabilities[name].takes(model.format)}
+        for_other_formats = {support.variant for support in capabilities[name].supports} - taking
+        yield from ((name, variant) for variant in BACKENDS.get(name).variants if variant not in for_other_formats)
 
 
-def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
-    devices = [support.device for support in can.supports if variant is None or support.variant == variant]
-    devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
+def _device_for(ability: Capabilities, variant: str | None, default: str) -> str:
+    devices = [support.device for support in ability.supports if variant is None or support.variant == variant]
+    devices = devices or [absence.device for absence in ability.absent if absence.device]  # the row says what is absent
     return default if default in devices or not devices else devices[0]
 
 
-def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | None:
-    """Return the variant that compiled the model, if that can run it here; else the first that can."""
-    own = model.origin.variant if model.origin else ""
-    here = [support.variant for support in can.takes(model.format) if support.device == device]
-    return own if own and own in here else can.default_variant(device, model.format)
+def _default_variant(model: ModelInfo, ability: Capabilities, device: str) -> str | None:
+    """Return the variant that compiled the model, if it can run the model here; else the first variant that can."""
+    variants = [support.variant for support in ability.takes(model.format) if support.device == device]
+    if model.origin and model.origin.variant and model.origin.variant in variants:
+        return model.origin.variant
+    return ability.default_variant(device, model.format)
 
 
 def check_words(plan: Plan) -> None:
@@ -243,15 +248,15 @@ def check_words(plan: Plan) -> None:
     for name, values in plan.option.items():
         backend, dot, option = name.partition(".")
         if not dot:
-            having = [one.name for one in importable_backends() if name in one.options.__struct_fields__]
-            hint = f"--option {having[0]}.{name}={values[0] if values else 'VALUE'}" if having else ""
+            backends = [entry.name for entry in importable_backends() if name in entry.options.__struct_fields__]
+            hint = f"--option {backends[0]}.{name}={values[0] if values else 'VALUE'}" if backends else ""
             raise InferlensError(
                 f"The option '{name}' names no backend.",
                 expected="BACKEND.OPTION=VALUE, as inferlens backends NAME lists them",
                 hint=hint or suggestion(name, FLAGS, spelled=FLAGS),
             )
         split_label(backend, registered)
-        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in [own for own, _ in named]:
+        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in dict(named):
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
             )
@@ -259,13 +264,13 @@ def check_words(plan: Plan) -> None:
             BACKENDS.get(backend).parse_options(Case(model="", backend=backend, options={option: value}))
 
 
-def installed(backend: str, can: Capabilities) -> str:
+def installed(backend: str, ability: Capabilities) -> str:
     """Return the first variant that lacks nothing but a device; the first of all if all of them lack more.
 
     If a backend can write files without a device, their variants come first.
     """
-    lacking = {absence.variant for absence in can.absent if not absence.device}
-    variants = [*(support.variant for support in can.writes), *BACKENDS.get(backend).variants]
+    lacking = {absence.variant for absence in ability.absent if not absence.device}
+    variants = [*(support.variant for support in ability.writes), *BACKENDS.get(backend).variants]
     return next((variant for variant in variants if variant not in lacking), variants[0])
 
 
@@ -275,10 +280,10 @@ def nothing_runs(
     """Return the error that no backend runs the models on the devices (empty: on any), with the reasons."""
     reasons: dict[str, list[str]] = {}
     hints: set[str] = set()
-    for model, (name, can) in itertools.product(models, capabilities.items()):
+    for model, (name, ability) in itertools.product(models, capabilities.items()):
         built_by = model.origin.variant if model.origin else ""
-        variant = built_by if built_by in BACKENDS.get(name).variants else installed(name, can)
-        for absence in can.absent if model.format in can.formats else ():
+        variant = built_by if built_by in BACKENDS.get(name).variants else installed(name, ability)
+        for absence in ability.absent if model.format in ability.formats else ():
             if absence.variant in ("", variant) and (not absence.device or not devices or absence.device in devices):
                 labels = reasons.setdefault(absence.reason.rstrip("."), [])
                 labels += {f"{name}:{absence.variant}".rstrip(":")} - {*labels}
@@ -298,7 +303,7 @@ TIMEOUT = 300.0
 
 @dataclass(frozen=True)
 class ModelHandle:
-    """A model in the words of a plan; of a live module also its infos, and the file that it was saved to."""
+    """A model in the words of a plan. A live module also has infos, and the file that it was saved to."""
 
     spec: Any
     infos: list[ModelInfo] | None = None
@@ -374,7 +379,7 @@ def probe_plan(plan: Plan, model: ModelHandle | None = None) -> list[ProbeResult
 def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> list[ProbeResult]:
     """Return the models and the backends of plans, as the one interpreter of each plan sees them.
 
-    Models are checked once for plans that feed them alike. Raises the error of a model that no interpreter can load.
+    Plans with the same models and inputs share a check. Raises the error of a model that no interpreter can load.
     """
     names = tuple(dict.fromkeys(name for plan in plans for name in backends_named(plan)))
     checked: dict[object, list[ModelInfo] | InferlensError] = {}
@@ -387,18 +392,19 @@ def probe_plans(plans: Sequence[Plan], models: Sequence[ModelHandle | None]) -> 
             if key not in checked:
                 checked[key] = _infos_or_error(plan, model)
             parts.append((plan, checked[key]))
-        able = {python: future.result() for python, future in probing.items()}
+        capabilities_by_python = {python: future.result() for python, future in probing.items()}
     errors = [error for error in checked.values() if isinstance(error, InferlensError)]
-    if errors and (len(able) == 1 or len(errors) == len(checked)):
+    if errors and (len(capabilities_by_python) == 1 or len(errors) == len(checked)):
         raise errors[0]
-    anywhere = {name: merge_capabilities([can[name] for can in able.values()]) for name in names}
+    probed = capabilities_by_python.values()
+    anywhere = {name: merge_capabilities([capabilities[name] for capabilities in probed]) for name in names}
     shared = next(infos for infos in checked.values() if isinstance(infos, list))
     results = []
     for plan, infos in parts:
-        can, refusal = able["".join(plan.python)], None
+        refusal = None
         if isinstance(infos, InferlensError):
             refusal, infos = Unsupported(infos.what, expected=infos.expected, hint=infos.hint), shared
-        results.append(ProbeResult(plan, infos, can, anywhere, refusal))
+        results.append(ProbeResult(plan, infos, capabilities_by_python["".join(plan.python)], anywhere, refusal))
     return results
 
 
@@ -444,14 +450,32 @@ def probe(names: Sequence[str], python: str = "") -> dict[str, Capabilities]:
     if len(names) == 1:
         reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
         return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
-    return {name: can for name in names for can in probe([name], python).values()}
+    return {name: probe([name], python)[name] for name in names}
+
+
+class Environments:
+    """The machine and its libraries, by the interpreters of cases. This one's is collected in another thread."""
+
+    def __init__(self) -> None:
+        self._others: dict[str, Environment] = {}
+        self._here = ThreadPoolExecutor(1).submit(environment.collect)
+
+    @property
+    def here(self) -> Environment:
+        return self._here.result()
+
+    def of(self, case: Case) -> Environment:
+        """Return the environment of the case's interpreter, with the revision of the case's checkout."""
+        if case.python and case.python not in self._others:
+            self._others[case.python] = environment_by(case.python)
+        result = self._others.get(case.python) or self.here
+        return replace(result, git_revision=environment.git_revision(case.checkout)) if case.checkout else result
 
 
 def environment_by(python: str) -> Environment:
     """Return the environment of an interpreter; if it cannot tell, the machine alone."""
     outcome = child.launch("environment", NamesJob(interpreter=python), Environment, timeout=TIMEOUT)
-    machine = environment.collect
-    return outcome.result.value or replace(machine(), python="", inferlens="", libraries={})
+    return outcome.result.value or replace(environment.collect(), python="", inferlens="", libraries={})
 
 
 # The tasks, which run in child processes.
@@ -476,14 +500,14 @@ class LookupJob(NamesJob, frozen=True, kw_only=True):
 
 def capabilities(job: NamesJob, context: Any) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
     """Return the capabilities of backends here; a backend that raises is absent, with the reason."""
-    able = {}
+    results = {}
     for name in job.names:
         try:
-            able[name] = BACKENDS.get(name)().capabilities()
+            results[name] = BACKENDS.get(name)().capabilities()
         except Exception as error:
             traceback.print_exc()
-            able[name] = Capabilities(formats=(), absent=(Absence("", reason(error)),))
-    return able
+            results[name] = Capabilities(formats=(), absent=(Absence("", reason(error)),))
+    return results
 
 
 def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa: ARG001 - there is no case
@@ -492,7 +516,7 @@ def interpreter_environment(job: NamesJob, context: Any) -> Environment:  # noqa
 
 
 def look_up_models(job: LookupJob, context: Any) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
-    """Return the models of names. Raises InferlensError if they cannot do what the plan wants."""
+    """Return the models of names. Raises InferlensError if they cannot run as the plan says."""
     infos, plan = job.known or [resolve.find(name) for name in job.names], job.plan
     live = Path(job.live) if job.live else None
     for model in infos if job.place else ():
@@ -533,27 +557,31 @@ def estimator(models: Iterable[str], plan: Plan) -> Callable[[Case], float]:
 def seconds_by(records: Iterable[Record], plan: Plan) -> Callable[[Case], float]:
     """Return a function from a case to its seconds in one process, by records of the same model.
 
-    It uses the median of the records of its backend, or the typical time of phases with half the time that series may
-    have. Of records in turns it uses the time to prepare alone, because they waited for others. If options make a build
-    longer, the time to prepare counts more.
+    The function returns the median over the records of the case's backend. Without records it returns the typical time
+    of phases, and half the longest time of a series. Of records in turns only the time to prepare counts, because their
+    processes waited for others. If options make a build longer, the time to prepare is multiplied.
     """
     budget = plan.budget
     series = budget.seconds or (budget.max_time or MAX_TIME) / 2
     typical = PREPARING, STARTING + budget.warmup_seconds + series / LATENCY_SHARE
     parts: dict[str, list[tuple[float, float]]] = {}  # by backend: to prepare without options, and the rest
     for record in records:
-        if record.status != "ok":
-            continue
-        seconds = STARTING + sum(phase.seconds for phase in record.phases)
-        prepared = sum(phase.seconds for phase in record.phases if phase.name in PREPARATION)
-        rest = typical[1] if IN_TURNS in record.facts else seconds - prepared
-        parts.setdefault(record.case.backend_label, []).append((prepared / build_factor(record.case), rest))
+        if record.status == "ok":
+            prepared = preparation_seconds(record)
+            rest = STARTING + sum(phase.seconds for phase in record.phases) - prepared
+            rest = typical[1] if IN_TURNS in record.facts else rest
+            parts.setdefault(record.case.backend_label, []).append((prepared / build_factor(record.case), rest))
 
     def seconds_for(case: Case) -> float:
         factor = build_factor(case)
         return median([prepared * factor + rest for prepared, rest in parts.get(case.backend_label, [typical])])
 
     return seconds_for
+
+
+def preparation_seconds(record: Record, phases: Collection[str] = PREPARATION) -> float:
+    """Return the seconds that a process needed for some phases before its first sample."""
+    return sum(phase.seconds for phase in record.phases if phase.name in phases)
 
 
 def build_factor(case: Case) -> float:

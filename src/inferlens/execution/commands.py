@@ -14,8 +14,9 @@ from inferlens.errors import InferlensError, check_choice
 from inferlens.execution import profile as profiling
 from inferlens.execution import remote, run
 from inferlens.execution.cases import ModelHandle, cases_of, model_handle
-from inferlens.execution.profile import levels_of, profile_file
+from inferlens.execution.profile import levels_of
 from inferlens.execution.protocol import Observer, PlannedCase
+from inferlens.execution.resume import profile_file
 from inferlens.execution.tuning import tune
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore, search_selection
 from inferlens.record.profile import Level, Profile
@@ -74,16 +75,16 @@ def tune_model(
     model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer | None
 ) -> list[TuningReport]:
     """Tune what :func:`inferlens.tune` is given; ``words`` are its keywords."""
-    own, others = own_options("tune", words)
+    options, plan_words = own_options("tune", words)
     with model_handle(model, example_inputs) as handle:
-        request, selection = tune_request(Plan.from_words({**others, "model": handle.spec}), own)
+        request, selection = tune_request(Plan.from_words({**plan_words, "model": handle.spec}), options)
         return run_tune(request, selection, observer or Observer(), handle)
 
 
-def tune_request(plan: Plan, own: Mapping[str, Any]) -> tuple[tune.TuningRequest, SearchSelection]:
-    """Return the request and the part of the search space that the own options of ``tune`` mean."""
-    request = tune.tuning_request(plan, own["objective"], own["within"], own["budget"])
-    return request, search_selection(own["space"], own["only"], own["without"], request.measures)
+def tune_request(plan: Plan, options: Mapping[str, Any]) -> tuple[tune.TuningRequest, SearchSelection]:
+    """Return the request and the part of the search space that the options of ``tune`` mean."""
+    request = tune.tuning_request(plan, options["objective"], options["within"], options["budget"])
+    return request, search_selection(options["space"], options["only"], options["without"], request.measures)
 
 
 def profile_model(
@@ -94,11 +95,11 @@ def profile_model(
     Raises InferlensError if the model or the words mean nothing. A case that cannot be profiled says why in its
     profile.
     """
-    own, others = own_options("profile", words)
-    levels, runs = levels_of(own["level"]), own["runs"]
+    options, plan_words = own_options("profile", words)
+    levels = levels_of(options["level"])
     with model_handle(model, example_inputs) as handle:
-        plan = Plan.from_words({**others, "mode": "latency", "model": handle.spec})
-        profiles = run_profile(plan, levels, runs, observer or Observer(), handle)
+        plan = Plan.from_words({**plan_words, "mode": "latency", "model": handle.spec})
+        profiles = run_profile(plan, levels, options["runs"], observer or Observer(), handle)
     return load_profiles(*(profile_file(folder, profile.level) for profile, folder in profiles))
 
 
@@ -128,16 +129,17 @@ class Fleet:
         for name in words:
             check_choice("word of a fleet", name, ("machines", "objectives", *sorted(WORDS)))
         machines = words.pop("machines", None)
-        if not (isinstance(machines, dict) and machines and all(isinstance(own, dict) for own in machines.values())):
+        tables = list(machines.values()) if isinstance(machines, dict) else []
+        if not tables or not all(isinstance(table, dict) for table in tables):
             raise InferlensError(f"The fleet {file} names no machines.", expected=EXPECTED)
         self.objectives = tuple(dict.fromkeys(texts(words.pop("objectives", ())))) or OBJECTIVES[:1]
         for objective in self.objectives:
             check_choice("objective of a fleet", objective, OBJECTIVES)
         self.output = Path(str(words.pop("output", "results")))
         self.parts = [
-            FleetPart(name, objective, self._plan(name, {**words, **own}, objective))
+            FleetPart(name, objective, self._plan(name, {**words, **table}, objective))
             for objective in self.objectives
-            for name, own in machines.items()
+            for name, table in machines.items()
         ]
 
     def _plan(self, machine: str, words: Mapping[str, Any], objective: str) -> Plan:

@@ -35,6 +35,7 @@ from inferlens.execution import child
 from inferlens.execution.cases import ModelHandle, cases_of
 from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import CaseJob, Job, Observer, PlannedCase, ResultCollector, TaskResult, refused
+from inferlens.execution.resume import profile_file
 from inferlens.execution.scheduler import Scheduler, continue_run
 from inferlens.execution.tasks import TaskContext
 from inferlens.measure.monitor import default_threads
@@ -111,16 +112,14 @@ def run(
 ) -> list[tuple[Profile, Path]]:
     """Measure and profile every case of ``plan``; return the profiles with their folders.
 
-    Each profile is on disk before the next case. What an earlier run has profiled alike is used.
+    Each profile is on disk before the next case. Profiles of earlier runs of the same request are used again.
     """
     check_repeats(plan)
     results = ResultCollector(observer)
     results.doing("looking at models and backends")
     cases = cases_of(plan, model)
     results.planned(cases)
-    with continue_run(
-        "profile", plan, cases, results, model, levels, runs, complete=lambda folder: has_profiles(folder, levels)
-    ) as scheduler:
+    with continue_run("profile", plan, cases, results, model, levels, runs) as scheduler:
         profile_cases(scheduler, cases, levels, runs)
     return profiles_of(results, levels)
 
@@ -137,18 +136,6 @@ def profiles_of(results: ResultCollector, levels: Sequence[Level]) -> list[tuple
     return [
         (decode_profile(profile_file(folder, level).read_bytes()), folder) for folder in folders for level in levels
     ]
-
-
-def profile_file(folder: Path, level: Level) -> Path:
-    return folder / f"profile-{level}.json"
-
-
-def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
-    """Return whether a case was profiled well at every level."""
-    files = [profile_file(folder, level) for level in levels]
-    with suppress(OSError, InferlensError):
-        return all(decode_profile(file.read_bytes()).status in ("ok", "unsupported") for file in files)
-    return False
 
 
 def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Sequence[Level], runs: int) -> None:
@@ -171,17 +158,16 @@ def profile_cases(scheduler: Scheduler, cases: Sequence[PlannedCase], levels: Se
 
 
 def _profile(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:
-    """Return the profile of a case that was measured; if that failed, with its reason."""
-    ended: Outcome[ProfileResult] = Outcome(
+    """Return the profile of a case that was measured; if measuring failed, with the reason of that."""
+    outcome: Outcome[ProfileResult] = Outcome(
         TaskResult(status=record.status, reason=record.reason, hint=record.hint, model=record.model)
     )
-    if record.status == "ok":
-        # Not rebuilt: what was built for measuring is what is profiled.
+    if record.status == "ok":  # the build that was measured is profiled
         fields = {**scheduler.job_fields(record.case, folder), "rebuild": False}
         job = ProfileJob(**fields, level=level, runs=runs)
-        ended = scheduler.launch("profile", job, ProfileResult, log=folder / f"profile-{level}.log")
-    result = ended.result
-    facts = result.model or ModelFacts(name="") if ended.answered else record.model
+        outcome = scheduler.launch("profile", job, ProfileResult, log=folder / f"profile-{level}.log")
+    result = outcome.result
+    model_facts = result.model or ModelFacts(name="") if outcome.answered else record.model
     return Profile(
         id=uuid.uuid4().hex,
         record=record.id,
@@ -192,8 +178,8 @@ def _profile(scheduler: Scheduler, record: Record, folder: Path, level: Level, r
         status=result.status,
         reason=result.reason,
         hint=result.hint,
-        output_tail=ended.tail,
-        model=replace(facts, name=record.model.name),
+        output_tail=outcome.tail,
+        model=replace(model_facts, name=record.model.name),
         environment=record.environment,
         phases=result.phases,
         facts=result.facts,
@@ -230,12 +216,14 @@ def ceilings_of(case: Case, scheduler: Scheduler) -> Ceilings:
     They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay,
     unless something else on the machine lowered them.
     """
-    machine, cpu = scheduler.environments.here, case.device == "cpu"
-    threads = (case.threads or default_threads()[0]) if cpu else None
-    name = (machine.cpu or "CPU") if cpu else machine.gpus[0].name if machine.gpus else case.device
-    own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
-    depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
-    file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
+    machine, threads = scheduler.environments.here, None
+    if case.device == "cpu":
+        name, threads = machine.cpu or "CPU", case.threads or default_threads()[0]
+        device_key: list[object] = [machine.cpu_threads, threads]
+    else:
+        name, device_key = machine.gpus[0].name if machine.gpus else case.device, [machine.driver]
+    key = [RECIPE, name, *device_key, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
+    file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:12]}.json"
     if not scheduler.plan.rebuild:
         with suppress(OSError, msgspec.DecodeError, RecursionError):
             return msgspec.json.decode(file.read_bytes(), type=Ceilings)
@@ -247,8 +235,8 @@ def ceilings_of(case: Case, scheduler: Scheduler) -> Ceilings:
     return ceilings
 
 
-UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
-SETTLED = 5  # of these, the last ones
+UNTRACED = 10  # calls before the profiler, which warm up and show how long a call takes without it
+SETTLED = 5  # the number of the last ones, from which that time is taken
 UNSEEN = "The traces of {} have no operators of PyTorch. Its layers: inferlens profile MODEL"
 
 
@@ -284,11 +272,11 @@ def trace_case(job: TraceJob, context: TaskContext) -> TraceFiles:
 
     on_gpu = job.case.device == "cuda" and ProfilerActivity.CUDA in supported_activities()
     model = context.load()
-    about = {"case": job.case.label, "model": model.name, "inputs": [str(spec) for spec in model.inputs]}
+    metadata = {"case": job.case.label, "model": model.name, "inputs": [str(spec) for spec in model.inputs]}
     with context.prepare(model) as runner:
         feed, untraced = context.warm_up(model, runner, UNTRACED)
         with context.preparation.phase("steady state"):
-            text = msgspec.json.encode(about).decode()
+            text = msgspec.json.encode(metadata).decode()
             files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
     contents = tuple(_content_of(file.name, read_trace(file)) for file in files)
     if not any(content.steps for content in contents):
@@ -356,8 +344,8 @@ def trace_cases(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer
 def run_name(case: Case, format: Format) -> str:
     """Return the name of a case's log folder, such as ``pytorch_bs1``; different cases of a model differ.
 
-    Backend and precision, batch, and what else is not as usual: a variant that is not the backend's first, a device
-    other than CUDA, threads, a hash of what else differs. fp32 is left out for models that are compared in fp32.
+    It has backend, precision and batch, and all that is unusual: a variant that is not the backend's first, a device
+    other than CUDA, threads, and a hash of the rest. fp32 is left out for models that are compared in fp32.
     """
     backend = BACKENDS.get(case.backend)
     words = [backend.short or case.backend]
@@ -376,12 +364,12 @@ def _trace(
 ) -> CaseTrace:
     """Trace one case into the folder ``name`` in ``parent``, with the file names of PyTorch or ours."""
 
-    def ended(result: TaskResult[TraceFiles], **more: Any) -> CaseTrace:
-        how = {key: getattr(result, key) for key in ("status", "reason", "hint", "warnings")}
-        return CaseTrace(case=planned.case, model=planned.model.name, **how, **more)
+    def case_trace(result: TaskResult[TraceFiles], **fields: Any) -> CaseTrace:
+        fields |= {name: getattr(result, name) for name in ("status", "reason", "hint", "warnings")}
+        return CaseTrace(case=planned.case, model=planned.model.name, **fields)
 
     if planned.refusal:
-        return ended(refused(planned))
+        return case_trace(refused(planned))
     folder = claim_folder(parent, name, hint="another folder")
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".inferlens-") as scratch:
@@ -390,14 +378,14 @@ def _trace(
             outcome = scheduler.launch("trace", job, TraceFiles, log=printed)
             traces = outcome.result.value or TraceFiles()
             log = None
-            if outcome.result.status != "ok" and printed.exists():  # next to the folder, which will not be there
+            if outcome.result.status != "ok" and printed.exists():  # next to the folder, which is removed if empty
                 log = printed.replace(folder.with_name(f"{folder.name}.log"))
             files = []
-            for number, content in enumerate(traces.contents, 1):  # moved on one disk: whole or not there
+            for number, content in enumerate(traces.contents, 1):  # a move on one disk is never half done
                 ours = "trace.json.gz" if number == 1 else f"trace-{number}.json.gz"
                 files.append((Path(scratch) / content.name).replace(folder / (content.name if own_names else ours)))
     finally:
         if not any(folder.iterdir()):
             folder.rmdir()
-    more = {"files": tuple(files), "contents": traces.contents, "untraced": traces.untraced}
-    return ended(outcome.result, log=log, **more)
+    fields = {"files": tuple(files), "contents": traces.contents, "untraced": traces.untraced}
+    return case_trace(outcome.result, log=log, **fields)

@@ -28,9 +28,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case of a plan, its model, and the reason why it cannot run here, if it is clear beforehand.
+    """A case of a plan, its model, and the reason why it cannot run here, if that is clear beforehand.
 
-    ``fallback`` is the plain case to measure if this recommended one fails. ``note`` explains why a plain case is here.
+    ``fallback`` is the plain case to measure if this recommended case fails. ``note`` says why a plain case is here.
     """
 
     case: Case
@@ -49,7 +49,7 @@ class PlannedCase:
         if origin is not None:
             case = replace(
                 case, model=origin.model, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
-            )  # its own example, if it has one, is not in the compiled file
+            )  # the example inputs of the original model are not in the compiled file
         format = self.model.origin_format or self.model.format
         backend = reference_backend(format)
         if not backend:
@@ -113,15 +113,15 @@ class CaseJob(Job, frozen=True, kw_only=True):
 
     case: Case
     folder: str  # where artefacts go
-    cache: str  # where to keep what is worth keeping between cases
+    cache: str  # the folder of files that several cases and runs use
     trust: bool = False  # whether files that can run code may be opened
     exported: str = ""  # the folder in which a process of this run exported the model, for this backend and precision
     export_by: str = ""  # the file by which processes of this run that are alive at once export the model once
     known: ModelFacts | None = None  # the facts of the model by that process, if its export is all that is needed
     built: bool = False  # whether an earlier process of the case in this run has built it
-    rebuild: bool = False  # whether to make anew what is in the cache
+    rebuild: bool = False  # whether to ignore the builds in the cache
     live: str | None = None  # the file of a live module
-    level: str = ""  # what the runner is to be profiled for; empty: nothing
+    level: str = ""  # the level of the profile that the runner is prepared for; empty without one
 
     @property
     def place(self) -> str:
@@ -147,8 +147,8 @@ class Order(Struct, frozen=True):
 class TaskResult(Struct, Generic[Value], frozen=True, kw_only=True):
     """The end of a task and the data that it collected, named as in a record.
 
-    ``value`` is what the task returns; if it failed, the part so far. ``problem`` is the error
-    in its parts, if it is one that a user can act on.
+    ``value`` is the return value of the task, or a part of it if the task failed. ``problem`` has its error,
+    if a user can act on that.
     """
 
     status: Status = "ok"

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from inferlens.analysis.race import FinalsAim, Race, race
 from inferlens.analysis.samples import CaseRuns
 from inferlens.analysis.tuning import Trial
+from inferlens.execution.cases import preparation_seconds
 from inferlens.execution.protocol import PlannedCase
 from inferlens.execution.resume import TrialLog, grouped
 from inferlens.execution.scheduler import SPARE, TYPICAL_MEMORY, USUAL, MeasureOptions, Process, Scheduler
@@ -33,12 +34,12 @@ from inferlens.stats.race_rule import CLOSE, LEAST_ROUNDS, MOST_ROUNDS, USUAL_RO
 from inferlens.units import ratio, ratio_range
 
 REFERENCE_ROUNDS = 2  # rounds of the reference, however slow it is, so that there are speedups
-ROOM = 2.0  # times the memory of the reference: what a process of the first round may need
+ROOM = 2.0  # memory that a process of the first round may need, as a multiple of the reference's
 SCREENING_WARMUP, SCREENING_SERIES = 0.5, 1.0  # seconds of a case by itself, before the rounds
 ROUND_WARMUP, ROUND_SERIES = 0.1, 2.0  # seconds of a process in a round by itself
-AT_ONCE = 4  # rounds at most that are held at once, if every process has a CPU
-CPU_AT_ONCE = 2  # and on the CPU, where cases take long to load and build
-AT_ONCE_SECONDS = 8.0  # seconds of all their processes together: less than it takes them to load and build
+AT_ONCE = 4  # the largest number of rounds that are held at once, if every process has a CPU
+CPU_AT_ONCE = 2  # the same number on the CPU, for cases that take long to load and build
+AT_ONCE_SECONDS = 8.0  # seconds of series of all these processes together: loading and building takes longer
 BUILDS = 3  # per finalist of a tuning, from scratch: builds differ
 
 
@@ -62,16 +63,20 @@ class Entrant:
 class RacePolicy:
     """A policy that decides which cases are in the next round, when a race is over, and what is logged.
 
+    :class:`RaceEngine` asks it before and after every round. Subclasses override what they need.
+
     Attributes:
-        least, most: the least number of rounds, whatever the time, and the largest.
+        least: the least number of rounds, whatever the time.
+        most: the largest number of rounds.
         aim: the aim of a tuning, if it is not latency or throughput.
         metric: the metric to compare; ``None``: see ``analysis.race``.
         strict: whether a process that fails ends the race.
-        log: writes the rounds one by one; ``final``: as those of a tuning's finals.
+        log: the log into which rounds are written one by one.
+        final: whether the log has them as rounds of a tuning's finals.
         earlier: rounds of an earlier run in the log, which are not repeated.
         options: how processes of rounds are measured.
-        in_turns: whether processes of a round may take turns; energy, and memory of a GPU in a container, is unknown
-            then.
+        in_turns: whether processes of a round may take turns. Then energy is unknown, and so is memory of a GPU in a
+            container.
     """
 
     least = LEAST_ROUNDS
@@ -86,22 +91,22 @@ class RacePolicy:
     in_turns = True
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        """Return the ids of those that take part in the round after ``number`` rounds; none ends the race."""
+        """Return the ids of the entrants of the round after ``number`` rounds. The race ends if there is none."""
         raise NotImplementedError
 
     def options_of(self, number: int) -> MeasureOptions:  # noqa: ARG002
-        """Return how processes of a round are measured."""
+        """Return how processes of round ``number`` are measured."""
         return self.options
 
     def measure(
         self, scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions, *, together: bool
     ) -> Iterator[Record]:
-        """Yield the records of the processes of some rounds as they end."""
+        """Yield the records of the processes of some rounds as they end, in the order of the processes."""
         return measure_rounds(scheduler, processes, options, together=together)
 
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:
         """Report a round that is over."""
-        standing = self.summary(engine.race, engine.able) or cases[0].way
+        standing = self.summary(engine.race, engine.ranked) or cases[0].way
         engine.scheduler.observer.round(number, cases, standing, self.least if self.aim else 0)
 
     def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:
@@ -109,14 +114,16 @@ class RacePolicy:
         state = race.state
         if state is None or not state.rivals:
             return ""
-        name, rival = next(iter(state.rivals.items()))
-        cases = [entrants[name].planned.case for name in (state.leader, name)]
-        first, second = (case.backend_label for case in cases)
-        if first == second:
-            first, second = (case.way for case in cases)
-        interval = rival.interval(race.level)
-        sure = f" ({ratio_range(interval.low, interval.high)})" if race.rounds >= self.least else ""
-        return f"{first} {ratio(rival.ratio)} {second}{sure}"
+        name, difference = next(iter(state.rivals.items()))
+        leader, rival = entrants[state.leader].planned.case, entrants[name].planned.case
+        labels = leader.backend_label, rival.backend_label
+        if labels[0] == labels[1]:
+            labels = leader.way, rival.way
+        text = f"{labels[0]} {ratio(difference.ratio)} {labels[1]}"
+        if race.rounds < self.least:
+            return text
+        interval = difference.interval(race.level)
+        return f"{text} ({ratio_range(interval.low, interval.high)})"
 
 
 class FastestPolicy(RacePolicy):
@@ -144,26 +151,24 @@ class FastestPolicy(RacePolicy):
         return [state.leader, *rivals] if rivals else []
 
     def _rivals(self, engine: RaceEngine, state: RaceState, number: int) -> Sequence[str]:
-        """Return those that meet the leader in the round after ``number`` rounds."""
+        """Return the ids of the rivals that meet the leader in the round after ``number`` rounds."""
         if not state.rivals:
             return []
-        race = engine.race
-        best, following = state.leader, next(iter(state.rivals))
+        entries, fastest_rival = engine.race.entries, next(iter(state.rivals))
+        leader = entries[state.leader]
         if number == 0:
-            once = {name: entry.level for name, entry in race.entries.items()}
-            limit = once[best] + math.log(race.entries[best].usual.reach)
-            return [following, *(name for name in once if once[name] <= limit), *engine.references()]
+            limit = leader.level + math.log(leader.usual.reach)
+            within_noise = [name for name, entry in entries.items() if entry.level <= limit]
+            return [fastest_rival, *within_noise, *engine.references()]
         if number < LEAST_ROUNDS:
-            reach = race.entries[best].usual.reach
-            near = [name for name, rival in state.rivals.items() if rival.ratio <= (CLOSE if rival.rounds else reach)]
-            return near or [following, *engine.references()]
-        if state.open or number < self.rounds:
-            return state.open or [following]
-        return []
+            reach = leader.usual.reach
+            close = [name for name, rival in state.rivals.items() if rival.ratio <= (CLOSE if rival.rounds else reach)]
+            return close or [fastest_rival, *engine.references()]
+        return state.open or ([fastest_rival] if number < self.rounds else [])
 
 
 class FinalsPolicy(FastestPolicy):
-    """A policy for the finalist of a tuning that is best by an aim. All meet in the first rounds.
+    """A policy for the finalist of a tuning that is best by an aim. All finalists meet in the first rounds.
 
     With ``rebuild`` the processes of the first rounds build from scratch.
     """
@@ -171,14 +176,20 @@ class FinalsPolicy(FastestPolicy):
     final = True
 
     def __init__(
-        self, aim: FinalsAim, log: TrialLog, before: list[Trial], options: MeasureOptions, rebuild: bool, in_turns: bool
+        self,
+        aim: FinalsAim,
+        log: TrialLog,
+        earlier: list[Trial],
+        options: MeasureOptions,
+        rebuild: bool,
+        in_turns: bool,
     ) -> None:
         super().__init__()
-        self.aim, self.log, self.earlier = aim, log, before
+        self.aim, self.log, self.earlier = aim, log, earlier
         self.options, self.rebuild, self.in_turns = options, rebuild, in_turns
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        return list(engine.able) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
+        return list(engine.ranked) if number < REFERENCE_ROUNDS else super().next_round(engine, number)
 
     def options_of(self, number: int) -> MeasureOptions:
         return with_fields(self.options, rebuild=self.rebuild and number <= BUILDS)
@@ -191,13 +202,14 @@ class BasePolicy(RacePolicy):
         self.base, self.least, self.most = base, least, most
 
     def next_round(self, engine: RaceEngine, number: int) -> Sequence[str]:
-        race, base = engine.race, self.base.id
-        others = [name for name in engine.able if name != base]
-        if base not in engine.able:
+        base = self.base.id
+        candidates = [name for name in engine.ranked if name != base]
+        if base not in engine.ranked:
             return []
         if number >= self.least:
-            others = [name for name in others if race.comparison(base, name).verdict == "UNDECIDED"]
-        return [base, *others] if others else []
+            race = engine.race
+            candidates = [name for name in candidates if race.comparison(base, name).verdict == "UNDECIDED"]
+        return [base, *candidates] if candidates else []
 
 
 @dataclass
@@ -217,93 +229,99 @@ class RaceEngine:
 
     def run(self) -> Race:
         """Hold rounds until the race is decided or the time is over."""
-        policy, number, seconds = self.policy, self.held, 0.0  # seconds that a process of the last rounds took
-        while number < policy.most and (meeting := self._meeting(number)):
+        policy, number = self.policy, self.held
+        process_seconds = 0.0  # of a process of the last rounds
+        while number < policy.most and (entrants := self._entrants_after(number)):
             begin = time.monotonic()
-            count = min(self.at_once(meeting, number + 1), policy.most - number)
-            rounds = {number + 1: meeting}
-            for following in range(number + 1, number + count):
-                if entrants := self._meeting(following):
-                    rounds[following + 1] = entrants
+            rounds = {number + 1: entrants}
+            for ended in range(number + 1, min(number + self.at_once(entrants, number), policy.most)):
+                if others := self._entrants_after(ended):
+                    rounds[ended + 1] = others
             processes = sum(map(len, rounds.values()))
-            if number >= policy.least and begin + seconds * processes > self.end:
+            if number >= policy.least and begin + process_seconds * processes > self.end:
                 break
-            self.hold(rounds)
+            if policy.earlier:
+                self._take_records(policy.earlier.pop(0))
+            else:
+                self.hold(rounds)
             number += len(rounds)
-            seconds = (time.monotonic() - begin) / processes
-            policy.report(self, number, [entrant.planned.case for entrant in meeting])
+            process_seconds = (time.monotonic() - begin) / processes
+            policy.report(self, number, [entrant.planned.case for entrant in entrants])
             if policy.strict and len(self.race.entries) < len(self.entrants):
                 break
         return self.race
 
     @property
     def race(self) -> Race:
-        runs = {name: entrant.runs for name, entrant in self.able.items() if entrant.records}
+        """The race by the records so far."""
+        runs = {name: entrant.runs for name, entrant in self.ranked.items() if entrant.records}
         return race(runs, metric=self.policy.metric, aim=self.policy.aim)
 
     @property
-    def able(self) -> dict[str, Entrant]:
-        """The entrants of which no process has failed, by id."""
+    def ranked(self) -> dict[str, Entrant]:
+        """The entrants without a failed process, by id."""
         return {entrant.id: entrant for entrant in self.entrants if entrant.runs.ranked}
 
     def references(self) -> list[str]:
         """Return the ids of the references by device."""
-        chosen = references_of([entrant.planned for entrant in self.able.values()], self.scheduler.plan.reference)
-        return [name for name, entrant in self.able.items() if entrant.planned.case in chosen]
+        ranked = self.ranked
+        cases = references_of([entrant.planned for entrant in ranked.values()], self.scheduler.plan.reference)
+        return [name for name, entrant in ranked.items() if entrant.planned.case in cases]
 
-    def _meeting(self, number: int) -> list[Entrant]:
+    def _entrants_after(self, number: int) -> list[Entrant]:
         """Return the entrants of the round after ``number`` rounds."""
-        return [self.able[name] for name in dict.fromkeys(self.policy.next_round(self, number))]
+        return [self.ranked[name] for name in dict.fromkeys(self.policy.next_round(self, number))]
 
-    def at_once(self, meeting: Sequence[Entrant], number: int) -> int:
-        """Return how many rounds are held at once, from ``number`` on; one if processes take no turns."""
-        if self.policy.earlier or len(meeting) == 1 or not self.policy.in_turns:
+    def at_once(self, entrants: Sequence[Entrant], number: int) -> int:
+        """Return how many rounds are held at once after ``number`` rounds; one if processes take no turns."""
+        if self.policy.earlier or len(entrants) == 1 or not self.policy.in_turns:
             return 1
-        if not all(entrant.records for entrant in meeting):
+        if not all(entrant.records for entrant in entrants):
             return 1
-        taking_turns = number == 1 or all(IN_TURNS in entrant.records[-1].facts for entrant in meeting)
-        return rounds_at_once([entrant.records[0] for entrant in meeting]) if taking_turns else 1
+        in_turns = number == 0 or all(IN_TURNS in entrant.records[-1].facts for entrant in entrants)
+        return rounds_at_once([entrant.records[0] for entrant in entrants]) if in_turns else 1
+
+    def _take_records(self, trial: Trial) -> None:
+        """Take the records of a round from the log."""
+        records = {record.case.digest: record for record in trial.records}
+        for entrant in self.entrants:
+            if record := records.get(entrant.planned.case.digest):
+                entrant.records.append(record)
 
     def hold(self, rounds: Mapping[int, Sequence[Entrant]]) -> None:
-        """Measure a process of every case of some rounds, or take the records of a round from the log."""
-        log, earlier = self.policy.log, self.policy.earlier
-        if earlier:
-            records_of = {record.case.digest: record for record in earlier.pop(0).records}
-            for entrant in self.entrants:
-                if record := records_of.get(entrant.planned.case.digest):
-                    entrant.records.append(record)
-            return
-        begin = time.monotonic()
-        records = self._measured(rounds, self.policy.options_of(min(rounds)))
+        """Measure a process of every case of some rounds, and write the rounds into the log."""
+        begin, policy = time.monotonic(), self.policy
+        records = self._measure(rounds, policy.options_of(min(rounds)))
         seconds = (time.monotonic() - begin) / len(rounds)
-        for number in rounds if log else ():
-            if log and (own := [record for record in records if record.repeat == number]):
-                log.add(Trial(records=tuple(own), final=self.policy.final, seconds=seconds))
+        for number in rounds:
+            records_of_round = tuple(record for record in records if record.repeat == number)
+            if policy.log and records_of_round:
+                policy.log.add(Trial(records=records_of_round, final=policy.final, seconds=seconds))
 
-    def _measured(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
+    def _measure(self, rounds: Mapping[int, Sequence[Entrant]], options: MeasureOptions) -> list[Record]:
         """Measure a process of every case. The order changes from round to round."""
         processes = []
-        for number, meeting in rounds.items():
-            place = (number - 1) % len(meeting)
-            order = [*meeting[place:], *meeting[:place]]
+        for number, entrants in rounds.items():
+            first = (number - 1) % len(entrants)
+            order = [*entrants[first:], *entrants[:first]]
             order.sort(key=lambda entrant: entrant.planned.refusal is None)  # a case that cannot run takes no turn
             processes += [(entrant, number) for entrant in order]
         together = self.policy.in_turns and have_room([entrant for entrant, _ in processes])
         planned = [(entrant.planned, number) for entrant, number in processes]
-        measured = self.policy.measure(self.scheduler, planned, options, together=together)
+        results = self.policy.measure(self.scheduler, planned, options, together=together)
         records: list[Record] = []
-        for (entrant, _), record in zip(processes, measured, strict=False):
+        for (entrant, _), record in zip(processes, results, strict=False):
             entrant.records.append(record)
             records.append(record)
             if self.policy.strict and not record.ranked and len(records) < len(processes):
-                break  # the others are not measured for nothing
+                break  # the race is over, so the other processes are not measured
         return records
 
 
 def have_room(entrants: Sequence[Entrant]) -> bool:
     """Return whether processes of a round can be alive at once.
 
-    On a GPU the first process of a case tells how much memory it takes, so it runs alone.
+    On a GPU the first process of a case shows how much memory it takes, so it runs by itself.
     """
     if len(entrants) < 2 or any(entrant.planned.refusal for entrant in entrants):
         return False
@@ -315,16 +333,18 @@ def have_room(entrants: Sequence[Entrant]) -> bool:
 def measure_rounds(
     scheduler: Scheduler, processes: Sequence[Process], options: MeasureOptions = USUAL, *, together: bool
 ) -> Iterator[Record]:
-    """Yield the records of rounds as they end: of processes in turns if ``together``, or of one after the other.
+    """Yield the records of the processes of rounds. The processes take turns if ``together``, or run one by one.
 
-    If memory is too short for all at once, they are measured again, one after the other. The budget is the usual one
-    of a round unless ``options`` have one.
+    If memory is too short for all at once, they are measured again, one by one. The budget is the usual one of a round
+    unless ``options`` have one.
     """
-    budget, at_once = scheduler.plan.budget, Counter(number for _, number in processes)
+    budget = scheduler.plan.budget
     if together:
+        cases_in_round = Counter(number for _, number in processes)
         on_cpu = all(planned.case.device == "cpu" for planned, _ in processes)
-        series = options.budget or budget_of_rounds(budget, max(at_once.values()), 1 if on_cpu else len(at_once))
-        records = scheduler.measure_together(processes, with_fields(options, budget=series))
+        at_once = 1 if on_cpu else len(cases_in_round)
+        shared_budget = options.budget or budget_of_rounds(budget, max(cases_in_round.values()), at_once)
+        records = scheduler.measure_together(processes, with_fields(options, budget=shared_budget))
         if len(records) == 1 or all(record.status != "out of memory" for record in records):
             yield from records
             return
@@ -347,18 +367,18 @@ def races(cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return the cases that begin with a round: those of races on the CPU whose cases have room at the same time.
+    """Return the groups of cases that begin with a round: races on the CPU whose cases fit into memory together.
 
-    They load side by side, so the first round takes less time than single measurements. On a GPU the first
-    process of a case is the only one there: it tells how much memory the case needs, and may time kernels.
+    They load side by side, so the first round takes less time than single measurements. On a GPU the first process of
+    a case runs by itself: it shows how much memory the case needs, and may time kernels.
     """
-
-    def fits(group: Sequence[PlannedCase]) -> bool:
-        most = max(scheduler.references.of(planned).memory or TYPICAL_MEMORY for planned in group)
-        return ROOM * most * len(group) <= memory_left()
-
-    groups = races(planned for planned in cases if not planned.refusal and planned.case.device == "cpu")
-    return [group for group in groups if len(group) > 1 and fits(group)]
+    groups = []
+    for group in races(planned for planned in cases if not planned.refusal and planned.case.device == "cpu"):
+        if len(group) > 1:
+            memory = max(scheduler.references.of(planned).memory or TYPICAL_MEMORY for planned in group)
+            if ROOM * memory * len(group) <= memory_left():
+                groups.append(group)
+    return groups
 
 
 def hold_rounds(
@@ -368,7 +388,7 @@ def hold_rounds(
 ) -> None:
     """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 
-    The race goes on after the ``earlier`` rounds of another run, and the time of these counts.
+    A race goes on after the ``earlier`` rounds of another run, and the time of these rounds counts.
     """
     entrants_of: dict[Hashable, list[Entrant]] = {}
     for planned, first in screened:
@@ -377,13 +397,12 @@ def hold_rounds(
             records = [first, *sorted(later, key=lambda record: record.repeat)]
             entrants_of.setdefault(planned.case.work, []).append(Entrant(planned, records))
     end = time.monotonic() + scheduler.plan.within - spent_seconds([record for record in earlier if record.repeat])
-    left = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
-    while left:
-        entrants, *left = left
+    groups = [entrants for entrants in entrants_of.values() if len(entrants) > 1]
+    for place, entrants in enumerate(groups):
         now = time.monotonic()
-        share = now + (end - now) / (len(left) + 1)
+        share = (end - now) / (len(groups) - place)
         held = max(record.repeat for entrant in entrants for record in entrant.records)
-        RaceEngine(scheduler, entrants, share, FastestPolicy(scheduler.plan.rounds), held).run()
+        RaceEngine(scheduler, entrants, now + share, FastestPolicy(scheduler.plan.rounds), held).run()
 
 
 def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
@@ -395,8 +414,8 @@ def references_of(cases: Sequence[PlannedCase], named: str = "") -> list[Case]:
 def spent_seconds(records: Sequence[Record]) -> float:
     """Return the seconds in which any process of the records was measured."""
     total, latest = 0.0, -math.inf
-    spans = [tuple(datetime.fromisoformat(text).timestamp() for text in (one.created, one.ended)) for one in records]
-    for begin, end in sorted(spans):
+    times = [(datetime.fromisoformat(record.created), datetime.fromisoformat(record.ended)) for record in records]
+    for begin, end in sorted((begin.timestamp(), end.timestamp()) for begin, end in times):
         total += max(end - max(begin, latest), 0.0)
         latest = max(latest, end)
     return total
@@ -422,12 +441,12 @@ def budget_of_rounds(budget: Budget, cases: int = 1, at_once: int = 1) -> Budget
 def rounds_at_once(firsts: Sequence[Record]) -> int:
     """Return how many rounds of cases are held at once, by their records.
 
-    As many as have a CPU per process; on the CPU two where to load and build takes longer than to measure.
+    Every process has a CPU. On the CPU there are two rounds if loading and building take longer than measuring.
     """
     count = min(AT_ONCE, len(usable_cpus()) // len(firsts))
     if all(record.case.device == "cpu" for record in firsts):
-        prepared = [sum(phase.seconds for phase in one.phases if phase.name in ("load", "build")) for one in firsts]
-        count = CPU_AT_ONCE if max(prepared) > ROUND_SERIES * len(firsts) else count
+        longest = max(preparation_seconds(record, ("load", "build")) for record in firsts)
+        count = CPU_AT_ONCE if longest > ROUND_SERIES * len(firsts) else count
     return count if count > 1 and fit_together([*firsts] * count) else 1
 
 

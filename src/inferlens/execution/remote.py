@@ -32,13 +32,13 @@ from inferlens.analysis.tuning import TuningReport
 from inferlens.backends.availability import open_nvml
 from inferlens.errors import InferlensError, Unsupported, check_choice
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, cases_of, live_files
-from inferlens.execution.profile import check_repeats, has_profiles, profile_cases, profile_file, profiles_of
+from inferlens.execution.cases import Environments, ModelHandle, cases_of, live_files
+from inferlens.execution.profile import check_repeats, profile_cases, profiles_of
 from inferlens.execution.protocol import Job, Observer, PlannedCase, ResultCollector, Value
 from inferlens.execution.race import races, references_of
-from inferlens.execution.resume import ON, RunState, grouped, requests_of, reuse_earlier, same_place
+from inferlens.execution.resume import ON, RunState, grouped, profile_file, requests_of, reuse_earlier, same_place
 from inferlens.execution.run import CaseResults, alone_in_folders, marked_if_cut_short, measure_cases, measuring_order
-from inferlens.execution.scheduler import Environments, open_scheduler
+from inferlens.execution.scheduler import open_scheduler
 from inferlens.execution.tasks import TaskContext
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, explore
 from inferlens.execution.tuning.tune import TuningRequest, narrowed, parts_of, size_folder, tune_one
@@ -94,7 +94,7 @@ J = TypeVar("J", bound=RemoteJob)
 
 
 class ListJob(RemoteJob, frozen=True, kw_only=True):
-    """List the cases of the plan; ``model`` is its live one. The rest is as of ``cases_of``."""
+    """List the cases of the plan by ``cases_of``; ``model`` is the plan's live model."""
 
     model: ModelHandle | None = None
     listed: bool = False
@@ -118,17 +118,18 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
     def gpu(self) -> str:
         return self.state.records[0].environment.variables.get(VISIBLE, "") if self.state.records else ""
 
-    def own(self, records: Sequence[Record]) -> list[Record]:
+    def records_of_cases(self, records: Sequence[Record]) -> list[Record]:
         """Return the records of the cases on this kind of worker."""
         digests = {planned.case.digest for planned in self.cases}
         return [record for record in records if record.case.digest in digests and record.facts.get(ON, "") == self.kind]
 
     def incomplete(self, records: Sequence[Record], folders: Mapping[str, Path]) -> list[Record]:
         files = {record.id: [profile_file(folders[record.id], level) for level in self.levels] for record in records}
-        return [record for record in self.own(records) if not all(file.exists() for file in files[record.id])]
+        results = self.records_of_cases(records)
+        return [record for record in results if not all(file.exists() for file in files[record.id])]
 
     def updated(self, records: Sequence[Record]) -> CasesJob:
-        return replace(self, state=replace(self.state, records=tuple(self.own(records))))
+        return replace(self, state=replace(self.state, records=tuple(self.records_of_cases(records))))
 
     def run(self, observer: Observer) -> None:
         environments, records, cases = Environments(), self.state.records, self.cases
@@ -138,10 +139,11 @@ class CasesJob(RemoteJob, frozen=True, kw_only=True):
         else:  # records of another device or other versions do not count
             records = tuple(record for record in records if same_place(record, environments.of(record.case)))
             stale = [record for record in self.state.records if record not in records]
-            if own := [record for record in stale if record.run == self.state.run]:
-                observer.discarded(own)
-            if others := [record for record in stale if record.run != self.state.run]:
-                observer.unused(others)
+            of_this_run = [record for record in stale if record.run == self.state.run]
+            if of_this_run:
+                observer.discarded(of_this_run)
+            if len(of_this_run) < len(stale):
+                observer.unused([record for record in stale if record.run != self.state.run])
         state = replace(self.state, records=records)
         with open_scheduler(self.plan, observer, cases, self.live, state, environments=environments) as scheduler:
             if self.levels:
@@ -252,7 +254,7 @@ class Launcher(ABC):
 
     @abstractmethod
     def workers(self, most: int) -> Sequence[Worker]:
-        """Return those that may work at the same time, at most ``most`` per kind and at least one."""
+        """Return the workers that may work at the same time: at least one, and at most ``most`` of a kind."""
 
     def stop(self) -> None:  # noqa: B027 - nor anything to end
         """End the running parts, from another thread: the user has interrupted the run."""
@@ -262,7 +264,7 @@ LAUNCHERS: Registry[Launcher] = Registry("inferlens.launchers", "launcher")
 
 
 def launcher_of(plan: Plan) -> Launcher:
-    """Return the launcher that a plan names. Raises InferlensError if it is not there, or lacks what the plan wants."""
+    """Return the launcher that a plan names. Raises InferlensError if it is missing or cannot do what the plan says."""
     if plan.where.launcher == LOCAL:  # by no entry point, which a checkout may lack until it is installed again
         return GpuLauncher(plan)
     make: Any = LAUNCHERS.get(plan.where.launcher)
@@ -271,11 +273,11 @@ def launcher_of(plan: Plan) -> Launcher:
 
 
 class GpuCard(Struct, frozen=True):
-    """A GPU: its name, UUID, and the CPUs that are near to it, as far as the system tells."""
+    """A GPU. ``near_cpus`` are the CPUs that are near to it; empty if the system does not say."""
 
     name: str
     uuid: str
-    near: frozenset[int] = frozenset()
+    near_cpus: frozenset[int] = frozenset()
 
 
 class GpuLauncher(Launcher):
@@ -285,17 +287,18 @@ class GpuLauncher(Launcher):
         super().__init__(plan)
         self._stopping = threading.Event()
         self._running: set[int] = set()
-        here = gpu_cards()
-        chosen = chosen_cards(plan.where.on, here)
-        cores = core_shares([here[index] for index in chosen], sorted(usable_cpus()))
-        several = len({here[index].name for index in chosen}) > 1
+        all_cards = gpu_cards()
+        cards = [all_cards[index] for index in chosen_cards(plan.where.on, all_cards)]
+        cores = core_shares(cards, sorted(usable_cpus()))
+        several_kinds = len({card.name for card in cards}) > 1
         self._workers = [
-            GpuWorker(here[index], share, here[index].name if several else "", self)
-            for index, share in zip(chosen, cores, strict=True)
+            GpuWorker(card, cpus, card.name if several_kinds else "", self)
+            for card, cpus in zip(cards, cores, strict=True)
         ]
 
     def workers(self, most: int) -> Sequence[Worker]:
-        return [one for own in grouped(self._workers, lambda one: one.kind) for one in own[:most]]
+        groups = grouped(self._workers, lambda worker: worker.kind)
+        return [worker for group in groups for worker in group[:most]]
 
     @contextmanager
     def running(self, pids: list[int]) -> Iterator[Callable[[int], None]]:
@@ -327,7 +330,7 @@ def _interrupt(pid: int) -> None:
 class GpuWorker(Worker):
     """A worker with a process per part, which sees one GPU by UUID from its start, and has some of the cores.
 
-    So nothing is timed while another worker's build runs on the same cores.
+    Because workers share no cores, nothing is timed while another worker's build runs on the same cores.
     """
 
     def __init__(self, card: GpuCard, cpus: Sequence[int], kind: str, launcher: GpuLauncher) -> None:
@@ -365,13 +368,13 @@ def _near(nvml: Any, handle: Any) -> frozenset[int]:
     return frozenset()
 
 
-def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
+def chosen_cards(names: Sequence[str], cards: Sequence[GpuCard]) -> list[int]:
     """Return the places of GPUs by name: ``cuda:1``, or ``all``. Raises InferlensError for another name."""
-    if not here:
+    if not cards:
         raise InferlensError(
             "There is no NVIDIA GPU here for --devices.", hint="without --devices; nvidia-smi lists them"
         )
-    places = {f"cuda:{index}": index for index in range(len(here))}
+    places = {f"cuda:{index}": index for index in range(len(cards))}
     for name in names:
         check_choice("device", name, (ALL, *places))
     return list(places.values()) if ALL in names else list(dict.fromkeys(places[name] for name in names))
@@ -379,13 +382,13 @@ def chosen_cards(names: Sequence[str], here: Sequence[GpuCard]) -> list[int]:
 
 def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = Path(TOPOLOGY)) -> list[list[int]]:
     """Return whole cores per card, near to it where possible. Raises InferlensError for fewer cores than cards."""
-    near = [card.near & set(cpus) or frozenset(cpus) for card in cards]
+    near = [card.near_cpus & set(cpus) or frozenset(cpus) for card in cards]
     groups = list(dict.fromkeys(near))
-    if any(a & b for place, a in enumerate(groups) for b in groups[:place]):
+    if any(a & b for place, a in enumerate(groups) for b in groups[:place]):  # groups overlap: all cards share all CPUs
         near, groups = [frozenset(cpus)] * len(cards), [frozenset(cpus)]
     parts: dict[int, list[int]] = {}
     for group in groups:
-        members = [index for index, cpus in enumerate(near) if cpus == group]
+        members = [index for index, near_cpus in enumerate(near) if near_cpus == group]
         cores = list(dict.fromkeys(_siblings(cpu, topology) & group for cpu in sorted(group)))
         if len(cores) < len(members):
             raise InferlensError(
@@ -393,8 +396,8 @@ def core_shares(cards: Sequence[GpuCard], cpus: Sequence[int], topology: Path = 
                 hint="--devices with fewer",
             )
         for place, index in enumerate(members):
-            own = cores[place * len(cores) // len(members) : (place + 1) * len(cores) // len(members)]
-            parts[index] = sorted(cpu for core in own for cpu in core)
+            share = cores[place * len(cores) // len(members) : (place + 1) * len(cores) // len(members)]
+            parts[index] = sorted(cpu for core in share for cpu in core)
     return [parts[index] for index in range(len(cards))]
 
 
@@ -424,12 +427,12 @@ class RemoteRun:
 
     def values_by_kind(self, form: type[J], returns: type[Value], **fields: Any) -> dict[str, Value]:
         """Return the values of a job by kind of worker."""
-        kinds = [one.kind for one in self.launcher.workers(1)]
+        kinds = [worker.kind for worker in self.launcher.workers(1)]
         values = self.do([self.job(form, kind, **fields) for kind in kinds], returns)
         return dict(zip(kinds, values, strict=True))
 
     def cases(self, *, listed: bool = False) -> dict[str, list[PlannedCase]]:
-        """Return the cases by kind of worker, as of ``cases_of``."""
+        """Return the cases of the plan by kind of worker; with ``listed`` also if none of them can run."""
         return self.values_by_kind(ListJob, list[PlannedCase], model=self.model, listed=listed)
 
     def do(self, jobs: Sequence[J], returns: type[Value]) -> list[Value]:
@@ -437,7 +440,7 @@ class RemoteRun:
         queue = _WorkQueue(self, jobs, returns)
         workers = self.launcher.workers(len(jobs))
         with ThreadPoolExecutor(len(workers), "inferlens-parts") as pool:
-            futures = [pool.submit(queue.work, one) for one in workers]
+            futures = [pool.submit(queue.work, worker) for worker in workers]
             try:
                 wait(futures, return_when=FIRST_EXCEPTION)
                 for future in futures:
@@ -453,20 +456,20 @@ class RemoteRun:
     ) -> Iterator[tuple[str, tuple[PlannedCase, ...], float]]:
         """Yield the parts of a plan: kind, cases, and share of the time for rounds.
 
-        A part is a race. GPUs of this machine have several races in a part, which load side by side; but not if a run
-        goes on, whose races began on one GPU or another.
+        A part is a race. GPUs of this machine have several races in a part, which load side by side. If a run goes on,
+        they have one, because its races began on one GPU or another.
         """
         for kind, planned in cases.items():
             groups = races(planned)
-            workers = [one for one in self.launcher.workers(len(groups)) if one.kind == kind]
+            workers = [worker for worker in self.launcher.workers(len(groups)) if worker.kind == kind]
             if len(workers) == 1:
                 yield kind, tuple(planned), 1.0
                 continue
             count = len(groups)
-            if workers and all(one.gpu for one in workers) and not self.results.records:
+            if workers and all(worker.gpu for worker in workers) and not self.results.records:
                 count = min(count, len(workers) * math.ceil(count / (len(workers) * RACES_A_PART)))
             parts = [tuple(itertools.chain.from_iterable(groups[place::count])) for place in range(count)]
-            busy = sum(any(not one.refusal for one in part) for part in parts)
+            busy = sum(any(not entry.refusal for entry in part) for part in parts)
             for part in parts:
                 yield kind, part, min(1.0, len(workers) / max(1, busy))
 
@@ -474,12 +477,11 @@ class RemoteRun:
         self, command: str, cases: Mapping[str, Sequence[PlannedCase]], levels: Sequence[Level] = (), runs: int = 0
     ) -> list[CasesJob]:
         """Return the jobs of the parts of a command, with the records of earlier runs."""
-        more, complete = (levels, runs) if levels else (), lambda folder: has_profiles(folder, levels)
-        states = {}
+        states, options = {}, (levels, runs) if levels else ()
         for kind, planned in cases.items():
-            facts, requests = self.facts(kind), requests_of(command, self.plan, planned, self.model, *more)
-            state = RunState(run=self.run, facts=facts, requests=requests)
-            states[kind] = reuse_earlier(state, self.plan, planned, None, self.results, complete)
+            requests = requests_of(command, self.plan, planned, self.model, *options)
+            state = RunState(run=self.run, facts=self.facts(kind), requests=requests)
+            states[kind] = reuse_earlier(state, self.plan, planned, None, self.results, levels)
         jobs = []
         for kind, part, share in self.divided(cases):
             plan = replace(self.plan, within=share * self.plan.within)
@@ -504,13 +506,13 @@ class _WorkQueue(Generic[J, Value]):
 
     def __init__(self, remote: RemoteRun, jobs: Sequence[J], returns: type[Value]) -> None:
         self.remote, self.returns = remote, returns
-        self.left = list(enumerate(jobs))
+        self.pending = list(enumerate(jobs))
         self.values: dict[int, Value] = {}
         self.stopped = False
 
     def work(self, worker: Worker) -> None:
-        while taken := self._next(worker):
-            index, job = taken
+        while entry := self._next(worker):
+            index, job = entry
             self.values[index] = self._do(worker, job)
 
     def stop(self) -> None:
@@ -519,14 +521,14 @@ class _WorkQueue(Generic[J, Value]):
         self.remote.launcher.stop()
 
     def _next(self, worker: Worker) -> tuple[int, J] | None:
-        """Return the next job for a worker: one that its GPU began, or nobody; one of another GPU would begin anew."""
+        """Return the next job for a worker, first those that its GPU has begun, and last those of other GPUs."""
         with self.remote.results.lock:
-            fitting = [(index, job) for index, job in self.left if job.kind == worker.kind]
-            if self.stopped or not fitting:
+            pending = [(index, job) for index, job in self.pending if job.kind == worker.kind]
+            if self.stopped or not pending:
                 return None
-            taken = min(fitting, key=lambda pair: {worker.gpu: 0, "": 1}.get(pair[1].gpu, 2))
-            self.left.remove(taken)
-            return taken
+            entry = min(pending, key=lambda pair: {worker.gpu: 0, "": 1}.get(pair[1].gpu, 2))
+            self.pending.remove(entry)
+            return entry
 
     def _do(self, worker: Worker, job: J) -> Value:
         """Return the value of a job; if its worker is lost, the same worker or another one does the rest."""
@@ -562,19 +564,19 @@ def bench(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> l
         plan, results, cases = remote.plan, remote.results, remote.cases()
         orders = [measuring_order(planned, plan.repeats, plan.seed) for planned in cases.values()]
         results.planned([planned for order in orders for planned, _ in order])
-        every = [planned for own in cases.values() for planned in own]
-        with alone_in_folders(plan, every), marked_if_cut_short(plan, results):
+        all_cases = list(itertools.chain.from_iterable(cases.values()))
+        with alone_in_folders(plan, all_cases), marked_if_cut_short(plan, results):
             jobs = remote.race_jobs("bench", cases)
             remote.do(jobs, type(None))
-            if len(jobs) > 1 and plan.repeats != 1:  # what is measured once is short
+            if len(jobs) > 1 and plan.repeats != 1:  # with one repeat the run shall be short
                 compare_alone(remote, jobs)
         return results.records
 
 
 def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
-    """Measure the reference of a GPU's race once more while nothing else runs, and keep how the two compare.
+    """Measure the reference of a GPU's race once more while nothing else runs, and keep the ratio of both times.
 
-    GPUs of one machine share memory, power and the bus.
+    It shows whether workers disturb one another: GPUs of one machine share memory, power and the bus.
     """
     plan, results = remote.plan, remote.results
     first = remote.launcher.workers(1)[0]
@@ -590,7 +592,7 @@ def compare_alone(remote: RemoteRun, jobs: Sequence[CasesJob]) -> None:
     words = {"plan": replace(plan, accuracy="", wait=0.0), "planned": planned}
     try:
         (record,) = remote.do([remote.job(AloneJob, first.kind, **words)], Record)
-    except InferlensError:  # all that the plan wants is measured
+    except InferlensError:  # the plan is measured, and this was an addition
         return
     times = latencies(shared).samples, latencies(record).samples
     if not all(times):
@@ -612,7 +614,7 @@ def profile(
     observer.doing("looking at models and backends")
     with remote_run(plan, observer, model) as remote:
         cases = remote.cases()
-        remote.results.planned([planned for own in cases.values() for planned in own])
+        remote.results.planned(list(itertools.chain.from_iterable(cases.values())))
         remote.do(remote.race_jobs("profile", cases, levels, runs), type(None))
         return profiles_of(remote.results, levels)
 
@@ -626,15 +628,14 @@ def tune(
         jobs: list[TuneJob] = []
         spaces = remote.values_by_kind(ExploreJob, SearchSpace, selection=selection, model=model)
         for kind, space in spaces.items():
-            parts = list(parts_of(space))
-            workers = sum(one.kind == kind for one in remote.launcher.workers(len(parts)))
+            parts = parts_of(space)
+            workers = sum(worker.kind == kind for worker in remote.launcher.workers(len(parts)))
             for part in parts:
-                case, name = part.families[0].case, part.families[0].model.name
-                several = sum(one.families[0].case.model == case.model for one in parts) > 1
-                words = ([kind] if kind else []) + ([size_folder(case)] if several else [])
+                folder = "-".join(filter(None, (kind, size_folder(part, parts))))
                 job = remote.job(
                     TuneJob, kind, request=request, selection=selection, space=part, model=model,
-                    plan=narrowed(remote.plan, case), home=str(Path(safe_name(name)) / "-".join(words)),
+                    plan=narrowed(remote.plan, part.families[0].case),
+                    home=str(Path(safe_name(part.families[0].model.name)) / folder),
                     seconds=request.budget * min(1.0, workers / len(parts)),
                 )  # fmt: skip
                 jobs.append(remote.now(job))

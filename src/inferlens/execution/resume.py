@@ -4,15 +4,19 @@ There is one rule for ``bench``, ``profile`` and ``tune``. A result is used agai
 the content of the model's files, the machine with its devices, and the versions of the libraries are the same, and the
 case ran. Everything else is measured. With ``--rerun`` nothing is used.
 
-``bench`` and ``profile`` keep a hash of the request as a fact of a record. :func:`reuse_earlier` reads these records
-before anything is measured, and cases with a record are skipped. A tuning or a study keeps its rounds in a
-:class:`TrialLog`, and takes them from there in place of measuring.
+``bench`` and ``profile`` keep a hash of the request as a fact of a record. They call :func:`reuse_earlier` once, before
+anything is measured: here through ``scheduler.continue_run``, and for several workers in ``remote``. It returns a
+:class:`RunState` with the earlier records. ``run.measure_cases`` and ``profile.profile_cases`` skip the cases that have
+a record there, and a race goes on after its last round.
+
+A tuning or a study (``tuning/tune.py``) writes its rounds into a :class:`TrialLog` as they end. It reads the log when
+it begins: the search learns the rounds in it, and the rounds of finals are taken from it in place of measuring.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -25,12 +29,13 @@ from msgspec.structs import replace
 
 from inferlens.analysis.tuning import Trial
 from inferlens.errors import InferlensError
-from inferlens.execution.cases import ModelHandle
+from inferlens.execution.cases import Environments, ModelHandle
 from inferlens.execution.protocol import Observer, PlannedCase, remove_results
 from inferlens.models import factories
 from inferlens.models.resolve import files_of, runs_code
 from inferlens.models.samples import is_code
 from inferlens.record.files import make_folder, sha256
+from inferlens.record.profile import Level, decode_profile
 from inferlens.record.record import CUT_SHORT, Environment, Record
 from inferlens.record.store import LoadedRecords, Store, load_records, safe_name
 from inferlens.spec.case import Case
@@ -63,31 +68,34 @@ class RunState(Struct, frozen=True, kw_only=True):
     def run_of(self, case: Case) -> str:
         """Return the id of the run that new records of a case belong to.
 
-        It is the run of the earlier records in the same race; without any, the run that is ``continued``, or this one.
+        It is the run of the earlier records in the same race. Without any, it is the run that is ``continued``, or this
+        one.
         """
-        races = {record.case.work: record.run for record in self.records}
-        return races.get(case.work) or self.continued or self.run
+        run_by_work = {record.case.work: record.run for record in self.records}
+        return run_by_work.get(case.work) or self.continued or self.run
 
-    def candidate_facts(self, case: Case) -> dict[str, str]:
+    def facts_of(self, case: Case) -> dict[str, str]:
+        """Return the facts of new records of a case."""
         request = self.requests.get(case.model)
-        return {**self.facts, **({REQUEST: request} if request else {})}
+        return {**self.facts, REQUEST: request} if request else self.facts
 
 
-def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | None, *more: object) -> str:
+def request_hash(command: str, plan: Plan, model: str, handle: ModelHandle | None, *options: object) -> str:
     """Return a hash of the request without the case, and of the files that its words name.
 
-    The time for rounds is no part of it: with more time a race goes on.
+    The time for rounds is no part of it: with more time a race goes on. ``options`` are those of the command.
     """
     budget = replace(plan.budget, within=None)
-    live = [sha256(Path(handle.live))] if handle and handle.live else content_of(model, plan)
-    return sha256(as_text([command, budget, plan.repeats, plan.rebuild, plan.accuracy, live, *more]))[:12]
+    content = [sha256(Path(handle.live))] if handle and handle.live else content_of(model, plan)
+    return sha256(as_text([command, budget, plan.repeats, plan.rebuild, plan.accuracy, content, *options]))[:12]
 
 
 def requests_of(
-    command: str, plan: Plan, cases: Sequence[PlannedCase], model: ModelHandle | None, *more: object
+    command: str, plan: Plan, cases: Sequence[PlannedCase], handle: ModelHandle | None, *options: object
 ) -> dict[str, str]:
-    names = {planned.case.model for planned in cases}
-    return {name: request_hash(command, plan, name, model, *more) for name in names}
+    """Return the hash of the request by model."""
+    models = {planned.case.model for planned in cases}
+    return {model: request_hash(command, plan, model, handle, *options) for model in models}
 
 
 def as_text(value: object) -> bytes:
@@ -99,69 +107,87 @@ def reuse_earlier(
     state: RunState,
     plan: Plan,
     cases: Sequence[PlannedCase],
-    environment_of: Callable[[Case], Environment] | None,
+    environments: Environments | None,
     observer: Observer,
-    complete: Callable[[Path], bool] = lambda _: True,
+    levels: Sequence[Level] = (),
 ) -> RunState:
     """Return ``state`` with the records of earlier runs that are used again, and remove those that are replaced.
 
     Only records of the same request, cases and environment count. Each race uses the records of one earlier run: the
     run with the most cases, or the latest of several such runs. A record of that run is used if its case ran, or still
-    cannot run here, and if its folder is complete. The other records of that run are removed from the disk, so that
-    their cases are measured again. With ``plan.rerun`` no record is used, and none is removed.
+    cannot run here, and if its folder has all profiles. The other records of that run are removed from the disk, so
+    that their cases are measured again. With ``plan.rerun`` no record is used, and none is removed.
 
     Args:
         state: the run that begins.
         cases: the cases of the plan.
-        environment_of: returns the environment of a case here; ``None`` to use records of any environment.
+        environments: the environments of cases here; ``None`` to use records of any environment.
         observer: hears which records are used.
-        complete: returns whether a record's folder has all files that the command needs.
+        levels: the levels of profiles that a record needs.
     """
     if plan.rerun:
         return state
-    planned = {one.case.digest: one for one in cases}
+    planned_by_digest = {planned.case.digest: planned for planned in cases}
     records: list[Record] = []
     folders: dict[str, Path] = {}
-    for name in sorted({safe_name(one.model.name) for one in cases}):
-        loaded = _loaded(Path(plan.output) / name)
-        same = [record for record in loaded.records if _is_same_request(record, planned, state)]
-        same = [one for one in same if not environment_of or same_place(one, environment_of(one.case))]
-        for race in grouped(same, lambda record: record.case.work):
+    for name in sorted({safe_name(planned.model.name) for planned in cases}):
+        loaded = _load_if_there(Path(plan.output) / name)
+        usable = [
+            record
+            for record in loaded.records
+            if record.case.digest in planned_by_digest
+            and _is_same_request(record, state)
+            and (environments is None or same_place(record, environments.of(record.case)))
+        ]
+        for race in grouped(usable, lambda record: record.case.work):
             runs = grouped(race, lambda record: record.run)
-            run = max(runs, key=lambda run: (len({record.case.digest for record in run}), run[-1].created))
-            good = [one for one in run if _ended_well(one, planned) and complete(loaded.folders[one.id])]
-            for record in run:
-                if record not in good:
-                    remove_results(loaded.folders[record.id])
-                elif record.facts.pop(CUT_SHORT, None):
-                    Store.save(loaded.folders[record.id], record)
-            records += good
-            folders |= {record.id: loaded.folders[record.id] for record in good}
-    if records:
-        observer.reused(records, folders)
-        number = len({record.case.digest for record in records})
-        observer.remark(f"{number} of {plural(len(planned), 'case')} measured before; --rerun measures all again.")
-    return replace(
-        state, records=tuple(records), continued=max(records, key=lambda one: one.created).run if records else ""
-    )
+            for record in max(runs, key=lambda run: (len({record.case.digest for record in run}), run[-1].created)):
+                folder = loaded.folders[record.id]
+                if not (_ended_well(record, planned_by_digest) and has_profiles(folder, levels)):
+                    remove_results(folder)
+                    continue
+                if record.facts.pop(CUT_SHORT, None):
+                    Store.save(folder, record)
+                records.append(record)
+                folders[record.id] = folder
+    if not records:
+        return state
+    observer.reused(records, folders)
+    count = len({record.case.digest for record in records})
+    total = plural(len(planned_by_digest), "case")
+    observer.remark(f"{count} of {total} measured before; --rerun measures all again.")
+    return replace(state, records=tuple(records), continued=max(records, key=lambda record: record.created).run)
 
 
-def _loaded(folder: Path) -> LoadedRecords:
-    """Return the records in a folder; none if there are none."""
+def _load_if_there(folder: Path) -> LoadedRecords:
+    """Return the records in a folder, which may be missing or without records."""
     with suppress(InferlensError):
         return load_records(folder, profiled=True)
     return LoadedRecords([], {}, [])
 
 
-def _is_same_request(record: Record, planned: dict[str, PlannedCase], state: RunState) -> bool:
-    facts, request = record.facts, state.requests.get(record.case.model)
-    same_kind = facts.get(ON, "") == state.facts.get(ON, "")
-    return record.case.digest in planned and same_kind and request is not None and facts.get(REQUEST) == request
+def _is_same_request(record: Record, state: RunState) -> bool:
+    """Return whether a record is of the run's request, on the run's kind of machine."""
+    request = state.requests.get(record.case.model)
+    same_kind = record.facts.get(ON, "") == state.facts.get(ON, "")
+    return same_kind and request is not None and record.facts.get(REQUEST) == request
 
 
-def _ended_well(record: Record, planned: dict[str, PlannedCase]) -> bool:
+def _ended_well(record: Record, planned: Mapping[str, PlannedCase]) -> bool:
     """Return whether a case ran, or still cannot run."""
     return record.status == "ok" or (record.status == "unsupported" and bool(planned[record.case.digest].refusal))
+
+
+def profile_file(folder: Path, level: Level) -> Path:
+    return folder / f"profile-{level}.json"
+
+
+def has_profiles(folder: Path, levels: Sequence[Level]) -> bool:
+    """Return whether a case was profiled at every level, or cannot be profiled there."""
+    with suppress(OSError, InferlensError):
+        profiles = [decode_profile(profile_file(folder, level).read_bytes()) for level in levels]
+        return all(profile.status in ("ok", "unsupported") for profile in profiles)
+    return False
 
 
 def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
@@ -178,14 +204,14 @@ def same_place(record: Record, environment: Environment) -> bool:
 
 
 def place_of(environment: Environment, case: Case) -> Environment:
-    """Return the machine and libraries of a case; with the revision of code only if the model is code."""
+    """Return an environment, with the revision of code only if the model of the case is code."""
     return environment if case.checkout or runs_code(case.model) else replace(environment, git_revision="")
 
 
 def content_of(model: str, plan: Plan) -> list[str]:
-    """Return hashes of the files that a model's full name, and names of data, stand for; they may change.
+    """Return hashes of the files of the model and of the plan's data, because they may change under the same names.
 
-    Of code they are of all Python files in its folder; of a folder of data, of names, sizes and times.
+    A hash of code covers all Python files in its folder. A hash of a folder of data covers names, sizes and times.
     """
     code, data = [factories.place(model)] if runs_code(model) else [], files_of(model)
     for name in filter(None, (plan.weights, plan.calibration, plan.accuracy)):
@@ -193,33 +219,34 @@ def content_of(model: str, plan: Plan) -> list[str]:
             code.append(factories.place(f"factory:{name}"))
         else:
             data.append(Path(name))
-    return [*(sha256(*_python(place)) for place in code if place), *(_hash(place) for place in data if place.exists())]
+    return [*(_hash_code(path) for path in code if path), *(_hash_data(path) for path in data if path.exists())]
 
 
-def _python(place: Path) -> list[Path]:
-    return sorted(place.rglob("*.py") if place.is_dir() else place.parent.glob("*.py"))
+def _hash_code(path: Path) -> str:
+    return sha256(*sorted(path.rglob("*.py") if path.is_dir() else path.parent.glob("*.py")))
 
 
-def _hash(place: Path) -> str:
-    if not place.is_dir():
-        return sha256(place)
-    stats = [(path, path.stat()) for path in sorted(place.rglob("*")) if path.is_file()]
-    return sha256(*(f"{path} {stat.st_size} {stat.st_mtime_ns}\n".encode() for path, stat in stats))
+def _hash_data(path: Path) -> str:
+    if not path.is_dir():
+        return sha256(path)
+    stats = [(file, file.stat()) for file in sorted(path.rglob("*")) if file.is_file()]
+    return sha256(*(f"{file} {stat.st_size} {stat.st_mtime_ns}\n".encode() for file, stat in stats))
 
 
 class TrialLog:
     """The rounds of a tuning or a study, written as soon as they are over.
 
     Args:
-        about: what makes rounds comparable: the request, the machine, the libraries, the content of the model's files.
-        budget: seconds; with another budget rounds go on, but those of a tuning's finals are held again.
-        rerun: whether to begin anew. Then, and if the log is about something else, its folder is renamed.
+        path: the file of the log. Its first line is ``key`` as JSON; each other line is a round.
+        key: what makes rounds comparable: the request, the machine, the libraries, the content of the model's files.
+        budget: seconds. With another budget the rounds go on, but those of a tuning's finals are held again.
+        rerun: whether to begin anew. Then, and if the log has another key, its folder is renamed.
     """
 
     def __init__(
         self,
         path: Path,
-        about: Sequence[object],
+        key: Sequence[object],
         budget: float,
         model: ModelHandle | None,
         observer: Observer,
@@ -227,23 +254,23 @@ class TrialLog:
         rerun: bool = False,
     ) -> None:
         live = [sha256(Path(model.live))] if model and model.live else []
-        first = as_text([*about, *live])
-        lines = path.read_bytes().split(b"\n") if path.exists() else []
-        if (rerun or lines[0:1] != [first]) and any(lines[1:]):
-            shutil.rmtree(path.parent / WORK, ignore_errors=True)  # what a stopped run has left
+        first_line = as_text([*key, *live])
+        lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+        if (rerun or lines[0] != first_line) and any(lines[1:]):
+            shutil.rmtree(path.parent / WORK, ignore_errors=True)  # files of a run that was stopped
             names = (path.parent.with_name(f"{path.parent.name}-{number}") for number in count(1))
-            aside = path.parent.rename(next(name for name in names if not name.exists()))
-            lines = []
-            observer.remark(f"The rounds of an earlier request are in {aside} now.")
+            renamed = path.parent.rename(next(name for name in names if not name.exists()))
+            lines = [b""]
+            observer.remark(f"The rounds of an earlier request are in {renamed} now.")
         make_folder(path.parent)
         self.trials: list[Trial] = []
         with suppress(msgspec.MsgspecError):  # a round that cannot be read, and those after it, are measured again
-            for line in lines[1:] if lines[:1] == [first] else ():
+            for line in lines[1:]:
                 self.trials.append(msgspec.json.decode(line, type=Trial))
         self.trials = [trial for trial in self.trials if not trial.final or trial.budget == budget]
         self._path, self._budget, self._observer = path, budget, observer
         fresh = path.with_suffix(".new")
-        fresh.write_bytes(b"".join(line + b"\n" for line in (first, *map(msgspec.json.encode, self.trials))))
+        fresh.write_bytes(b"".join(line + b"\n" for line in (first_line, *map(msgspec.json.encode, self.trials))))
         fresh.replace(path)
 
     @property
@@ -262,11 +289,11 @@ class TrialLog:
 
 def folders_of(path: Path) -> dict[str, Path]:
     """Return the folders of the records under a path by record id; none if there is no record."""
-    return _loaded(path).folders
+    return _load_if_there(path).folders
 
 
 def clear(work: Path, log: TrialLog) -> None:
-    """Remove what a stopped run has left, except for the builds of finalists."""
+    """Remove the files that a stopped run has left, except for the builds of finalists."""
     finals = {record.id for trial in log.trials if trial.final for record in trial.records}
     needed = {folder for record, folder in folders_of(work).items() if record in finals}
     for folder in set(work.glob("*")) - needed:

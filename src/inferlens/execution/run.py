@@ -24,8 +24,9 @@ from inferlens.spec.plan import Plan
 def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> list[Record]:
     """Measure every case of ``plan``; a record is on disk before the next case starts.
 
-    A case is measured once, by itself. Those that may be the fastest then meet in rounds, unless the plan gives a
-    number of repeats. What an earlier run has measured alike is used. Return the records in the order they ended.
+    A case is measured once, by itself. The cases that may be the fastest then meet in rounds, unless the plan gives a
+    number of repeats. Records of earlier runs of the same request are used again. Return the records in the order in
+    which they ended.
     """
     results = ResultCollector(observer)
     results.doing("looking at models and backends")
@@ -43,14 +44,14 @@ def run(plan: Plan, observer: Observer, model: ModelHandle | None = None) -> lis
 
 def measure_cases(scheduler: Scheduler, cases: Sequence[PlannedCase]) -> None:
     """Measure cases and let them race; on the CPU they begin with a round, elsewhere they are measured one by one."""
-    results = CaseResults(scheduler)
-    plan, order = scheduler.plan, measuring_order(cases, scheduler.plan.repeats, scheduler.plan.seed)
+    results, plan = CaseResults(scheduler), scheduler.plan
+    order = measuring_order(cases, plan.repeats, plan.seed)
     begun_earlier = {record.case.work for record in scheduler.state.records}
     new = [planned for planned in cases if planned.case.work not in begun_earlier]
-    together = [] if plan.repeats else first_rounds(scheduler, new)
-    begun = [planned for group in together for planned in group]
-    results.measure([(planned, repeat) for planned, repeat in order if planned not in begun])
-    for group in together:
+    groups = [] if plan.repeats else first_rounds(scheduler, new)
+    in_groups = [planned for group in groups for planned in group]
+    results.measure([(planned, repeat) for planned, repeat in order if planned not in in_groups])
+    for group in groups:
         results.add(measure_rounds(scheduler, [(planned, 1) for planned in group], together=True))
     stand_ins = stand_ins_of(cases, results)
     for planned in stand_ins:
@@ -76,9 +77,9 @@ class CaseResults:
     def measure(self, order: Sequence[Process]) -> None:
         """Measure the processes that have no record yet, one by one."""
         plan = self.scheduler.plan
-        left = [(planned, repeat) for planned, repeat in order if not self._has_record(planned, repeat)]
+        missing = [(planned, repeat) for planned, repeat in order if not self._has_record(planned, repeat)]
         budget = None if plan.repeats > 1 else screening_budget(plan.budget)
-        self.add(self.scheduler.measure_singly(left, MeasureOptions(budget=budget)))
+        self.add(self.scheduler.measure_singly(missing, MeasureOptions(budget=budget)))
 
     def first(self, planned: PlannedCase) -> Record | None:
         """Return the first record of a case: measured by itself, or in the first round."""
@@ -104,17 +105,17 @@ def stand_ins_of(cases: Sequence[PlannedCase], results: CaseResults) -> list[Pla
 
 
 def measuring_order(cases: Sequence[PlannedCase], repeats: int, seed: int) -> list[Process]:
-    """Return the cases ``repeats`` times, in rounds of random order, so that heat hits all alike.
+    """Return the cases ``repeats`` times, in rounds of random order, so that heat affects all alike.
 
-    Without repeats the order is that of the plan. A case that cannot run is there once.
+    Without repeats the order is that of the plan. A case that cannot run is listed once.
     """
     if repeats <= 1:
         return [(planned, 0) for planned in cases]
     order = []
     shuffle = random.Random(seed)
     for repeat in range(repeats):
-        able = [planned for planned in cases if repeat == 0 or not planned.refusal]
-        order += [(planned, repeat) for planned in shuffle.sample(able, len(able))]
+        runnable = [planned for planned in cases if repeat == 0 or not planned.refusal]
+        order += [(planned, repeat) for planned in shuffle.sample(runnable, len(runnable))]
     return order
 
 
@@ -129,7 +130,7 @@ def alone_in_folders(plan: Plan, cases: Sequence[PlannedCase]) -> Iterator[None]
 
 @contextmanager
 def marked_if_cut_short(plan: Plan, results: ResultCollector) -> Iterator[None]:
-    """Mark the records of a race that was interrupted before its second round; else they look complete."""
+    """Mark the records of a race that was interrupted before its second round, because they look complete."""
     try:
         yield
     except BaseException:

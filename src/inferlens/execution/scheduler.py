@@ -13,13 +13,12 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,8 +27,8 @@ from msgspec.structs import replace
 from inferlens.analysis.interference import energy_per_item, mark_samples
 from inferlens.backends import BACKENDS
 from inferlens.execution import child
-from inferlens.execution.cases import ModelHandle, environment_by, live_files
-from inferlens.execution.child import Interleaver, Outcome, Slot
+from inferlens.execution.cases import Environments, ModelHandle, live_files
+from inferlens.execution.child import Outcome
 from inferlens.execution.protocol import (
     Event,
     Job,
@@ -43,16 +42,16 @@ from inferlens.execution.protocol import (
 )
 from inferlens.execution.resume import RunState, requests_of, reuse_earlier
 from inferlens.execution.tasks import BenchmarkJob, BenchmarkResult, Reference, ReferenceJob, ReferenceRun
+from inferlens.execution.turns import Interleaver, Slot
 from inferlens.limits import memory_left
-from inferlens.measure import environment
 from inferlens.measure.monitor import Monitor, gpu_before, usable_cpus, wait_for_quiet
 from inferlens.measure.output_check import Evaluation, accuracy_of, apply_quantized_verdict, by_accuracy
 from inferlens.models import resolve
 from inferlens.record.machine import Before, Energy, MachineLog, Marks, peak_device_memory
+from inferlens.record.profile import Level
 from inferlens.record.record import (
     IN_TURNS,
     Accuracy,
-    Environment,
     Measurement,
     Memory,
     Metric,
@@ -67,10 +66,9 @@ from inferlens.spec.plan import Plan
 MOST_LOADING = 8  # processes that load side by side before they are measured
 TYPICAL_MEMORY = 1.5e9  # bytes of a process, before the first measurement
 SPARE = 1.25  # the memory of processes together, as a multiple of their memory one at a time
-LEAST_WINDOWS = 5
+LEAST_WINDOWS = 5  # windows of throughput, for which interference is computed
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 Process = tuple[PlannedCase, int]  # a case, and its repeat or round
-Ended = TypeVar("Ended")
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class MeasureOptions:
         only_right: whether a process in turns ends before it is timed if its first outputs are wrong.
         kernels: whether to record the kinds of kernels after the timing, on a GPU.
         accuracy_in_all: whether all records of a case have its accuracy, not only that of the evaluating process.
-        patience: returns the seconds that a process of a case may take, if fewer than the plan's timeout.
+        patience: returns the seconds that a process of a case may take now, if fewer than the plan's timeout.
     """
 
     budget: Budget | None = None
@@ -98,8 +96,26 @@ USUAL = MeasureOptions()
 
 
 @dataclass
+class Attempt:
+    """One process of a case, and how it ended."""
+
+    planned: PlannedCase
+    repeat: int
+    folder: Path
+    created: datetime
+    outcome: Outcome[BenchmarkResult]
+    options: MeasureOptions
+    others: str = ""  # the cases that it took turns with
+    record: Record | None = None  # once it is on disk
+
+
+@dataclass
 class References:
-    """The references of a run's cases, and their accuracy on real data."""
+    """The references of a run's cases.
+
+    Attributes:
+        evaluations: the evaluations of references on the plan's data, by ``PlannedCase.evaluated_as``.
+    """
 
     scheduler: Scheduler
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
@@ -108,8 +124,8 @@ class References:
     def of(self, planned: PlannedCase) -> Reference:
         """Return the reference of a case, the same for all cases that share model, inputs and weights.
 
-        The first interpreter of ``--python`` that can compute it does, because new versions are compared with old ones;
-        else this interpreter.
+        It is computed by the first interpreter of ``--python`` that can, because new versions are compared with old
+        ones; if none can, by this interpreter.
         """
         case, plan = planned.reference, self.scheduler.plan
         if case is None:
@@ -138,36 +154,21 @@ class References:
             job = ReferenceJob(**fields, path=path, inputs_seed=seed, accuracy=data)
             result = scheduler.launch("reference", job, ReferenceRun, on_event=lambda _: None).result
         if value := result.value:
-            about = {**msgspec.structs.asdict(value), "evaluation": None}
-            inputs, memory = result.model.inputs if result.model else (), result.memory.host_peak or 0
-            reference = Reference(name=name, path=path, inputs=inputs, memory=memory, **about)
+            reference = Reference(
+                name=name,
+                path=path,
+                inputs=result.model.inputs if result.model else (),
+                memory=result.memory.host_peak or 0,
+                **{**msgspec.structs.asdict(value), "evaluation": None},
+            )
             if value.evaluation:
-                if value.evaluation.problem:  # it would be every case's
+                if value.evaluation.problem:  # all cases would have it
                     raise value.evaluation.problem.error()
                 self.evaluations[planned.evaluated_as] = value.evaluation
         else:
             reference = Reference(name=name, missing=f"the reference failed: {result.reason}")
         self._by_key[key] = reference
         return reference
-
-
-class Environments:
-    """The machine and its libraries, by the interpreters of cases. This one's is collected in another thread."""
-
-    def __init__(self) -> None:
-        self._others: dict[str, Environment] = {}
-        self._collected = ThreadPoolExecutor(1).submit(environment.collect)
-
-    @cached_property
-    def here(self) -> Environment:
-        return self._collected.result()
-
-    def of(self, case: Case) -> Environment:
-        """Return the environment of the case's interpreter, with the revision of the case's checkout."""
-        if case.python and case.python not in self._others:
-            self._others[case.python] = environment_by(case.python)
-        own = self._others.get(case.python) or self.here
-        return replace(own, git_revision=environment.git_revision(case.checkout)) if case.checkout else own
 
 
 @dataclass
@@ -178,7 +179,7 @@ class Scheduler:
         scratch: a folder for the run.
         live: files of live modules, by their full names.
         state: the number of the run, and the facts of its records.
-        accuracies: those of cases, by digest. Each case is evaluated once.
+        accuracies: the accuracies of cases, by digest. A case is evaluated once.
     """
 
     plan: Plan
@@ -189,7 +190,7 @@ class Scheduler:
     state: RunState = field(default_factory=RunState)
     accuracies: dict[str, Accuracy] = field(default_factory=dict)
     _folders: dict[str, Path] = field(default_factory=dict)  # of records, by their ids
-    _built: set[str] = field(default_factory=set)  # digests of cases of which a process has run
+    _built: set[str] = field(default_factory=set)  # digests of the cases that have run
     _exports: dict[str, tuple[str, ModelFacts | None]] = field(default_factory=dict)  # first exports
 
     @cached_property
@@ -204,8 +205,8 @@ class Scheduler:
         """Return the cache of the case's interpreter; other versions of libraries have another one."""
         if not case.python:
             return self.cache
-        own = self.environments.of(case)
-        versions = msgspec.json.encode([own.python, own.libraries], order="sorted")
+        environment = self.environments.of(case)
+        versions = msgspec.json.encode([environment.python, environment.libraries], order="sorted")
         return self.cache / f"environment-{hashlib.sha256(versions).hexdigest()[:12]}"
 
     def job_fields(self, case: Case, folder: Path) -> dict[str, Any]:
@@ -221,7 +222,7 @@ class Scheduler:
 
     def exported(self, case: Case) -> list[Path]:
         """Return the files that an earlier process of this run exported the case's model to."""
-        folder, _ = self._exports.get(_exported_as(case), ("", None))
+        folder, _ = self._exports.get(_export_key(case), ("", None))
         return sorted(Path(folder).glob("model.onnx*")) if folder else []
 
     def launch(self, task: str, job: Job, returns: type[Value], **options: Any) -> Outcome[Value]:
@@ -236,20 +237,23 @@ class Scheduler:
             return self._keep(self._attempt(planned, repeat, folder, options)), folder
 
     def measure_singly(self, processes: Sequence[Process], options: MeasureOptions = USUAL) -> list[Record]:
-        """Measure cases, with their repeats, one after the other; some load and build side by side.
+        """Measure cases, with their repeats, one after the other. Groups of them load and build side by side.
 
-        As many do as have two CPUs, and as much memory as the reference took: loading is most of the time of a
-        short case.
+        Loading is most of the time of a short case. A process of a group has two CPUs, and as much memory as the
+        reference took.
         """
         records: list[Record] = []
-        left = list(processes)
-        while left:
-            group = left[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
+        waiting = list(processes)
+        while waiting:
+            group = waiting[: max(1, min(MOST_LOADING, len(usable_cpus()) // 2))]
             if len(group) > 1:
                 peaks = [self.references.of(planned).memory for planned, _ in group if not planned.refusal]
                 group = group[: max(1, room_for(peaks))]
-            left = left[len(group) :]
-            records += self._measure_loaded(group, options) if len(group) > 1 else [self.measure(*group[0], options)[0]]
+            waiting = waiting[len(group) :]
+            if len(group) > 1:
+                records += self._measure_loaded(group, options)
+            else:
+                records.append(self.measure(*group[0], options)[0])
         return records
 
     def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
@@ -261,7 +265,7 @@ class Scheduler:
         labels = [planned.case.label for planned in cases]
         turns = Interleaver(len(cases))
         with self._monitor(cases, turns.pids, before) as monitor:
-            attempts = self._side_by_side(processes, options, turns, before, lambda attempt: attempt)
+            attempts = self._side_by_side(processes, options, turns, before)
         records = []
         for place, (attempt, slot) in enumerate(zip(attempts, turns.slots, strict=True)):
             attempt.others = ", ".join(dict.fromkeys(labels[:place] + labels[place + 1 :]))
@@ -281,13 +285,8 @@ class Scheduler:
     def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
         """Measure cases one after the other that have loaded and built side by side."""
         before = self._before([planned for planned, _ in processes])
-        turns = Interleaver(len(processes), one_turn=True)
-
-        def finish(attempt: Attempt) -> Record | None:
-            return None if turns.stopped else self._keep(attempt)
-
-        records = self._side_by_side(processes, options, turns, before, finish)
-        return [record for record in records if record]
+        attempts = self._side_by_side(processes, options, Interleaver(len(processes), one_turn=True), before)
+        return [attempt.record for attempt in attempts if attempt.record]
 
     def _side_by_side(
         self,
@@ -295,19 +294,24 @@ class Scheduler:
         options: MeasureOptions,
         turns: Interleaver,
         before: Before,
-        finish: Callable[[Attempt], Ended],
-    ) -> list[Ended]:
-        """Run processes at once; return what ``finish`` returns for their attempts, each called as its process ends."""
+    ) -> list[Attempt]:
+        """Run processes at once, and return their attempts. With ``one_turn`` a record is written as its process ends.
+
+        Of processes in turns the caller writes the records, because the monitor has to end first.
+        """
         store, begin = Store(Path(self.plan.output)), datetime.now(timezone.utc)
         folders = [store.claim(planned.case, planned.model.name) for planned, _ in processes]
 
-        def attempt(place: int, slot: Slot) -> Ended:
-            one = self._attempt(*processes[place], folders[place], options, slot=slot, before=before)
-            one.created = begin + timedelta(milliseconds=place)  # they begin in this order
-            return finish(one)
+        def run_process(place: int, slot: Slot) -> Attempt:
+            planned, repeat = processes[place]
+            attempt = self._attempt(planned, repeat, folders[place], options, slot=slot, before=before)
+            attempt.created = begin + timedelta(milliseconds=place)  # records are in the order of the processes
+            if turns.one_turn and not turns.stopped:
+                attempt.record = self._keep(attempt)
+            return attempt
 
         with discard_if_interrupted(*folders):
-            return turns.run([partial(attempt, place) for place in range(len(processes))])
+            return turns.run([partial(run_process, place) for place in range(len(processes))])
 
     def _monitor(self, cases: Sequence[PlannedCase], pids: Callable[[], Sequence[int]], before: Before) -> Monitor:
         return Monitor(pids, gpu=any(planned.case.device == "cuda" for planned in cases), before=before)
@@ -327,21 +331,19 @@ class Scheduler:
         if planned.refusal:
             return Attempt(planned, repeat, folder, created, Outcome(refused(planned)), options)
         job = self._benchmark_job(planned, repeat, folder, options, slot)
-        before, turns = before or self._before([planned]), slot and slot.interleaver
+        before = before or self._before([planned])
         if not slot:
             self.observer.began(case)
+        shares_monitor = slot is not None and not slot.interleaver.one_turn
         outcome = self.launch(
             "benchmark",
             job,
             BenchmarkResult,
             log=folder / LOG,
-            on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
-            # All that take turns have one in common.
-            monitor=None
-            if turns and not turns.one_turn
-            else lambda pid: self._monitor([planned], lambda: [pid], before),
+            on_event=partial(self._hear_interleaved, case) if slot else self.observer.heard,
+            monitor=None if shares_monitor else lambda pid: self._monitor([planned], lambda: [pid], before),
             slot=slot,
-            variables=loading_threads(case, len(turns.slots)) if turns else {},
+            variables=loading_threads(case, len(slot.interleaver.slots)) if slot else {},
             timeout=min(options.patience(case), self.plan.budget.timeout),
         )
         return Attempt(planned, repeat, folder, created, outcome, options)
@@ -357,21 +359,24 @@ class Scheduler:
         case, rebuild = planned.case, options.rebuild or self.plan.rebuild
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}
         if repeat and not self.plan.rebuild:  # a new build starts from the same export
-            exported, model_facts = self._exports.get(_exported_as(case), ("", None))
+            exported, model_facts = self._exports.get(_export_key(case), ("", None))
             fields |= {"exported": exported, "known": model_facts, "built": case.digest in self._built and not rebuild}
         if slot and not rebuild:
-            fields["export_by"] = str(self.scratch.resolve() / f"export-{_exported_as(case)}")
-        one_turn = bool(slot and slot.interleaver.one_turn)
+            fields["export_by"] = str(self.scratch.resolve() / f"export-{_export_key(case)}")
+        one_turn = slot is not None and slot.interleaver.one_turn
         ends_if_wrong = slot is not None and not one_turn and options.only_right
-        known_accuracy = self.accuracies.get(case.digest)
+        accuracy = self.accuracies.get(case.digest)
         return BenchmarkJob(
-            **fields, budget=options.budget or self.plan.budget, reference=self.references.of(planned),
-            only_right=ends_if_wrong and not by_accuracy(case, known_accuracy, self.plan.accuracy),
-            one_turn=one_turn, accuracy="" if known_accuracy else self.plan.accuracy,
+            **fields,
+            budget=options.budget or self.plan.budget,
+            reference=self.references.of(planned),
+            only_right=ends_if_wrong and not by_accuracy(case, accuracy, self.plan.accuracy),
+            one_turn=one_turn,
+            accuracy="" if accuracy else self.plan.accuracy,
             kernels=options.kernels and case.device == "cuda",
-        )  # fmt: skip
+        )
 
-    def _heard_interleaved(self, case: Case, event: Event) -> None:
+    def _hear_interleaved(self, case: Case, event: Event) -> None:
         """Report an event of cases in turns: the case that entered a phase last is shown."""
         if isinstance(event, PhaseStart):
             self.observer.began(case)
@@ -382,8 +387,11 @@ class Scheduler:
         planned, outcome, result = attempt.planned, attempt.outcome, attempt.outcome.result
         value = result.value or BenchmarkResult()
         accuracy = self._accuracy(planned, value, result.model, in_all=attempt.options.accuracy_in_all)
-        warnings = [*result.warnings]
         interference = interference_of(planned.case, result, outcome.machine, interleaved=bool(attempt.others))
+        facts = result.facts | self.state.facts_of(planned.case)
+        if attempt.others:
+            facts[IN_TURNS] = attempt.others
+        warnings = [*result.warnings]
         if planned.note:
             warnings.append(Warning("plain-way", planned.note))
         if outcome.fault:
@@ -408,9 +416,7 @@ class Scheduler:
             measurements=value.measurements,
             agreement=apply_quantized_verdict(value.agreement, planned.case, self.accuracies.get(planned.case.digest)),
             accuracy=accuracy,
-            facts=result.facts
-            | self.state.candidate_facts(planned.case)
-            | ({IN_TURNS: attempt.others} if attempt.others else {}),
+            facts=facts,
             artefacts=result.artefacts,
             warnings=tuple(warnings),
             **msgspec.structs.asdict(interference),
@@ -421,7 +427,7 @@ class Scheduler:
             self._built.add(record.case.digest)
             if any(artefact.kind == "onnx" for artefact in record.artefacts):
                 model_facts = record.model if resolve.inputs_are_drawn(record.case) else None
-                self._exports.setdefault(_exported_as(record.case), (str(attempt.folder.resolve()), model_facts))
+                self._exports.setdefault(_export_key(record.case), (str(attempt.folder.resolve()), model_facts))
         self.observer.done(record, attempt.folder)
         return record
 
@@ -430,13 +436,13 @@ class Scheduler:
     ) -> Accuracy | None:
         """Return the accuracy of a case for the record of the process that evaluated it, or ``in_all`` records."""
         digest = planned.case.digest
-        if own := value.evaluation:
-            reference, case = self.references.of(planned), planned.reference
-            fp32 = case is not None and case.precision == "fp32"
-            same = model is not None and model.weights_sha256 == reference.weights_sha256
-            evaluation = self.references.evaluations.get(planned.evaluated_as) if fp32 and same else None
-            self.accuracies[digest] = accuracy_of(self.plan.accuracy, own, reference.name, evaluation)
-        return self.accuracies.get(digest) if own or in_all else None
+        if value.evaluation:
+            reference = self.references.of(planned)
+            is_fp32 = planned.reference is not None and planned.reference.precision == "fp32"
+            same_weights = model is not None and model.weights_sha256 == reference.weights_sha256
+            target = self.references.evaluations.get(planned.evaluated_as) if is_fp32 and same_weights else None
+            self.accuracies[digest] = accuracy_of(self.plan.accuracy, value.evaluation, reference.name, target)
+        return self.accuracies.get(digest) if value.evaluation or in_all else None
 
     def _before(self, cases: Sequence[PlannedCase]) -> Before:
         """Return the state of the GPU now; nothing if no case uses it."""
@@ -458,7 +464,7 @@ def loading_threads(case: Case, processes: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, len(usable_cpus()) // processes))}
 
 
-def _exported_as(case: Case) -> str:
+def _export_key(case: Case) -> str:
     """Return a key that cases share if their models are exported to the same file, by whatever backend."""
     plain = replace(case, options={}, threads=None)
     if precision := BACKENDS.get(case.backend)().exports(case):
@@ -481,8 +487,8 @@ def open_scheduler(
         wait_for_quiet(plan.wait, observer.remark, observer.doing, gpu=uses_gpu)
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         environments, state = environments or Environments(), state or RunState()
-        known = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
-        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, known)
+        accuracies = {record.case.digest: record.accuracy for record in state.records if record.accuracy}
+        yield Scheduler(plan, observer, Path(scratch), live or {}, environments, state, accuracies)
 
 
 def continue_run(
@@ -491,16 +497,16 @@ def continue_run(
     cases: Sequence[PlannedCase],
     observer: Observer,
     model: ModelHandle | None,
-    *more: object,
-    complete: Callable[[Path], bool] = lambda _: True,
+    levels: Sequence[Level] = (),
+    runs: int = 0,
 ) -> AbstractContextManager[Scheduler]:
-    """Return a scheduler that uses what an earlier run of the same command has measured alike.
+    """Return a scheduler that uses the results of earlier runs of the same command again.
 
-    ``more`` is the rest of the request; ``complete`` is as of :func:`~inferlens.execution.resume.reuse_earlier`.
+    ``levels`` and ``runs`` are those of ``profile``.
     """
     environments = Environments()
-    state = RunState(requests=requests_of(command, plan, cases, model, *more))
-    state = reuse_earlier(state, plan, cases, environments.of, observer, complete)
+    state = RunState(requests=requests_of(command, plan, cases, model, *((levels, runs) if levels else ())))
+    state = reuse_earlier(state, plan, cases, environments, observer, levels)
     return open_scheduler(plan, observer, cases, live_files(model), state, environments=environments)
 
 
@@ -530,18 +536,18 @@ def interference_of(
     if device:
         memory = replace(memory, device_peak=device[0], device_basis=device[1])
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
-    if log is None or not (calls or windows):
+    first, last = calls or windows, windows or calls
+    if log is None or first is None or last is None:
         return Interference(memory=memory)
     marks = mark_samples(calls.begins, calls.values, log) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark_samples(windows.begins, seconds, log, least=LEAST_WINDOWS)
-    spans = [one for one in (calls, windows) if one]
-    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
+    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, first, log)
     return Interference(
         memory=memory,
-        machine=log.between(spans[0].begins[0], _end(spans[-1])),
+        machine=log.between(first.begins[0], _end(last)),
         marks=marks,
         window_marks=window_marks,
         energy=energy if case.device == "cuda" else None,
@@ -551,9 +557,10 @@ def interference_of(
 
 def _timed(result: TaskResult[BenchmarkResult], metric: Metric) -> Measurement | None:
     """Return the measurement of a metric, if it has the times of its samples."""
-    measurements = result.value.measurements if result.value else ()
-    one = next((one for one in measurements if one.metric == metric), None)
-    return one if one and one.samples and len(one.begins) == len(one.samples) else None
+    for measurement in result.value.measurements if result.value else ():
+        if measurement.metric == metric and measurement.samples:
+            return measurement if len(measurement.begins) == len(measurement.samples) else None
+    return None
 
 
 def _end(measurement: Measurement) -> float:
@@ -561,27 +568,10 @@ def _end(measurement: Measurement) -> float:
     return measurement.begins[-1] + (measurement.calls / last if measurement.unit == "calls/s" else last)
 
 
-def _energy(
-    case: Case, result: TaskResult[BenchmarkResult], measurement: Measurement | None, log: MachineLog
-) -> Energy:
+def _energy(case: Case, result: TaskResult[BenchmarkResult], measurement: Measurement, log: MachineLog) -> Energy:
     if case.cold:
         return Energy(reason="the caches were flushed between calls, which takes energy of its own")
-    if measurement is None:
-        return Energy(reason="nothing was measured")
     inputs = result.model.inputs if result.model else ()
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
     items = batch * measurement.calls * len(measurement.samples)
     return energy_per_item(log, case.device, measurement.begins[0], _end(measurement), items)
-
-
-@dataclass
-class Attempt:
-    """One process of a case, and how it ended."""
-
-    planned: PlannedCase
-    repeat: int
-    folder: Path
-    created: datetime
-    outcome: Outcome[BenchmarkResult]
-    options: MeasureOptions
-    others: str = ""  # the cases that it took turns with

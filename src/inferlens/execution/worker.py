@@ -22,9 +22,9 @@ from typing import get_type_hints
 import msgspec
 
 from inferlens.backends.clocks import NVTX_VARIABLE
-from inferlens.execution.child import InterleavedTurn
 from inferlens.execution.protocol import Event, Order, TurnRequest, from_json
 from inferlens.execution.tasks import TaskContext
+from inferlens.execution.turns import InterleavedTurn
 from inferlens.measure.series import Turn
 from inferlens.models import factories
 

@@ -33,7 +33,7 @@ PROCESSES_EVERY = 5  # ticks; listing processes is NVML's slowest query
 PATIENCE = 2.0  # seconds to wait for the thread at the end; a driver that hangs must not hang the run
 LOWEST_PRIORITY = 19
 MOST_SHARE = 0.05  # of a processor that a reading may take
-MOST_ROWS = 20_000  # at ten rows a second more than half an hour: what comes before the steady state may take hours
+MOST_ROWS = 20_000  # half an hour at ten rows a second; phases before the steady state may take hours
 
 
 class Monitor:
@@ -59,15 +59,25 @@ class Monitor:
         self._tables: dict[str, SampledColumns] = {}
         self._thread = threading.Thread(target=self._run, name="inferlens-watch", daemon=True)
 
+    def start(self) -> None:
+        """Start to watch, unless this monitor has already started."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to watch, if this monitor has started."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
+
     def __enter__(self) -> Monitor:
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(PATIENCE)
-        if self._thread.is_alive():
-            self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
+        self.stop()
 
     def log(self) -> MachineLog:
         """The log so far, which is complete after the context."""
@@ -100,16 +110,16 @@ class Monitor:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         try:
             with ExitStack() as stack:
-                every = self._opened(stack)
-                tick, step = 0, min(ticks for _, ticks in every)  # without a GPU there is less to wake up for
+                tables = self._opened(stack)
+                tick, step = 0, min(ticks for _, ticks in tables)  # without a GPU there is less to wake up for
                 while True:
-                    for table, ticks in every:
+                    for table, ticks in tables:
                         if tick % ticks == 0:
                             table.take()
                     tick += step
                     if self._wait(step * INTERVAL):
                         break
-                for table, _ in every:  # the end of what lasts until here
+                for table, _ in tables:  # a last row, because values hold until the next row
                     table.take()
         except BaseException as error:  # a monitor that fails must not stop the run
             self._absent["watch"] = f"{type(error).__name__}: {error}"
@@ -169,7 +179,7 @@ class SampledColumns:
         begin = self._clock()
         try:
             values = self._readings[name](now)
-        except Exception as error:  # whatever a driver or a file system comes up with is no error of the case
+        except Exception as error:  # an error of a driver or a file system is no error of the case
             if name not in self._rests:
                 self.absent[name] = reason_of(error)
                 del self._readings[name]
@@ -189,13 +199,13 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT", "MKL_NUM_THREADS")
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
 
 
-class Untold(Exception):
+class NotProvided(Exception):
     """A value that the machine does not provide. The text says why."""
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason for a missing value, in words for a record."""
-    return str(error) if isinstance(error, (Untold, OSError)) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, (NotProvided, OSError)) else f"{type(error).__name__}: {error}"
 
 
 class Cpus:
@@ -252,12 +262,12 @@ class Cpus:
         ]
         counts = [int(text) for text in map(text_of, files) if text.isdigit()]
         if not counts:
-            raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
+            raise NotProvided("the system does not count thermal throttling (thermal_throttle in /sys)")
         return sum(counts)
 
 
 class Tree:
-    """The processes of what is measured: those that were ``started`` for it, and all that they started.
+    """The processes that were ``started`` for the cases that are measured, and all processes that these started.
 
     From proc(5). Processes that outlive their parent are left out.
     """
@@ -304,7 +314,7 @@ class Packages:
     def read(self) -> float:
         """Return the joules since the first reading."""
         if not self._zones:
-            raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
+            raise NotProvided("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
         for zone in self._zones:
             now = int((zone / "energy_uj").read_text("utf-8"))
             used = now - self._last.get(zone, now)
@@ -365,7 +375,7 @@ def _throttled(stat: Path) -> float:
     """Return the seconds that a control group had to wait for its quota: version 1 counts nanoseconds."""
     match = re.search(r"^throttled_(usec|time) (\d+)$", stat.read_text("utf-8"), re.MULTILINE)
     if not match:
-        raise Untold(f"{stat} does not report it")
+        raise NotProvided(f"{stat} does not report it")
     return int(match[2]) / (1e6 if match[1] == "usec" else 1e9)
 
 
@@ -386,7 +396,7 @@ SLICED = "NVML does not report this for a slice of a GPU (MIG)"
 
 
 class WatchedGpu:
-    """The GPU that CUDA calls the first. Raises ``Untold`` if it cannot be identified."""
+    """The GPU that CUDA calls the first. Raises ``NotProvided`` if it cannot be identified."""
 
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
@@ -433,7 +443,7 @@ class WatchedGpu:
             raise
         shares: dict[int, list[float]] = {}
         for sample in samples:
-            if sample.timeStamp > stamp:  # what the driver hands out twice counts once
+            if sample.timeStamp > stamp:  # the driver may return a sample twice
                 shares.setdefault(int(sample.pid), []).append(sample.smUtil / 100)
         newest = max([stamp, *(int(sample.timeStamp) for sample in samples)])
         return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest
@@ -484,7 +494,7 @@ class Neighbours:
         self.peaks |= {pid: max(listed[pid] or 0, self.peaks.get(pid, 0)) for pid in own_ids}
         complete = self._process_ids and None not in memory
         return {
-            "case_memory": sum(item or 0 for item in memory) if complete else None,
+            "case_memory": sum(used or 0 for used in memory) if complete else None,
             "foreign": others if others or (self._first and self._process_ids) else None,
         }
 
@@ -527,7 +537,7 @@ def gpu_before() -> Before:
             with suppress(nvml.NVMLError):  # not every system lists them
                 before = replace(before, processes=tuple(sorted(gpu.processes())))
             return before
-    except Exception as error:  # whatever the driver comes up with is no error of the case
+    except Exception as error:  # an error of the driver is no error of the case
         return Before(absent={"gpu": reason_of(error)})
 
 
@@ -546,8 +556,8 @@ def visible(nvml: Any) -> list[Any]:
         if word.isdigit():
             named = handles[int(word) :][:1]
         else:  # CUDA takes the beginning of a UUID, NVML does not
-            named = [item for item, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
-        if not named:  # what comes after a name that there is not is not visible to CUDA either
+            named = [handle for handle, uuid in zip(handles, uuids, strict=True) if word and uuid.startswith(word)]
+        if not named:  # CUDA ignores all names after an unknown one
             break
         selected += named[:1]
     return selected
@@ -568,19 +578,19 @@ def first_visible(nvml: Any) -> Any:
 
     CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
     agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
-    environment variables). Raises Untold if there is none or it cannot be identified.
+    environment variables). Raises NotProvided if there is none or it cannot be identified.
     """
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if first.upper().startswith("MIG-"):
-        raise Untold(SLICED)
+        raise NotProvided(SLICED)
     handles = visible(nvml)
     if first.isdigit() and _differ(nvml, _handles(nvml)):
-        raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        raise NotProvided("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if not handles:
-        raise Untold("NVML knows no GPU that is visible to CUDA")
+        raise NotProvided("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):
         if nvml.nvmlDeviceGetMigMode(handles[0])[0]:
-            raise Untold(SLICED)
+            raise NotProvided(SLICED)
     return handles[0]
 
 
@@ -614,7 +624,7 @@ def wait_for_quiet(
 
 
 def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
-    """Return what others use in some seconds, such as ``other programs use 0.9 of 2 CPUs``; empty if nothing."""
+    """Return the use of the machine by others, such as ``other programs use 0.9 of 2 CPUs``; empty if there is none."""
     cpus = Cpus(lambda: [os.getpid()])
     with suppress(OSError):
         cpus.load(time.perf_counter())
@@ -623,7 +633,7 @@ def other_programs(seconds: float = LOOK, *, gpu: bool = False) -> str:
         if others > OTHERS_BUSY:
             return f"other programs use {others:.1f} of {len(cpus.usable)} CPUs"
     if gpu:
-        with suppress(Exception), open_nvml() as nvml:  # whatever the driver comes up with
+        with suppress(Exception), open_nvml() as nvml:  # errors of the driver do not matter here
             share = nvml.nvmlDeviceGetUtilizationRates(WatchedGpu(nvml).handle).gpu / 100
             if share > FOREIGN_ACTIVE:
                 return f"other processes use {percent(share)} of the GPU's time"
