@@ -35,12 +35,12 @@ from benchmarks.race import POOLS, Source, read
 from inferlens.backends.base import Knob
 from inferlens.backends.fake import Fake
 from inferlens.execution.protocol import PlannedCase
-from inferlens.execution.tuning.search import Candidates, Search
+from inferlens.execution.tuning.search import Candidates, Observation, Point, Search, setting_effects
 from inferlens.execution.tuning.space import SearchSpace, combinations
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import Case
+from inferlens.spec.objective import Objective
 from inferlens.stats.race_rule import LEAST_ROUNDS, Entry, RaceData
-from inferlens.stats.search_model import Observation, Point, setting_effects
 from inferlens.units import duration, percent
 
 CONFIRMING = 10  # rounds at most
@@ -79,7 +79,7 @@ class Planted:
         Fake.variants, Fake.knobs = tuple(case.variant for case in cases), tuple(knobs)
         model_info = ModelInfo(spec="fake:demo", name="demo", format="fake")
         space = SearchSpace(tuple(PlannedCase(case, model_info, None) for case in cases), (), {"fake": Fake.knobs})
-        self.candidates = Candidates(space)
+        self.candidates = Candidates(space, Objective.parse("latency"))
         self.families = [self.candidates.point(case) for case in cases]
         self.options = {case.label: [f"{name}=1" for name in space.values(case)] for case in cases}
         self.all = [self.candidates.point(case) for family in cases for case in combinations(family, space)]

@@ -5,7 +5,7 @@ FASTEST means that no other case is faster by more than a threshold (2 %), and t
 1. Each process of a case gives one number, the logarithm of its median latency. The *leader* is the case that no other
    one beats (:meth:`RaceData.state`). All other cases are its *rivals*.
 2. A rival is *open* while it may be faster than the leader by more than the threshold. It is out as soon as its
-   interval excludes that, after at least two common rounds, or if it is far slower (:func:`_is_out`).
+   interval excludes that, after at least two common rounds (:func:`_is_out`), or if it is far slower (:func:`_is_far`).
 3. A race is *decided*, and ends, when no rival is open. The leader is FASTEST.
 4. A race that ends undecided, because its rounds or its time are used up, still has a FASTEST case if the probability
    that no rival is faster by more than the threshold is 97.5 % or more (:meth:`RaceState.is_fastest`). With less, the
@@ -110,9 +110,8 @@ class RaceData:
     @cached_property
     def _common(self) -> str:
         """The fastest of the cases that were in most rounds; empty without rounds."""
-        most = max((len(entry.rounds) for entry in self.entries.values()), default=0)
-        names = [name for name, entry in self.entries.items() if most and len(entry.rounds) == most]
-        return min(names, key=lambda name: self.entries[name].level, default="")
+        entries = {name: entry for name, entry in self.entries.items() if entry.rounds}
+        return min(entries, key=lambda name: (-len(entries[name].rounds), entries[name].level), default="")
 
     @cached_property
     def _squares(self) -> dict[frozenset[str], tuple[float, int]]:
@@ -120,11 +119,12 @@ class RaceData:
         rounds = {name: entry.rounds for name, entry in self.entries.items() if entry.rounds}
         if len(rounds) < 3:
             return {}
-        leader, squares = self._common, {}
+        squares, fastest, fastest_logs = {}, self._common, rounds[self._common]
         for name, logs in rounds.items():
-            own = [log - rounds[leader][key] for key, log in logs.items() if key in rounds[leader]]
-            if name != leader and len(own) > 1 and abs(float(np.mean(own))) < math.log(CLOSE):
-                squares[frozenset((leader, name))] = float(np.var(own)) * len(own), len(own) - 1
+            differences = [log - fastest_logs[key] for key, log in logs.items() if key in fastest_logs]
+            count = len(differences)
+            if name != fastest and count > 1 and abs(float(np.mean(differences))) < math.log(CLOSE):
+                squares[frozenset((fastest, name))] = float(np.var(differences)) * count, count - 1
         return squares
 
     def _borrowed(self, base: str, candidate: str) -> tuple[float, int]:
@@ -138,16 +138,14 @@ class RaceData:
         if not entrants:
             return None
         leader, rivals = self._leader(entrants)
-        most = math.log1p(threshold)
-        chance = math.prod(1.0 if _is_far(rival, most) else rival.chance_above(-most) for rival in rivals.values())
+        limit = math.log1p(threshold)
+        near = {name: rival for name, rival in rivals.items() if not _is_far(rival, limit)}
         return RaceState(
             leader=leader,
             rivals=rivals,
-            open=tuple(name for name, rival in rivals.items() if not _is_out(rival, most, level)),
-            as_fast=tuple(
-                name for name, rival in rivals.items() if not _is_far(rival, most) and rival.chance_above(most) < level
-            ),
-            chance=chance,
+            open=tuple(name for name, rival in near.items() if not _is_out(rival, limit, level)),
+            as_fast=tuple(name for name, rival in near.items() if rival.chance_above(limit) < level),
+            chance=math.prod(rival.chance_above(-limit) for rival in near.values()),
         )
 
     def _leader(self, names: Sequence[str]) -> tuple[str, dict[str, LogRatio]]:
@@ -167,19 +165,18 @@ class RaceData:
         return leader, rivals
 
     def _rivals(self, leader: str, names: Sequence[str]) -> dict[str, LogRatio]:
-        ratios = {name: self.difference(leader, name) for name in names if name != leader}
-        return dict(sorted(((name, rival) for name, rival in ratios.items() if rival), key=lambda item: item[1].log))
+        differences = {name: self.difference(leader, name) for name in names if name != leader}
+        rivals = [(name, difference) for name, difference in differences.items() if difference]
+        return dict(sorted(rivals, key=lambda rival: rival[1].log))
 
 
-def _is_far(rival: LogRatio, most: float) -> bool:
+def _is_far(rival: LogRatio, limit: float) -> bool:
     """Return whether a rival is so much slower that the number of rounds does not matter."""
-    return rival.log > math.log(CLOSE) and rival.log + most >= FAR_ERRORS * rival.error
+    return rival.log > math.log(CLOSE) and rival.log + limit >= FAR_ERRORS * rival.error
 
 
-def _is_out(rival: LogRatio, most: float, level: float) -> bool:
-    """Return whether a rival surely is not faster than the leader by more than ``most``."""
-    if _is_far(rival, most):
-        return True
-    enough = rival.rounds >= LEAST_ROUNDS or not rival.rounds
+def _is_out(rival: LogRatio, limit: float, level: float) -> bool:
+    """Return whether a rival that is not far surely is not faster than the leader by more than ``limit``."""
     margin = student_quantile(1 - allowed_error(rival, level), rival.freedom) * rival.error
-    return enough and rival.log + most >= margin
+    enough = rival.rounds >= LEAST_ROUNDS or not rival.rounds
+    return enough and rival.log + limit >= margin

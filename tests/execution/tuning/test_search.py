@@ -8,9 +8,8 @@ import pytest
 
 from inferlens.analysis.measures import bottleneck
 from inferlens.backends.base import Capabilities, Support
-from inferlens.execution.tuning.search import Search, advised
+from inferlens.execution.tuning.search import Point, Search, advised_cases
 from inferlens.record.record import KERNEL_FAMILIES, Measurement
-from inferlens.stats.search_model import Point
 from tests.execution.tuning.test_space import space
 from tests.spec.test_plan import FLOATS, GPU_HOST, RESNET
 from tests.views.samples import record
@@ -144,7 +143,7 @@ def measured(case, *, enqueue=0.1, kernels=None):
 
 
 def ways(records, found, behind=0.0):
-    return [case.way for case in advised(records, lambda _: behind, found)]
+    return [case.way for case in advised_cases(records, [behind] * len(records), found)]
 
 
 @pytest.mark.parametrize(("enqueue", "kernels", "expected"), [

@@ -60,28 +60,31 @@ class SearchSpace:
     @property
     def references(self) -> list[Case]:
         """The families of the reference backend, those in fp32 first."""
-        both = [(one.case, one.reference) for one in self.families]
-        own = [case for case, reference in both if reference and reference.backend == case.backend]
-        return sorted((case for case in own if not case.options), key=lambda case: case.precision != "fp32")
+        references = []
+        for family in self.families:
+            reference = family.reference
+            if reference and reference.backend == family.case.backend and not family.case.options:
+                references.append(family.case)
+        return sorted(references, key=lambda case: case.precision != "fp32")
 
     @property
     def recommended(self) -> list[Case]:
         """The cases that backends recommend, or their plain cases, in all precisions, by precision."""
         recommended: dict[str, Case] = {}
-        backends = dict[str, str]()  # of those that recommend nothing the plain variant
+        plain_labels: dict[str, str] = {}  # by backend, the label of its first variant
         for family in self.families:
             case, dynamic = family.case, any(spec.dynamic for spec in family.case.inputs)
-            plain = backends.setdefault(case.backend, case.backend_label)
-            if not BACKENDS.get(case.backend).recommended and case.backend_label == plain:
+            plain_label = plain_labels.setdefault(case.backend, case.backend_label)
+            ways = BACKENDS.get(case.backend).recommended
+            if not ways and case.backend_label == plain_label:
                 recommended.setdefault(case.digest, case)
-            for one in BACKENDS.get(case.backend).recommended:
-                if one.variant == case.variant and one.fits(case, convolutional=family.model.convolutional):
-                    options = {} if one.fixed_shapes and dynamic else one.options
-                    way = combined(case, options)
-                    values, changes = self.values(case), way.options.items() - case.options.items()
+            for way in ways:
+                if way.variant == case.variant and way.fits(case, convolutional=family.model.convolutional):
+                    candidate = combined(case, {} if way.fixed_shapes and dynamic else way.options)
+                    values, changes = self.values(case), candidate.options.items() - case.options.items()
                     if any(value not in values.get(name, ()) for name, value in changes):
-                        way = case  # an option of it is left out
-                    recommended.setdefault(way.digest, way)
+                        candidate = case  # the user left out one of its options
+                    recommended.setdefault(candidate.digest, candidate)
         return list(recommended.values())
 
     def values(self, case: Case) -> dict[str, tuple[Option, ...]]:
@@ -106,7 +109,8 @@ class SearchSpace:
 
     def planned(self, case: Case) -> PlannedCase:
         """Return a candidate with its model."""
-        return dataclasses.replace(next(one for one in self.families if one.case.model == case.model), case=case)
+        family = next(family for family in self.families if family.case.model == case.model)
+        return dataclasses.replace(family, case=case)
 
 
 def search_selection(
@@ -121,46 +125,51 @@ def search_selection(
 
     Args:
         file: TOML with lists of ``backends`` and ``precision``, and tables ``knobs.BACKEND`` with the values of knobs.
-        only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``):
-            nothing else of a kind that is named.
-        measures: names of the objective and the limits; knobs for others are tried only if they are named.
+        only: names of backends, variants (``BACKEND:VARIANT``), precisions and knobs (``KNOB`` or ``BACKEND.KNOB``).
+            If a kind is named, the rest of this kind is left out.
+        without: names that are left out, as in ``only``.
+        measures: names of the objective and the limits. Knobs for other objectives are tried only if they are named.
         cpus: the CPUs of the machine; by default as many as may be used here.
 
-    Raises InferlensError for a name that there is not (near misses are suggested), or a value that an option cannot
-    have.
+    Raises InferlensError for an unknown name (near misses are suggested), or a value that an option cannot have.
     """
-    given = toml_words(Path(file), "space file") if file else {}
-    for word in given:
+    file_words = toml_words(Path(file), "space file") if file else {}
+    for word in file_words:
         check_choice("word of a space file", word, SPACE_WORDS)
-    knobs = _knobs(given.get("knobs", {}), cpus or len(usable_cpus()))
+    table = file_words.get("knobs", {})
+    knobs = _knobs(table, cpus or len(usable_cpus()))
     names = _names(knobs)
-    left = {one: frozenset[str]().union(*(words for kind, words in names.values() if kind == one)) for one in KINDS}
-    groups = ((given.get("backends", ()), (FAMILY,)), (given.get("precision", ()), (PRECISION,)), (only, KINDS))
-    for words, kinds in groups:
+    selected: dict[Kind, frozenset[str]] = dict.fromkeys(KINDS, frozenset())
+    for kind, meaning in names.values():
+        selected[kind] |= meaning
+    backends, precisions = file_words.get("backends", ()), file_words.get("precision", ())
+    for words, kinds in ((backends, (FAMILY,)), (precisions, (PRECISION,)), (only, KINDS)):
         for kind, meaning in _meanings(texts(words), names, kinds).items():
-            left[kind] &= meaning
+            selected[kind] &= meaning
     named = _meanings(texts(only), names, KINDS).get(KNOB, frozenset())
-    named |= {f"{backend}.{name}" for backend, name in _values_of_file(given.get("knobs", {}))}
-    aims = {f"{backend}.{knob.name}": knob.objectives for backend, own in knobs.items() for knob in own}
-    left[KNOB] -= {name for name, aim in aims.items() if aim and not {*aim} & {*measures}} - named
+    named |= {f"{backend}.{name}" for backend, name in _values_of_file(table)}
+    for backend, backend_knobs in knobs.items():
+        for knob in backend_knobs:
+            if knob.objectives and not {*knob.objectives} & {*measures}:
+                selected[KNOB] -= {f"{backend}.{knob.name}"} - named
     for kind, meaning in _meanings(texts(without), names, KINDS).items():
-        left[kind] -= meaning
-    selected = {
-        backend: tuple(knob for knob in own if knob.values and f"{backend}.{knob.name}" in left[KNOB])
-        for backend, own in knobs.items()
+        selected[kind] -= meaning
+    selected_knobs = {
+        backend: tuple(knob for knob in knobs[backend] if knob.values and f"{backend}.{knob.name}" in selected[KNOB])
+        for backend in knobs
     }
-    return SearchSelection(left[FAMILY], left[PRECISION], selected)
+    return SearchSelection(selected[FAMILY], selected[PRECISION], selected_knobs)
 
 
 def explore(plan: Plan, selection: SearchSelection, model: ModelHandle | None = None) -> SearchSpace:
     """Return the search space of a plan's models on this machine; ``model`` is the plan's live one.
 
-    Backends and precisions of the plan narrow it, too; its options, and threads if it names any, are those of all
-    candidates. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
+    Backends and precisions of the plan narrow the space, too. All candidates have the plan's options, and its threads
+    if it names any. Raises InferlensError for a plan or a model that means nothing, or if nothing is left to try.
     """
     selection = narrowed_selection(plan, selection)
     backends = dict.fromkeys(label.partition(":")[0] for label in sorted(selection.labels))
-    plan = replace(plan, backend=tuple(backends), recommended=True)  # which asks for convolutions
+    plan = replace(plan, backend=tuple(backends), recommended=True)  # so that models are searched for convolutions
     return _space(probe_plan(plan, model), selection)
 
 
@@ -170,39 +179,41 @@ def _space(parts: Sequence[ProbeResult], selection: SearchSelection) -> SearchSp
     families: dict[str, PlannedCase] = {}
     refused = []
     for part in parts:
-        able, anywhere = (
-            {name: can for name, can in own.items() if name in backends} for own in (part.capabilities, part.anywhere)
-        )
+        capabilities = {name: ability for name, ability in part.capabilities.items() if name in backends}
+        anywhere = {name: ability for name, ability in part.anywhere.items() if name in backends}
         plan = replace(part.plan, recommended=False)
-        part = dataclasses.replace(part, capabilities=able, anywhere=anywhere)
+        part = dataclasses.replace(part, capabilities=capabilities, anywhere=anywhere)
         devices = plan.device or (default_device(anywhere.values()),)
-        widened = [(model, _widened(plan, model, able, selection)) for model in part.models]
-        for planned in (one for model, wide in widened for one in part.cases(wide, [model])):
-            case = planned.case
-            if not planned.refusal and case.device in devices:
-                case = combined(case, {})
-                families.setdefault(case.digest, dataclasses.replace(planned, case=case))
-            else:
-                elsewhere = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
-                why = planned.refusal or Unsupported(elsewhere, hint=f"--device {case.device}")
-                refused.append(dataclasses.replace(planned, refusal=why))
-    fixed = {*plan.option, *(f"{name}.{THREADS}" for name in able if plan.threads)}
-    knobs = {name: tuple(one for one in selection.knobs[name] if f"{name}.{one.name}" not in fixed) for name in able}
+        for model in part.models:
+            for planned in part.cases(_widened(plan, model, capabilities, selection), [model]):
+                case = planned.case
+                if not planned.refusal and case.device in devices:
+                    case = combined(case, {})
+                    families.setdefault(case.digest, dataclasses.replace(planned, case=case))
+                    continue
+                what = f"{case.backend_label} runs on {case.device}, and what is tried runs on {listing(devices)}."
+                refusal = planned.refusal or Unsupported(what, hint=f"--device {case.device}")
+                refused.append(dataclasses.replace(planned, refusal=refusal))
+    fixed = {*plan.option, *(f"{name}.{THREADS}" for name in capabilities if plan.threads)}
+    knobs = {
+        name: tuple(knob for knob in selection.knobs[name] if f"{name}.{knob.name}" not in fixed)
+        for name in capabilities
+    }
     return SearchSpace(tuple(families.values()), tuple(refused), knobs)
 
 
 def combined(case: Case, changes: Mapping[str, Option | None]) -> Case:
     """Return ``case`` with knobs changed, ``None`` to the default, as the plainest case that runs the same.
 
-    A knob that does not fit the others drops out; of two knobs that exclude one another, the later one of the
-    backend's. Options that are no knobs stay.
+    A knob that does not fit the others is dropped. Of two knobs that exclude each other, that is the later one in the
+    backend's order. Options that are no knobs stay.
     """
     backend = BACKENDS.get(case.backend)
     values = {THREADS: case.threads, **case.options, **changes}
     threads = values.pop(THREADS)
     options = {name: value for name, value in values.items() if value is not None}
     candidate = backend.effective(replace(case, options=options, threads=threads))
-    while unfit := _unfit(candidate, backend):
+    while unfit := _unfit_knobs(candidate, backend):
         options = {name: value for name, value in candidate.options.items() if name != unfit[-1]}
         candidate = replace(candidate, options=options)
     return candidate
@@ -214,24 +225,24 @@ def neighbours(case: Case, space: SearchSpace) -> list[Case]:
     Knobs that a knob needs come along, at their first values, and knobs that exclude it go. Knobs that need a removed
     one go with it.
     """
-    near: dict[str, Case] = {}
-    values, before = space.values(case), _set(case)
+    results: dict[str, Case] = {}
+    values, before = space.values(case), _settings(case)
+    plan_options = {name: value for name, value in before.items() if name not in values}
     for name in values:
         linked = _linked_changes(name, case, space)
         for value in (*values[name], None):
             candidate = combined(case, {name: value} if value is None else {**linked, name: value})
-            after = _set(candidate)
-            allowed = all(after.get(one) == before[one] for one in before if one not in values)  # the plan's own
-            if allowed and after.get(name) == value != before.get(name):
-                near.setdefault(candidate.digest, candidate)
-    return list(near.values())
+            after = _settings(candidate)
+            if plan_options.items() <= after.items() and after.get(name) == value != before.get(name):
+                results.setdefault(candidate.digest, candidate)
+    return list(results.values())
 
 
 def combinations(family: Case, space: SearchSpace, names: Collection[str] | None = None) -> Iterator[Case]:
-    """Yield the candidates of a family, the family first; with ``names`` those of some knobs alone."""
-    values = {name: own for name, own in space.values(family).items() if names is None or name in names}
-    for chosen in itertools.product(*((None, *own) for own in values.values())):
-        changes = {name: value for name, value in zip(values, chosen, strict=True) if value is not None}
+    """Yield the candidates of a family, the family first; with ``names``, only the candidates of these knobs."""
+    knobs = {name: values for name, values in space.values(family).items() if names is None or name in names}
+    for combination in itertools.product(*((None, *values) for values in knobs.values())):
+        changes = {name: value for name, value in zip(knobs, combination, strict=True) if value is not None}
         case = combined(family, changes)
         if has_changes(case, family, changes):
             yield case
@@ -241,41 +252,41 @@ def size(space: SearchSpace) -> int:
     """Return the number of candidates. Independent knobs are counted separately."""
     total = 0
     for family in (planned.case for planned in space.families):
-        groups = _linked(space.values(family), BACKENDS.get(family.backend).knobs)
+        groups = _linked_groups(space.values(family), BACKENDS.get(family.backend).knobs)
         total += math.prod(sum(1 for _ in combinations(family, space, group)) for group in groups)
     return total
 
 
 def has_changes(candidate: Case, base: Case, changes: Mapping[str, Option]) -> bool:
     """Return whether a case that was :func:`combined` has all changes, and no others."""
-    return _set(candidate) == {**_set(base), **changes}
+    return _settings(candidate) == {**_settings(base), **changes}
 
 
-def _set(case: Case) -> dict[str, Option]:
+def _settings(case: Case) -> dict[str, Option]:
     """Return the settings that are not at their defaults."""
     return case.options if case.threads is None else {**case.options, THREADS: case.threads}
 
 
 def _linked_changes(name: str, case: Case, space: SearchSpace) -> dict[str, Option | None]:
-    """Return changes of ``case`` for a knob to do something: needed knobs come along, excluding ones go."""
-    knobs, values, before = space.able(case), space.values(case), _set(case)
-    brought = [name]
-    for one in brought:  # which grows: what it needs may need others
-        needed = itertools.chain.from_iterable(knob.needs for knob in knobs if knob.name == one)
-        brought += [need for need in needed if need in values and need not in (*before, *brought)]
-    excluded = {exclude for knob in knobs if knob.name in brought for exclude in knob.excludes}
-    excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(brought)}
-    return {need: values[need][0] for need in brought} | dict.fromkeys(excluded & before.keys())
+    """Return changes of ``case`` for a knob to do something: needed knobs are added, excluding ones are removed."""
+    knobs, values, before = space.able(case), space.values(case), _settings(case)
+    added = [name]
+    for needing in added:  # the list grows, because a needed knob may need others
+        needed = [need for knob in knobs if knob.name == needing for need in knob.needs]
+        added += [need for need in needed if need in values and need not in (*before, *added)]
+    excluded = {exclude for knob in knobs if knob.name in added for exclude in knob.excludes}
+    excluded |= {knob.name for knob in knobs if not {*knob.excludes}.isdisjoint(added)}
+    return {name: values[name][0] for name in added} | dict.fromkeys(excluded & before.keys())
 
 
-def _unfit(case: Case, backend: type[Backend]) -> list[str]:
+def _unfit_knobs(case: Case, backend: type[Backend]) -> list[str]:
     """Return the knobs of a case that do not fit its others, in the backend's order."""
     fitting = {knob.name for knob in backend.knobs if knob.fits(case)}
     return [knob.name for knob in backend.knobs if knob.name in case.options and knob.name not in fitting]
 
 
-def _linked(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
-    """Return names of knobs in groups: a knob is in the group of those that it needs or excludes."""
+def _linked_groups(names: Collection[str], knobs: Sequence[Knob]) -> list[set[str]]:
+    """Return names of knobs in groups: a knob is in the group of the knobs that it needs or excludes."""
     groups = [{name} for name in names]
     for knob in knobs:
         linked = {knob.name, *knob.needs, *knob.excludes}
@@ -295,8 +306,8 @@ def narrowed_selection(plan: Plan, selection: SearchSelection) -> SearchSelectio
     labels, precisions = selection.labels, selection.precisions
     if plan.backend and EVERY_VARIANT not in plan.backend:
         named = [split_label(label, BACKENDS.names()) for label in plan.backend]
-        whole = [_labels(BACKENDS.get(name)) for name, variant in named if variant in (None, EVERY_VARIANT)]
-        labels &= frozenset[str]().union(plan.backend, *whole)
+        backends = [BACKENDS.get(name) for name, variant in named if variant in (None, EVERY_VARIANT)]
+        labels &= frozenset[str]().union(plan.backend, *map(_labels, backends))
     if plan.precision:
         precisions &= frozenset(plan.precision)
     if not labels or not precisions:
@@ -305,37 +316,40 @@ def narrowed_selection(plan: Plan, selection: SearchSelection) -> SearchSelectio
     return dataclasses.replace(selection, labels=labels, precisions=precisions)
 
 
-def _widened(plan: Plan, model: ModelInfo, able: Mapping[str, Capabilities], selection: SearchSelection) -> Plan:
+def _widened(
+    plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], selection: SearchSelection
+) -> Plan:
     """Return the plan of all families of a model, whether they can run or not."""
     backends: list[str] = []
-    for name in able:
+    for name in capabilities:
         labels = _labels(BACKENDS.get(name))
         backends += [f"{name}:{EVERY_VARIANT}"] if labels <= selection.labels else sorted(labels & selection.labels)
-    fixed = model.precision in QUANTIZED or not reference_backend(model.format)  # quantized or compiled already
-    data = plan.calibration and {name for can in able.values() for one in can.supports for name in one.quantizes}
-    quantized = tuple(name for name in QUANTIZED if name in (*plan.precision, *(data or ())))
-    own = (model.precision,) if fixed else (*PRECISIONS, *quantized)
+    quantizable = {*plan.precision}
+    if plan.calibration:
+        supports = [support for ability in capabilities.values() for support in ability.supports]
+        quantizable |= {name for support in supports for name in support.quantizes}
+    precisions = [*PRECISIONS, *(name for name in QUANTIZED if name in quantizable)]
+    if model.precision in QUANTIZED or not reference_backend(model.format):  # quantized or compiled already
+        precisions = [model.precision]
     selected = [name for name in (*PRECISIONS, *QUANTIZED) if name in selection.precisions]
-    precision = [name for name in own if name in selected] or selected  # to say why not, if it takes none of them
-    return replace(plan, backend=tuple(backends), precision=tuple(precision))
+    precisions = [name for name in precisions if name in selected] or selected  # the refusals then say why none fits
+    return replace(plan, backend=tuple(backends), precision=tuple(precisions))
 
 
 def _names(knobs: Mapping[str, Sequence[Knob]]) -> Names:
     """Return the meaning of every word of ``only`` and ``without``."""
     names: dict[str, tuple[Kind, frozenset[str]]] = {}
-    for backend in sorted(
-        importable_backends(), key=lambda backend: "fake" in backend.reference_for
-    ):  # so that errors list it last
+    for backend in sorted(importable_backends(), key=lambda backend: "fake" in backend.reference_for):  # listed last
         labels = _labels(backend)
         names |= {label: (FAMILY, frozenset([label])) for label in sorted(labels)}
         names[backend.name] = (FAMILY, labels)
     names |= {name: (PRECISION, frozenset([name])) for name in (*PRECISIONS, *QUANTIZED)}
-    for backend_name, own in knobs.items():
-        for knob in own:
-            full = f"{backend_name}.{knob.name}"
-            names[full] = (KNOB, frozenset([full]))
+    for backend_name, backend_knobs in knobs.items():
+        for knob in backend_knobs:
+            full_name = f"{backend_name}.{knob.name}"
+            names[full_name] = (KNOB, frozenset([full_name]))
             others = names[knob.name][1] if knob.name in names else frozenset[str]()
-            names[knob.name] = (KNOB, others | {full})
+            names[knob.name] = (KNOB, others | {full_name})
     return names
 
 
@@ -352,48 +366,48 @@ def _meanings(words: Sequence[str], names: Names, kinds: Sequence[Kind]) -> dict
 def _knobs(table: Any, cpus: int) -> dict[str, tuple[Knob, ...]]:
     """Return the knobs of every backend, and threads on the CPU, with the values of a space file."""
     cores = psutil.cpu_count(logical=False) if cpus == psutil.cpu_count() else None
-    given = _values_of_file(table)
-    knobs_of = {}
+    counts = tuple(dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ()))
+    knobs_by_backend = {}
+    file_values = _values_of_file(table)
     for backend in importable_backends():
+        values = {name: values for (owner, name), values in file_values.items() if owner == backend.name}
         knobs = list(backend.knobs)
-        if not any(knob.name == THREADS for knob in knobs):
-            counts = dict.fromkeys((cpus // 2, cpus, 1) if cpus > 1 else ())
-            knobs.append(Knob(name=THREADS, values=tuple(counts), devices=("cpu",)))
-        knob_names = {knob.name for knob in knobs}
-        knobs += [
-            Knob(name=name, values=()) for owner, name in given if owner == backend.name and name not in knob_names
-        ]
-        knobs_of[backend.name] = tuple(
-            replace(knob, values=_checked(backend, knob.name, given.get((backend.name, knob.name), knob.values), cores))
+        names = {knob.name for knob in knobs}
+        if THREADS not in names:
+            knobs.append(Knob(name=THREADS, values=counts, devices=("cpu",)))
+        knobs += [Knob(name=name, values=()) for name in values if name not in {*names, THREADS}]
+        knobs_by_backend[backend.name] = tuple(
+            replace(knob, values=_checked(backend, knob.name, values.get(knob.name, knob.values), cores))
             for knob in knobs
         )
-    return knobs_of
+    return knobs_by_backend
 
 
 def _values_of_file(table: Any) -> dict[tuple[str, str], tuple[Any, ...]]:
     """Return the values in the tables of a space file, by backend and option.
 
-    Values outside of tables are those of all backends that have the option.
+    Values outside of tables are for all backends that have the option.
     """
     if not isinstance(table, Mapping):
         raise InferlensError(f"'{table}' names no knobs.", expected="tables such as [knobs.BACKEND]")
-    given: dict[tuple[str, str], tuple[Any, ...]] = {}
-    for name, own in table.items():
-        if isinstance(own, Mapping):
+    results: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for name, entry in table.items():
+        if isinstance(entry, Mapping):
             check_choice("backend", name, BACKENDS.names())
-            given |= {(name, option): listed(values) for option, values in own.items()}
+            results |= {(name, option): listed(values) for option, values in entry.items()}
             continue
         options = {backend.name: (THREADS, *backend.options.__struct_fields__) for backend in importable_backends()}
         check_choice("knob", name, sorted(set().union(*options.values())))
-        given |= {(backend, name): listed(own) for backend, knob_names in options.items() if name in knob_names}
-    return given
+        results |= {(backend, name): listed(entry) for backend, knob_names in options.items() if name in knob_names}
+    return results
 
 
 def _checked(backend: type[Backend], name: str, values: Sequence[Any], cores: int | None) -> tuple[Option, ...]:
     """Return values of a knob with their types, without duplicates and the default (of threads: one per core)."""
     if name == THREADS:
-        return tuple(one for one in dict.fromkeys(count(THREADS, value) for value in values) if one != cores)
+        counts = dict.fromkeys(count(THREADS, value) for value in values)
+        return tuple(number for number in counts if number != cores)
     if name not in backend.options.__struct_fields__:
-        backend.parse_options(Case(model="", backend=backend.name, options={name: ""}))  # says which there are
+        backend.parse_options(Case(model="", backend=backend.name, options={name: ""}))  # raises, and lists the options
     cases = [Case(model="", backend=backend.name, options={name: value}) for value in values]
     return tuple(dict.fromkeys(value for case in cases for value in backend.effective(case).options.values()))

@@ -5,12 +5,12 @@ timed in turns, with short series. Candidates that fail or have wrong outputs ar
 that may be the fastest then meet the best of ``inferlens bench`` and the reference in the finals, which alone decide.
 
 Every pair of a model and a batch size is a tuning of its own, with a share of the time, and a folder of its own:
-``OUTPUT/MODEL``, or in it ``batch-8`` or ``batch-1-sequence_length-32`` if the model has several sizes. Time that one
-leaves is for those that follow. A round is kept as soon as it is over, and the next one depends on the kept rounds
-alone, so the same command goes on where an earlier one was stopped.
+``OUTPUT/MODEL``, or in it ``batch-8`` or ``batch-1-sequence_length-32`` if the model has several sizes. Unused time of
+a tuning is for the next ones. A round is kept as soon as it is over, and the next one depends on the kept rounds alone,
+so the same command goes on where an earlier one was stopped.
 
-A sweep is about one option of one way of running a model. A value is built anew and measured
-once, by itself. Then the values race the default, until all have a verdict.
+A study is about one option of one way of running a model. Each value is built anew and measured once, by itself. Then
+the values race the default until all have a verdict.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +36,7 @@ from inferlens.backends import BACKENDS, importable_backends
 from inferlens.backends.base import THREADS
 from inferlens.errors import InferlensError, check_choice
 from inferlens.execution.cases import (
+    Environments,
     ModelHandle,
     all_cases,
     backends_named,
@@ -57,14 +58,12 @@ from inferlens.execution.race import (
     rounds_at_once,
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
-from inferlens.execution.scheduler import Environments, MeasureOptions, Scheduler, open_scheduler, room_for
+from inferlens.execution.scheduler import MeasureOptions, Scheduler, open_scheduler, room_for
 from inferlens.execution.tuning.search import (
     LEAST_GROUP,
     Candidates,
+    Point,
     Search,
-    barred,
-    candidates,
-    effects,
     skipped,
     unreached,
 )
@@ -80,17 +79,16 @@ from inferlens.spec.plan import Duration, Plan, Texts, Where, as_plan
 from inferlens.stats.comparison import Comparison
 from inferlens.stats.intervals import ends
 from inferlens.stats.race_rule import LEAST_ROUNDS
-from inferlens.stats.search_model import Point
 from inferlens.units import listing, parse_duration, ratio, ratio_range
 
 TIMED = ("latency", "latency.p95", "latency.p99", "throughput")
 TAIL_SAMPLES = 200  # of a process: a p99 of fewer is hardly more than the longest of them
-SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search: processes differ by more than longer ones tell
+SERIES, SERIES_ON_GPU = 1.0, 0.5  # seconds of a process of the search; longer ones differ by as much from one another
 WARMUP = 0.2  # seconds of a process of the search
 FINALS = 0.5  # of the time, at most, that the search leaves for the finals
-LEAST_PATIENCE = 30.0  # seconds of a process
-PATIENCE = 5  # times what other processes of the backend needed, in addition
-FIRST_OF_BACKEND = 0.25  # of the time that a tuning has, for the first process of a backend
+LEAST_PATIENCE = 30.0  # seconds that every process may take
+PATIENCE = 5  # times the seconds that other processes of the backend needed: the time that is added to that
+FIRST_OF_BACKEND = 0.25  # of the time of a tuning: what is added for the first process of a backend
 
 
 class TuningRequest(Struct, frozen=True, kw_only=True):
@@ -116,20 +114,24 @@ def tune_one(
     model: ModelHandle | None,
     seconds: float,
 ) -> TuningReport:
-    """Tune one model at one batch size: the search and the finals in a space, which is the part of ``selection`` here.
+    """Tune one model at one batch size: hold the search and the finals.
 
-    The results lie in the folder ``home``; ``model`` is the plan's live one; ``seconds`` are its share of the budget.
+    Args:
+        selection: the part of the search space that the user selected; ``space`` has its candidates on this machine.
+        home: the folder of the results.
+        model: the live model of the plan.
+        seconds: the share of the budget.
     """
     work = home / TUNING / WORK
     plan, environments, info = replace(request.plan, output=str(work)), Environments(), space.families[0].model
     with lock_folder(home):
-        where = {case.python: place_of(environments.of(case), case) for case in (one.case for one in space.families)}
+        cases = [planned.case for planned in space.families]
+        places = {case.python: place_of(environments.of(case), case) for case in cases}
         same_plan = replace(request.plan, output="", where=Where(), wait=0.0, rerun=False)
-        about = [replace(request, budget=0.0, plan=same_plan), selection, where, info, content_of(info.spec, plan)]
-        log = TrialLog(home / TUNING / TRIALS, about, request.budget, model, observer, rerun=plan.rerun)
-        before = home / TUNING / REPORT
-        if not log.trials and before.exists():
-            before.unlink()
+        key = [replace(request, budget=0.0, plan=same_plan), selection, places, info, content_of(info.spec, plan)]
+        log = TrialLog(home / TUNING / TRIALS, key, request.budget, model, observer, rerun=plan.rerun)
+        if not log.trials:
+            (home / TUNING / REPORT).unlink(missing_ok=True)
         clear(work / safe_name(info.name), log)
         records = [record for trial in log.trials for record in trial.records]
         live = live_files(model)
@@ -151,18 +153,18 @@ def budget_for(budget: Budget, measures: Collection[str], series: float | None =
     """
     modes = {"throughput" if name == "throughput" else "latency" for name in measures if name in TIMED} or {"latency"}
     mode = "both" if len(modes) > 1 else min(modes)
-    if budget.explicit or "energy" in measures:  # which a short series does not measure well enough
+    if budget.explicit or "energy" in measures:  # a short series does not measure energy well enough
         return replace(budget, mode=mode)
-    own = replace(budget_of_rounds(budget), mode=mode)
+    result = replace(budget_of_rounds(budget), mode=mode)
     if series:
-        longest = min(series, own.max_time or series)
-        own = replace(own, warmup_seconds=min(WARMUP, own.warmup_seconds), max_time=longest)
-    return replace(own, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else own
+        longest = min(series, result.max_time or series)
+        result = replace(result, warmup_seconds=min(WARMUP, result.warmup_seconds), max_time=longest)
+    return replace(result, iterations=TAIL_SAMPLES, max_time=None) if "latency.p99" in measures else result
 
 
 @dataclass
 class Tuner:
-    """A running tuning; ``home`` is the model's folder, ``share`` the seconds that it has."""
+    """A running tuning. ``home`` is its folder, ``share`` its seconds, and ``begin`` the time at which they begin."""
 
     request: TuningRequest
     scheduler: Scheduler
@@ -174,7 +176,7 @@ class Tuner:
     begin: float = field(default_factory=lambda: time.monotonic())
 
     def __post_init__(self) -> None:
-        self.candidates = Candidates(self.space)
+        self.candidates = Candidates(self.space, self.request.objective, self.request.constraints)
         self.measures = self.request.measures
         series = SERIES_ON_GPU if self._on_gpu else SERIES
         budget = budget_for(self.request.plan.budget, self.measures, series)
@@ -208,62 +210,63 @@ class Tuner:
 
     def run(self) -> TuningReport:
         """Search, then hold the finalists' rounds; return the answer."""
-        before = [trial for trial in self.log.trials if trial.final]
-        while not before and (points := self._next_round()):
+        earlier_finals = [trial for trial in self.log.trials if trial.final]
+        while not earlier_finals and (points := self._next_round()):
             self._hold([self.space.planned(self.candidates.cases[point]) for point in points])
-        over = not self.search.propose()
+        complete = not self.search.propose()
         budget = budget_for(self.request.plan.budget, self.measures)
         options = MeasureOptions(  # without patience: a finalist may build anew for as long as that takes
             budget=None if budget == budget_of_rounds(self.request.plan.budget) else budget,
             only_right=True,
             accuracy_in_all=True,
         )
-        cases = self._finalists(before)
-        barred_cases = {record.case.digest for record in barred(self.log.trials, self.request.constraints)}
-        if all(case.digest in barred_cases for case in cases):
-            barred_cases -= {case.digest for case in self.candidates.nearest(self.request.constraints)}
+        cases = self._finalists(earlier_finals)
+        barred = {record.case.digest for record in self.candidates.beyond_limits()}
+        if all(case.digest in barred for case in cases):
+            barred -= {case.digest for case in self.candidates.nearest()}
         policy = FinalsPolicy(
-            FinalsAim(self.request.objective, frozenset(barred_cases)),
+            FinalsAim(self.request.objective, frozenset(barred)),
             self.log,
-            before,
+            earlier_finals,
             options,
             rebuild=self._seconds_of_finals(cases) <= self._left,
             in_turns=self.in_turns,
         )
         entrants = [Entrant(self.space.planned(case), [self.candidates.ran[case.digest]]) for case in cases]
         finals = RaceEngine(self.scheduler, entrants, self.begin + self.share, policy)
-        return self._tuned(finals, finals.run().answer, over)
+        return self._report(finals, finals.run().answer, complete)
 
     def _next_round(self) -> list[Point]:
         """Return the next round of the search that has memory and time, or nothing."""
         search = self.search  # which may add rounds of earlier runs
-        peaks = (record.memory.host_peak or 0 for record in self.candidates.ran.values())
-
-        def ends_in_time(points: list[Point]) -> bool:
-            return self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search
-
-        return search.propose(room_for(peaks), ends_in_time)
+        peaks = [record.memory.host_peak or 0 for record in self.candidates.ran.values()]
+        points = search.propose(room_for(peaks))
+        while points and search.rounds:
+            if self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search:
+                break
+            points = points[:-1] if len(points) > 2 else []  # without the least promising one
+        return points
 
     def _hold(self, planned: Sequence[PlannedCase]) -> None:
         """Hold a round of the search."""
-        reference = self.scheduler.references.of(planned[0])  # no round's time: there is one for all
+        reference = self.scheduler.references.of(planned[0])  # before the clock of the round starts
         if RANDOM in reference.behavior:
             raise InferlensError(
                 f"{planned[0].case.model} gives random outputs: a wrong candidate cannot be told from a right one.",
                 expected="the same outputs for the same inputs",
                 hint="model.eval(), or inferlens bench, which ranks by speed and says so",
             )
-        tick, number = time.monotonic(), self.search.rounds + 1
-        processes = [(one, number) for one in planned]
-        records = list(measure_rounds(self.scheduler, processes, self.options, together=self.in_turns))
-        own = [self._without_export(*pair, number) for pair in zip(planned, records, strict=True)]
-        self._learn(self.search, own)  # first: if the machine does not tell the objective, nothing is kept
-        self.log.add(Trial(records=tuple(own), seconds=time.monotonic() - tick))
-        self.scheduler.discard(records)
+        begin, number = time.monotonic(), self.search.rounds + 1
+        processes = [(candidate, number) for candidate in planned]
+        measured = list(measure_rounds(self.scheduler, processes, self.options, together=self.in_turns))
+        records = [self._without_export(*pair, number) for pair in zip(planned, measured, strict=True)]
+        self._learn(self.search, records)  # before the log is written, because this raises if nothing can be learned
+        self.log.add(Trial(records=tuple(records), seconds=time.monotonic() - begin))
+        self.scheduler.discard(measured)
         best = self.search.best if self.search.observations else None
         standing = f"best so far {self.candidates.cases[best].way}" if best else "nothing ran yet"
         standing += ", beyond a limit" * (best in self.search.barred)
-        self.scheduler.observer.round(number, [one.case for one in planned], standing)
+        self.scheduler.observer.round(number, [candidate.case for candidate in planned], standing)
 
     @property
     def _left(self) -> float:
@@ -276,16 +279,18 @@ class Tuner:
         return self._left - min(self._seconds_of_finals(self._finalists(())), FINALS * self.share)
 
     def _seconds_of_finals(self, cases: Sequence[Case]) -> float:
-        """Return the seconds of the final rounds in which all are built anew, side by side if CPUs allow it."""
+        """Return the seconds of the first final rounds, whose processes build anew, side by side if CPUs allow it."""
         at_once = rounds_at_once([self.candidates.ran[case.digest] for case in cases]) if cases else 1
         return math.ceil(REFERENCE_ROUNDS / at_once) * self._seconds_of([*cases] * min(REFERENCE_ROUNDS, at_once))
 
     def _seconds_of(self, cases: Sequence[Case]) -> float:
-        """Return the seconds of a round of these cases, if estimates are as wrong as those of earlier rounds."""
-        rounds = [trial for trial in self.log.trials if not trial.final]
-        ran = [(trial.seconds, [one for one in trial.records if one.status == "ok"]) for trial in rounds]
-        wrong = [took / _side_by_side(self.seconds(one.case) for one in some) for took, some in ran if some]
-        return median_low(wrong or [1.0]) * _side_by_side(map(self.seconds, cases))
+        """Return the seconds of a round of these cases, corrected by the errors of the estimates of earlier rounds."""
+        factors = []
+        for trial in self.log.trials:
+            ran = [record.case for record in trial.records if record.status == "ok"]
+            if ran and not trial.final:
+                factors.append(trial.seconds / _side_by_side(map(self.seconds, ran)))
+        return median_low(factors or [1.0]) * _side_by_side(map(self.seconds, cases))
 
     def _without_export(self, planned: PlannedCase, record: Record, number: int) -> Record:
         """Return the record; if its process exported the model, with the memory of a second process, which did not."""
@@ -298,10 +303,10 @@ class Tuner:
         return replace(record, memory=again.memory, facts={**record.facts, MEMORY_APART: True})
 
     def _patience(self, case: Case) -> float:
-        """Return the seconds that a process may take, so that one that hangs does not use up the time.
+        """Return the seconds that a process may take, so that a process that hangs does not use up the time.
 
-        That is several times the seconds that other processes needed, more for a longer build, but hardly more than is
-        left for the search.
+        It may take several times as long as other processes of its backend, and longer for a longer build, but hardly
+        longer than the rest of the search.
         """
         if self.scheduler.plan.budget.explicit:
             return math.inf
@@ -315,45 +320,46 @@ class Tuner:
 
     def _learn(self, search: Search, records: Sequence[Record]) -> None:
         """Add the records of a round to the search. Raises InferlensError if the objective is not known here."""
-        aim = self.request.objective
-        self.candidates.learn(search, records, aim, self.request.constraints)
+        objective = self.request.objective
+        self.candidates.learn(search, records)
         ran = self.candidates.ran.values()
-        if ran and all(measure_value(record, aim.name) is None for record in ran):
-            raise InferlensError(f"The {aim.measure.title} is not known on this machine.", hint="another aim for --for")
+        if ran and all(measure_value(record, objective.name) is None for record in ran):
+            what = f"The {objective.measure.title} is not known on this machine."
+            raise InferlensError(what, hint="another aim for --for")
         self.seconds = seconds_by(ran, self.scheduler.plan)
 
-    def _finalists(self, before: Sequence[Trial]) -> list[Case]:
-        """Return the finalists, or those of earlier finals; without a rival of the best if there is no time for it."""
-        if before:
-            return [record.case for record in before[0].records]
-        cases = self.candidates.finalists(self.search, self.request.constraints, rival=True)
+    def _finalists(self, earlier_finals: Sequence[Trial]) -> list[Case]:
+        """Return the finalists, without a rival of the best if there is no time for it; or those of earlier finals."""
+        if earlier_finals:
+            return [record.case for record in earlier_finals[0].records]
+        cases = self.candidates.finalists(self.search, rival=True)
         if self._seconds_of_finals(cases) > self._left:
-            cases = self.candidates.finalists(self.search, self.request.constraints, rival=False)
+            cases = self.candidates.finalists(self.search, rival=False)
         return cases
 
-    def _tuned(self, finals: RaceEngine, answer: RaceAnswer, over: bool) -> TuningReport:
-        equal = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
-        point = self.candidates.point
+    def _report(self, finals: RaceEngine, answer: RaceAnswer, complete: bool) -> TuningReport:
+        """Return the report. Of equally fast finalists the plainest one is the best."""
 
-        def changed(entrant: Entrant) -> tuple[int, bool, bool]:
+        def complexity(entrant: Entrant) -> tuple[int, bool, bool]:
             case = entrant.planned.case
-            return len(point(case).settings), case.precision != "fp32", entrant.id != answer.best
+            return len(self.candidates.point(case).settings), case.precision != "fp32", entrant.id != answer.best
 
-        best = min(equal, key=changed, default=None)
+        fastest = [entrant for entrant in finals.entrants if entrant.id in answer.fastest]
+        best = min(fastest, key=complexity, default=None)
         folder = self._ship(best) if best else ""
         trials, case = tuple(self.log.trials), best.planned.case if best else None
-        objective, limits = self.request.objective, self.request.constraints
+        limits = self.request.constraints
         return TuningReport(
-            objective=objective,
+            objective=self.request.objective,
             constraints=limits,
             trials=trials,
             answer=answer,
             best=case,
-            candidates=candidates(trials, case, objective, limits, point),
-            effects=effects(trials, case, objective, point, self.space) if case else (),
+            candidates=self.candidates.results(trials, case),
+            effects=self.candidates.effects(trials, case) if case else (),
             size=size(self.space),
             skipped=(*unreached(self.space, trials), *skipped(self.space, self.selection, self.request.plan)),
-            complete=over,
+            complete=complete,
             seconds=time.monotonic() - self.begin,
             broken_constraints=tuple(limit.sentence for limit in violations(best.runs, limits)) if best else (),
             folder=folder,
@@ -361,34 +367,37 @@ class Tuner:
 
     def _add_model(self, case: Case, folder: Path) -> None:
         """Put the model's own files, or those that it was exported to, into the folder of its record."""
-        own = files_of(case.model)
-        copies = [Path(shutil.copy2(path, folder)) for path in own or self.scheduler.exported(case)]
-        kind = "model" if own else "onnx"
-        kinds = zip(copies, [kind, *[f"{kind} weights"] * len(copies)], strict=False)
-        if artefacts := tuple(Artefact(path.name, kind, path.stat().st_size) for path, kind in kinds):
-            Store.save(folder, replace(read_record(folder / RECORD), artefacts=artefacts))
+        files, kind = files_of(case.model), "model"
+        if not files:
+            files, kind = self.scheduler.exported(case), "onnx"
+        artefacts: list[Artefact] = []
+        for file in files:  # the model comes first, and then its weights
+            copy = Path(shutil.copy2(file, folder))
+            artefacts.append(Artefact(copy.name, kind if not artefacts else f"{kind} weights", copy.stat().st_size))
+        if artefacts:
+            Store.save(folder, replace(read_record(folder / RECORD), artefacts=tuple(artefacts)))
 
     def _ship(self, best: Entrant) -> str:
         """Copy the winner's last build to its place, unless it is there; if there is no build, build anew."""
         target, work = self.home / BEST, Path(self.scheduler.plan.output)
-        most = max(len(record.artefacts) for record in best.records)  # a process that used the cache has none
-        whole = [record.id for record in best.records if len(record.artefacts) == most]
-        if {*whole} & folders_of(target).keys():
+        files = max(len(record.artefacts) for record in best.records)  # a process that used the cache has none
+        complete = [record.id for record in best.records if len(record.artefacts) == files]
+        if {*complete} & folders_of(target).keys():
             return str(target)
         folders = folders_of(work)
-        built = next((folders[name] for name in reversed(whole) if name in folders), None)
-        if not built:
-            again, built = self.scheduler.measure(best.planned)
-            if not again.ranked:
+        build = next((folders[name] for name in reversed(complete) if name in folders), None)
+        if not build:
+            record, build = self.scheduler.measure(best.planned)
+            if not record.ranked:
                 return ""
         fresh, old = self.home / "best.new", self.home / "best.old"
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(built, fresh)
-        if not most:
+        shutil.copytree(build, fresh)
+        if not files:
             self._add_model(best.planned.case, fresh)
         (fresh / "best.toml").write_text(as_plan(best.planned.case), encoding="utf-8")
         shutil.rmtree(old, ignore_errors=True)
-        if target.exists():  # moved, for what is removed bit by bit may be taken for the winner
+        if target.exists():  # moved first, because a folder that is only half removed may be taken for the winner
             target.replace(old)
         fresh.replace(target)
         shutil.rmtree(old, ignore_errors=True)
@@ -396,7 +405,7 @@ class Tuner:
 
 
 def _side_by_side(seconds: Iterable[float]) -> float:
-    """Return the seconds of processes that load and build side by side, if they take so many seconds alone."""
+    """Return the seconds of processes that load and build side by side, from their seconds one at a time."""
     seconds = list(seconds)
     return max([*seconds, sum(seconds) / len(usable_cpus())])
 
@@ -424,33 +433,33 @@ def tune(
     Raises InferlensError if one of them cannot run here, before the first one begins.
     """
     observer.doing("looking at models and backends")
-    parts = list(parts_of(explore(request.plan, selection, model)))
-    tuned: list[TuningReport] = []
+    parts = parts_of(explore(request.plan, selection, model))
+    reports: list[TuningReport] = []
     for place, part in enumerate(parts):
-        own, case, name = request, part.families[0].case, part.families[0].model.name
-        home = Path(request.plan.output) / safe_name(name)
-        if sum(one.families[0].case.model == case.model for one in parts) > 1:
-            home /= size_folder(case)
+        case, name, part_request = part.families[0].case, part.families[0].model.name, request
         if len(parts) > 1:
-            own = replace(request, plan=narrowed(request.plan, case))
-            observer.part(f"{name}, {case.sizes_label}" if own.plan.batch or case.sizes else name)
-        unused = request.budget - sum(one.seconds for one in tuned)
+            part_request = replace(request, plan=narrowed(request.plan, case))
+            observer.part(f"{name}, {case.sizes_label}" if part_request.plan.batch or case.sizes else name)
+        home = Path(request.plan.output) / safe_name(name) / size_folder(part, parts)
+        unused = request.budget - sum(report.seconds for report in reports)
         seconds = max(request.budget / len(parts), unused / (len(parts) - place))
-        tuned.append(tune_one(own, selection, part, home, observer, model, seconds))
-    return tuned
+        reports.append(tune_one(part_request, selection, part, home, observer, model, seconds))
+    return reports
 
 
-def parts_of(space: SearchSpace) -> Iterator[SearchSpace]:
-    """Yield the spaces of all models at all batch sizes and with all sets of inputs."""
+def parts_of(space: SearchSpace) -> list[SearchSpace]:
+    """Return the spaces of all models at all batch sizes and with all sets of inputs."""
 
     def sizes(planned: PlannedCase) -> tuple[object, ...]:
         return planned.case.model, planned.case.batch, planned.case.inputs
 
+    parts = []
     for key in dict.fromkeys(map(sizes, (*space.families, *space.refused))):
-        families = tuple(one for one in space.families if sizes(one) == key)
-        refused = tuple(one for one in space.refused if sizes(one) == key)
+        families = tuple(planned for planned in space.families if sizes(planned) == key)
+        refused = tuple(planned for planned in space.refused if sizes(planned) == key)
         refuse_if_none_runs([*families, *refused])
-        yield dataclasses.replace(space, families=families, refused=refused)
+        parts.append(dataclasses.replace(space, families=families, refused=refused))
+    return parts
 
 
 def narrowed(plan: Plan, case: Case) -> Plan:
@@ -459,8 +468,11 @@ def narrowed(plan: Plan, case: Case) -> Plan:
     return replace(plan, model=(case.model,), batch=batch, input=(case.inputs,), dim=((),))
 
 
-def size_folder(case: Case) -> str:
-    """Return the name of the folder of a tuning at the sizes of a case."""
+def size_folder(part: SearchSpace, parts: Sequence[SearchSpace]) -> str:
+    """Return the name of the folder of one of several tunings of a model; empty if the model has only one."""
+    case = part.families[0].case
+    if sum(other.families[0].case.model == case.model for other in parts) == 1:
+        return ""
     return safe_name(case.sizes_label.replace(", ", "-").replace(" ", "-"))
 
 
@@ -552,7 +564,7 @@ def study_request(plan: Plan, text: str, budget: float) -> StudyRequest:
 
 
 def study(request: StudyRequest, observer: Observer) -> Study:
-    """Measure the default and all values; the records are kept as those of ``inferlens bench`` are.
+    """Measure the default and all values; the records are kept in the output folder, as by ``inferlens bench``.
 
     Rounds of an earlier run of the same study count. Raises InferlensError if several ways of
     running the model are left, none can run here, or the knob does nothing.
@@ -563,29 +575,31 @@ def study(request: StudyRequest, observer: Observer) -> Study:
     values = [*([] if default in request.values else [default]), *request.values]
     if all(isinstance(value, (int, float)) for value in values):
         values.sort(key=lambda value: value or 0)
-    own = [base.case if value == default else _set(request, base.case, value) for value in values]
-    cases = [dataclasses.replace(base, case=case) for case in own]
+    cases = [
+        base if value == default else dataclasses.replace(base, case=_with_value(request, base.case, value))
+        for value in values
+    ]
     observer.planned(cases)
     environments, plan = Environments(), replace(request.plan, wait=0.0, rerun=False)
-    same, content = replace(request, budget=0.0, plan=plan), content_of(base.model.spec, plan)
-    about = [same, place_of(environments.of(base.case), base.case), base.model, content]
+    same_request, content = replace(request, budget=0.0, plan=plan), content_of(base.model.spec, plan)
+    key = [same_request, place_of(environments.of(base.case), base.case), base.model, content]
     home = Path(request.plan.output) / safe_name(base.model.name) / STUDY
-    log = TrialLog(home / TRIALS, about, request.budget, None, observer, rerun=request.plan.rerun)
-    before = log.trials[:]
-    state = RunState(run=before[0].records[0].run) if before else None  # all records are of one run
+    log = TrialLog(home / TRIALS, key, request.budget, None, observer, rerun=request.plan.rerun)
+    earlier = log.trials[:]
+    state = RunState(run=earlier[0].records[0].run) if earlier else None  # all records are of one run
     with open_scheduler(request.plan, observer, cases, state=state, environments=environments) as scheduler:
         begin = time.monotonic() - log.seconds
         entrants = []
         for planned in cases:
-            record = before.pop(0).records[0] if before else _first(scheduler, planned, log)
+            record = earlier.pop(0).records[0] if earlier else _measure_first(scheduler, planned, log)
             entrants.append(Entrant(planned, [record]))
-        named = {entrant.id: value for entrant, value in zip(entrants, values, strict=True)}
-        policy = OptionSweep(entrants[values.index(default)], named, request.knob, log, before)
+        value_by_id = {entrant.id: value for entrant, value in zip(entrants, values, strict=True)}
+        policy = OptionSweep(entrants[values.index(default)], value_by_id, request.knob, log, earlier)
         race = RaceEngine(scheduler, entrants, begin + request.budget, policy).run()
         comparisons = policy.comparisons(race)
     studied = [
         StudiedValue(
-            value=named[entrant.id],
+            value=value_by_id[entrant.id],
             is_default=entrant is policy.base,
             records=tuple(entrant.records),
             comparison=comparisons.get(entrant.id),
@@ -596,11 +610,11 @@ def study(request: StudyRequest, observer: Observer) -> Study:
     return Study(request=request, values=tuple(studied), threshold=race.threshold, seconds=seconds)
 
 
-def _first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
+def _measure_first(scheduler: Scheduler, planned: PlannedCase, log: TrialLog) -> Record:
     """Return the record of a case that is built anew and measured by itself."""
-    tick = time.monotonic()
+    begin = time.monotonic()
     record, _ = scheduler.measure(planned, options=MeasureOptions(rebuild=True))
-    log.add(Trial(records=(record,), seconds=time.monotonic() - tick))
+    log.add(Trial(records=(record,), seconds=time.monotonic() - begin))
     return record
 
 
@@ -615,10 +629,8 @@ class OptionSweep(BasePolicy):
 
     def comparisons(self, race: Race) -> Mapping[str, Comparison]:
         """Return the verdicts on the values that ran right, against the default."""
-        base = self.base.id
-        if base not in race.ranked:
-            return {}
-        return {name: race.comparison(base, name) for name in race.ranked if name != base}
+        base, ranked = self.base.id, race.ranked
+        return {name: race.comparison(base, name) for name in ranked if name != base} if base in ranked else {}
 
     def summary(self, race: Race, entrants: Mapping[str, Entrant]) -> str:  # noqa: ARG002
         """Return the value that gains most against the default, in a few words."""
@@ -626,38 +638,40 @@ class OptionSweep(BasePolicy):
         name = max(comparisons, key=lambda name: comparisons[name].speedup or 0.0, default="")
         if not name:
             return ""
-        interval = comparisons[name].speedup_interval
-        sure = f" ({ratio_range(*ends(interval))})" if race.rounds >= LEAST_ROUNDS else ""
-        return f"{self.knob}={written(self.values[name])} {ratio(comparisons[name].speedup)} the default{sure}"
+        text = f"{self.knob}={written(self.values[name])} {ratio(comparisons[name].speedup)} the default"
+        if race.rounds < LEAST_ROUNDS:
+            return text
+        return f"{text} ({ratio_range(*ends(comparisons[name].speedup_interval))})"
 
 
 def _only_backend_with(knob: str, plan: Plan) -> str:
     """Return the one backend of the plan that has the knob; the fake one only if it or a model of it is named."""
-    named, words = backends_named(plan), {word.partition(":")[0] for word in (*plan.backend, *plan.model)}
-    able = [one for one in importable_backends() if one.name in named]
-    able = [one for one in able if "fake" not in one.reference_for or one.name in words]
-    options = {one.name: (THREADS, *one.options.__struct_fields__) for one in able}
+    names, words = backends_named(plan), {word.partition(":")[0] for word in (*plan.backend, *plan.model)}
+    options: dict[str, tuple[str, ...]] = {}
+    for backend in importable_backends():
+        if backend.name in names and ("fake" not in backend.reference_for or backend.name in words):
+            options[backend.name] = (THREADS, *backend.options.__struct_fields__)
     check_choice("knob", knob, sorted(set().union(*options.values())))
-    having = [name for name, knob_names in options.items() if knob in knob_names]
-    if len(having) > 1:
-        what = f"Several backends have {knob}: {listing(having)}."
+    backends = [name for name, knob_names in options.items() if knob in knob_names]
+    if len(backends) > 1:
+        what = f"Several backends have {knob}: {listing(backends)}."
         raise InferlensError(what, expected="one of them", hint=f"--backend NAME, or BACKEND.{knob}=VALUE,VALUE")
-    return having[0]
+    return backends[0]
 
 
 def _base(request: StudyRequest) -> PlannedCase:
     """Return the one case that the plan leaves, with the knob at its default."""
     planned = all_cases(request.plan)
     refuse_if_none_runs(planned)
-    able = [one for one in planned if not one.refusal]
-    if len(able) > 1:
-        what = f"A study is of one way of running one model, and {len(able)} are left."
-        hint = f"--backend {able[0].case.backend_label} --precision {able[0].case.precision} --batch 1"
+    base, *others = (candidate for candidate in planned if not candidate.refusal)
+    if others:
+        what = f"A study is of one way of running one model, and {1 + len(others)} are left."
+        hint = f"--backend {base.case.backend_label} --precision {base.case.precision} --batch 1"
         raise InferlensError(what, expected="one", hint=hint)
-    return dataclasses.replace(able[0], case=combined(able[0].case, {}))
+    return dataclasses.replace(base, case=combined(base.case, {}))
 
 
-def _set(request: StudyRequest, base: Case, value: Option | None) -> Case:
+def _with_value(request: StudyRequest, base: Case, value: Option | None) -> Case:
     """Return the case with the knob at a value.
 
     Raises InferlensError if it would run the same as another one: with other options, or on this device.

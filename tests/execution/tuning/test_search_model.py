@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from inferlens.stats.search_model import Observation, Point, predict, setting_effects
+from inferlens.execution.tuning.search import Observation, Point, predict, setting_effects
 
 A, B = Point("a"), Point("b")
 
