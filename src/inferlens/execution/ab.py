@@ -1,11 +1,13 @@
 """``inferlens ab``: a comparison of two cases with the same inputs, in rounds, until one is faster.
 
-They are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A round is
-a fresh process of A and one of B. On the CPU both are alive at once and take turns, some calls each, so that whatever
-slows the machine down slows down both. On a GPU they run one after the other in the first round, which tells how much
-memory they take; then they take turns, if both fit. Who goes first alternates. Every process has its record. A side
-that fails, or whose outputs are wrong, ends the race without a verdict on speed: the processes that succeed would
-mostly be fast.
+The sides are two cases of a model, two models, or one model in two checkouts of its code or in two environments. A
+round is a fresh process of A and one of B. On the CPU both are alive at once and take turns of some calls, so that
+whatever slows the machine down slows down both. On a GPU they run one after the other in the first round, which shows
+how much memory they take. Then they take turns if both fit. The side that goes first alternates. Every process has its
+record. A side that fails, or has wrong outputs, ends the race without a verdict on speed, because the processes that
+succeed would mostly be fast.
+
+:class:`ABRun` is the policy of the race, and makes its engine.
 """
 
 from __future__ import annotations
@@ -75,14 +77,15 @@ def ab(
 
     Raises InferlensError for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
-    checkouts, pythons = (_sides(words.get(name)) for name in ("checkout", "python"))
-    own, words = own_options("ab", words)
-    rule = ABRule.parse(own["metric"], own["threshold"], own["level"], own["max_rounds"], own["within"], own["limit"])
+    checkouts, pythons = (_two_texts(words.get(name)) for name in ("checkout", "python"))
+    options, words = own_options("ab", words)
+    parts = ("metric", "threshold", "level", "max_rounds", "within", "limit")
+    rule = ABRule.parse(*(options[name] for name in parts))
     sides = side_specs(model, a, b, checkouts, pythons)
     observer = observer or Observer()
     _wait(words.pop("wait", 0.0), observer, words.get("device"))
-    if own["backend"]:
-        words["backend"] = own["backend"]
+    if options["backend"]:
+        words["backend"] = options["backend"]
     return _measure(sides, example_inputs, words, rule, observer, on_round)
 
 
@@ -103,13 +106,13 @@ def ab_steps(
 
     ``within`` is the time for all of it. Raises InferlensError for bad input. A side that fails is a verdict.
     """
-    pythons, observer = _sides(python), observer or Observer()
+    pythons, observer = _two_texts(python), observer or Observer()
     if len(pythons) < 2:
         raise InferlensError("One environment has no step to another.", expected="two interpreters or more")
     check_interpreters(pythons)
     count = len(pythons) - 1
-    own, _ = own_options("ab", {"level": level, "within": within})
-    rule = ABRule.parse("latency", 0.02, own["level"], MOST_ROUNDS, own["within"])
+    options, _ = own_options("ab", {"level": level, "within": within})
+    rule = ABRule.parse("latency", 0.02, options["level"], MOST_ROUNDS, options["within"])
     _wait(wait, observer, words.get("device"))
     end = time.monotonic() + rule.within
     steps: list[ABResult] = []
@@ -119,10 +122,10 @@ def ab_steps(
 
     for place, pair in enumerate(itertools.pairwise(pythons)):
         observer.part(" to ".join(map(environment_of, pair)))
-        left = max(end - time.monotonic(), 0.0) / (count - place)
-        sure = 1 - (1 - rule.level) / count
-        given = {**words, "python": pair, "level": sure, "within": left}
-        steps.append(ab(model, case, None, example_inputs, observer=observer, on_round=on_step, **given))
+        seconds = max(end - time.monotonic(), 0.0) / (count - place)
+        step_level = 1 - (1 - rule.level) / count
+        step_words = {**words, "python": pair, "level": step_level, "within": seconds}
+        steps.append(ab(model, case, None, example_inputs, observer=observer, on_round=on_step, **step_words))
     return ABSteps(steps=tuple(steps), level=rule.level)
 
 
@@ -156,12 +159,12 @@ def _measure(
         return policy(scheduler, pair, rule, on_round, begin, outputs).run()
 
 
-def _sides(given: Texts | None) -> tuple[str, ...]:
+def _two_texts(value: Texts | None) -> tuple[str, ...]:
     """Return texts. Raises InferlensError if one is missing, such as an empty variable of the shell."""
-    sides = texts(given or ())
-    if isinstance(given, str) and len(sides) <= given.count(","):
-        raise InferlensError(f"A side is missing in '{given}'.", expected="OLD,NEW, or one of them")
-    return sides
+    result = texts(value or ())
+    if isinstance(value, str) and len(result) <= value.count(","):
+        raise InferlensError(f"A side is missing in '{value}'.", expected="OLD,NEW, or one of them")
+    return result
 
 
 class ABRun(BasePolicy):
@@ -190,6 +193,7 @@ class ABRun(BasePolicy):
 
     @property
     def _records(self) -> list[list[Record]]:
+        """The records of both sides."""
         return [side.records for side in self.sides]
 
     def report(self, engine: RaceEngine, number: int, cases: Sequence[Case]) -> None:  # noqa: ARG002
@@ -206,38 +210,39 @@ class ABRun(BasePolicy):
     @property
     def failed(self) -> bool:
         """True if a side has nothing to compare."""
-        return any(side.records and not self._side(side.records).ok for side in self.sides)
+        return any(side.records and not self._read_side(side.records).ok for side in self.sides)
 
     @property
-    def _shared(self) -> int:
-        """Return the rounds of which both sides have samples."""
+    def _rounds(self) -> int:
+        """The number of rounds in which both sides have samples."""
         return min(sum(record.ranked for record in records) for records in self._records)
 
     def _comparison(self) -> tuple[Comparison | None, dict[str, float]]:
-        """Return the verdict on B by the rounds so far, and its odds."""
-        if self.failed or not self._shared:
+        """Return the verdict on B by the rounds so far, once there are enough of them, and its odds."""
+        if self.failed or self._rounds < 2:
             return None, {}
         race, (a, b) = self._engine.race, (side.id for side in self.sides)
         difference = race.data.difference(a, b)
-        odds = difference.odds(self.rule.threshold) if difference and self._shared > 1 else {}
-        return race.comparison(a, b), odds
+        odds = difference.odds(self.rule.threshold) if difference else {}
+        return race.comparison(a, b) if self._rounds >= LEAST_VERDICT_ROUNDS else None, odds
 
     def _end(self, comparison: Comparison | None) -> End:
         if self.failed:
             return "a side did not run"
-        if comparison and comparison.verdict != "UNDECIDED" and self._shared >= LEAST_VERDICT_ROUNDS:
+        if comparison and comparison.verdict != "UNDECIDED":
             return "decided"
-        if self._shared >= self.rule.max_rounds:
+        if self._rounds >= self.rule.max_rounds:
             return "rounds"
         return "time" if self._over else ""
 
     def so_far(self) -> ABResult:
-        base, candidate = map(self._side, self._records)
+        """Return the result by the rounds so far."""
+        base, candidate = map(self._read_side, self._records)
         comparison, odds = self._comparison()
-        sure = comparison if self._shared >= LEAST_VERDICT_ROUNDS else None
-        verdict: Verdict = "DID NOT RUN" if self.failed else sure.verdict if sure else "UNDECIDED"
-        reason = sure.reason if sure else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
+        verdict: Verdict = comparison.verdict if comparison else "UNDECIDED"
+        reason = comparison.reason if comparison else f"There is no verdict before {LEAST_VERDICT_ROUNDS} rounds."
         if self.failed:
+            verdict = "DID NOT RUN"
             reason = " ".join(
                 f"{name}, {'outputs wrong' if side.state == WRONG else side.state}: {side.reason.rstrip('.')}."
                 for name, side in (("A", base), ("B", candidate))
@@ -250,10 +255,10 @@ class ABRun(BasePolicy):
             reason=reason,
             end=self._end(comparison),
             rule=self.rule,
-            rounds=self._shared,
+            rounds=self._rounds,
             seconds=time.monotonic() - self._begin,
-            ratio=sure.ratio if sure else None,
-            interval=sure.interval if sure else None,
+            ratio=comparison.ratio if comparison else None,
+            interval=comparison.interval if comparison else None,
             base=base,
             candidate=candidate,
             notes=ab_notes(*self._records) if all(self._records) else (),
@@ -263,11 +268,11 @@ class ABRun(BasePolicy):
             accuracy=accuracy_pair(*(accuracy_of(CaseRuns(tuple(records))) for records in self._records)),
             revisions=self._revisions,
             odds=odds,
-            **self._of_environments(),
+            **self._environment_fields(),
         )
 
-    def _of_environments(self) -> dict[str, Any]:
-        """Return the differences of two environments, and the costs of both."""
+    def _environment_fields(self) -> dict[str, Any]:
+        """Return the differences of two environments, and the costs of both, as fields of the result."""
         a, b = (planned.case.python for planned in self.pair)
         if a == b or not all(self._records):
             return {}
@@ -275,16 +280,17 @@ class ABRun(BasePolicy):
         first, second = (records[0] for records in self._records)
         return {"differences": environment_differences([(first, second)]), "costs": (costs[0], costs[1])}
 
-    def _side(self, records: Sequence[Record]) -> Side:
+    def _read_side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
         return read_side(CaseRuns(tuple(records)), self.rule.measured, self.rule.level)[0]
 
 
 class CapacityABRun(ABRun):
-    """A comparison of the capacities under load: each side with its best deployment by the first round.
+    """A comparison of the capacities under load.
 
-    A process of a round is a search for the capacity, with the same arrivals for both sides.
+    A process of a round is a search for the capacity, with the same arrivals for both sides. The first round finds the
+    best deployment of each side, which the other rounds use.
     """
 
     in_turns = False
@@ -331,24 +337,27 @@ def side_specs(
             raise InferlensError(f"{what} are compared in one case of one model.", expected=FORMS)
     if checkouts:
         old, new = [*checkouts, "."][:2]
-        return _side(model, a or "", old), _side(model, a or "", new)
+        return _side_spec(model, a or "", old), _side_spec(model, a or "", new)
     if pythons:
         old, new = [*pythons, ""][:2]
-        return _side(model, a or "", python=old), _side(model, a or "", python=new)
+        return _side_spec(model, a or "", python=old), _side_spec(model, a or "", python=new)
     if b is not None:
-        return _side(model, a), _side(model, b)
+        return _side_spec(model, a), _side_spec(model, b)
     if a is None or (isinstance(a, str) and _is_case(a)):
         raise InferlensError(f"What to compare {a or model} with is missing.", expected=FORMS)
-    return _side(model), _side(a)
+    return _side_spec(model), _side_spec(a)
 
 
-def _side(model: Any, case: str = "", checkout: str = "", python: str = "") -> SideSpec:
+def _side_spec(model: Any, case: str = "", checkout: str = "", python: str = "") -> SideSpec:
     """Return a side; a model in text may have words of a case behind it: ``base:build fp16``."""
     words: dict[str, Any] = {}
     if isinstance(model, str) and not os.path.exists(model):
-        model, _, own = model.strip().partition(" ")
-        words = _words(own) if own.strip() else {}
-    words |= {**(_words(case) if case else {}), **({"python": python} if python else {})}
+        model, _, text = model.strip().partition(" ")
+        words = _words(text) if text.strip() else {}
+    if case:
+        words |= _words(case)
+    if python:
+        words["python"] = python
     checkout = words.pop("checkout", "") or checkout
     if checkout and not os.path.isdir(checkout):
         raise InferlensError(
@@ -377,44 +386,41 @@ def model_handles(sides: Sequence[SideSpec], example: Any, stack: ExitStack) -> 
     """Return the models of both sides; files of live modules exist until ``stack`` is closed."""
     a, b = (side.model for side in sides)
     live = [not isinstance(model, (str, Path)) for model in (a, b)]
-    one = stack.enter_context(model_handle(a, example if live[0] or not live[1] else None))
+    first = stack.enter_context(model_handle(a, example if live[0] or not live[1] else None))
     if a is b:
-        return [one, one]
-    other = stack.enter_context(model_handle(b, example if live[1] or not live[0] else None))
-    if one.infos and other.infos and one.spec == other.spec:  # two modules of one class
-        info = replace(other.infos[0], spec=f"{other.spec} (B)")
-        other = dataclasses.replace(other, spec=info.spec, infos=[info])
-    return [one, other]
+        return [first, first]
+    second = stack.enter_context(model_handle(b, example if live[1] or not live[0] else None))
+    if first.infos and second.infos and first.spec == second.spec:  # two modules of one class
+        info = replace(second.infos[0], spec=f"{second.spec} (B)")
+        second = dataclasses.replace(second, spec=info.spec, infos=[info])
+    return [first, second]
 
 
 def planned_pair(
     sides: Sequence[SideSpec], models: Sequence[ModelHandle], shared: Mapping[str, Any]
 ) -> tuple[list[Plan], tuple[PlannedCase, PlannedCase]]:
-    """Return the plans of both sides, of the shared words and their own, and their cases."""
+    """Return the plans of both sides, with the ``shared`` words and those of the side, and their cases."""
     check_interpreters(side.python for side in sides)
-    infos = _infos(sides, models)
-    labels = [
-        side.words.get("backend") or shared.get("backend") or reference_backend(own[0].format)
-        for side, own in zip(sides, infos, strict=True)
-    ]
-    backends = [label.partition(":")[0] for label in labels]
-    options = option_values(shared.get("option") or {})
-    for name in options:
+    shared_options = option_values(shared.get("option") or {})
+    plans: list[Plan] = []
+    backends: list[str] = []
+    for side, infos in zip(sides, _infos(sides, models), strict=True):
+        label = side.words.get("backend") or shared.get("backend") or reference_backend(infos[0].format)
+        backend = label.partition(":")[0]
+        backends.append(backend)
+        options = {name: values for name, values in shared_options.items() if name.partition(".")[0] == backend}
+        for name, value in side.words.get("option", {}).items():
+            options[name if "." in name else f"{backend}.{name}"] = value
+        words = {**shared, **side.words, "model": [info.spec for info in infos], "checkout": side.checkout}
+        for name in ("weights", "accuracy") if side.checkout else ():
+            if name in words and Path(words[name]).exists():  # a file here, not one in the checkout
+                words[name] = str(Path(words[name]).resolve())
+        plans.append(Plan.from_words({**words, "backend": label, "option": options}))
+    for name in shared_options:
         if name.partition(".")[0] not in backends:
             raise InferlensError(
                 f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
             )
-    plans = []
-    for side, own_infos, label, backend in zip(sides, infos, labels, backends, strict=True):
-        own = {
-            name if "." in name else f"{backend}.{name}": value for name, value in side.words.get("option", {}).items()
-        }
-        its = {name: values for name, values in options.items() if name.partition(".")[0] == backend}
-        words = {**shared, **side.words, "model": [info.spec for info in own_infos], "checkout": side.checkout}
-        for name in ("weights", "accuracy") if side.checkout else ():
-            if name in words and Path(words[name]).exists():  # a file here, not one in the checkout
-                words[name] = str(Path(words[name]).resolve())
-        plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
     return plans, _pair([part.cases() for part in probe_plans(plans, models)])
 
 
@@ -459,16 +465,17 @@ def compared_outputs(pair: Sequence[PlannedCase], reference: Callable[[PlannedCa
     a, b = (planned.case for planned in pair)
     if (a.model, a.checkout) == (b.model, b.checkout) or any(planned.refusal for planned in pair):
         return None
-    references = one, other = [reference(planned) for planned in pair]
-    if one.inputs and other.inputs:
-        check_inputs(one.inputs, other.inputs)
-    for name, own in zip("AB", references, strict=True):
-        if not own.path:
-            return Agreement(reference="A", reason=f"{name} has no reference outputs: {own.missing}")
-    if one.inputs_sha256 != other.inputs_sha256:
+    references = [reference(planned) for planned in pair]
+    first, second = references
+    if first.inputs and second.inputs:
+        check_inputs(first.inputs, second.inputs)
+    for name, outputs in zip("AB", references, strict=True):
+        if not outputs.path:
+            return Agreement(reference="A", reason=f"{name} has no reference outputs: {outputs.missing}")
+    if first.inputs_sha256 != second.inputs_sha256:
         return Agreement(reference="A", reason="each brings example inputs of its own")
-    allowed = max(TOLERANCES[planned.reference.precision if planned.reference else "fp32"] for planned in pair)
-    return output_check.judge(other.expected().calls, one.expected()._replace(name="A"), allowed)
+    tolerance = max(TOLERANCES[planned.reference.precision if planned.reference else "fp32"] for planned in pair)
+    return output_check.judge(second.expected().calls, first.expected()._replace(name="A"), tolerance)
 
 
 def check_inputs(a: Sequence[TensorSpec], b: Sequence[TensorSpec]) -> None:

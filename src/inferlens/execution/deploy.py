@@ -58,7 +58,7 @@ CACHE = Path("results/.cache")
 TIMEOUT = 900.0
 
 
-# The tasks: what the process does.
+# The tasks, which run in child processes.
 
 
 class FileJob(CaseJob, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def partition_model(job: CaseJob, context: TaskContext) -> Partition:
     return cast("Partitioner", context.backend).partition(context.load(), job.case, context.preparation)
 
 
-# The parents.
+# The functions that start these tasks.
 
 
 def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
@@ -106,10 +106,10 @@ def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
 
 def single(words: Mapping[str, Any], backend: str) -> Case:
     """Return the one case that ``words`` mean on ``backend``. Raises InferlensError for several, or none."""
-    every = cases(words, backend)
-    if len(every) != 1:
-        raise InferlensError(f"This command takes one case, not {len(every)}.", expected="single values, no commas")
-    return every[0]
+    results = cases(words, backend)
+    if len(results) != 1:
+        raise InferlensError(f"This command takes one case, not {len(results)}.", expected="single values, no commas")
+    return results[0]
 
 
 def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
@@ -130,8 +130,8 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     """Return which operators the backend of ``case`` would compile. Raises InferlensError if it cannot tell.
 
-    ``more``: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
-    ``timeout``, seconds after which the process is killed; ``phase``, called with the names of phases.
+    ``more`` may have ``trust`` and ``rebuild``, as on the command line; ``cache``, a folder; ``timeout``, seconds after
+    which the process is killed; and ``phase``, which is called with the names of phases.
     """
     return run_task("partition", CaseJob, Partition, Partitioner, case, **more)
 
@@ -221,12 +221,12 @@ class LoadPlan:
     folder: Path
     backend: Backend
     case: Case  # as it is run here: of a compiled file, if one was kept; called from the device, with warm caches
-    info: ModelInfo  # what the model is, for what backends can take
-    exported: Path | None = None  # the record's folder, if the model's ONNX graph is in it, or what was quantized
+    info: ModelInfo  # by which backends decide whether they take the model
+    exported: Path | None = None  # the record's folder, if it has the model's ONNX graph or quantized file
     live: Path | None = None  # the file of the model, if it is a live one
 
     def job_fields(self, **fields: Any) -> dict[str, Any]:
-        """Return fields of a job on the case, with those by which it finds what the record's folder has."""
+        """Return fields of a job on the case, with those by which it finds the exported model."""
         return {"known": self.model_facts, "exported": str(self.exported or ""), **fields}
 
     @property
@@ -251,9 +251,9 @@ class LoadPlan:
 
 
 def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle | None = None) -> LoadPlan:
-    """Return how to load a record's case, checked to fit this machine; with ``rebuild`` it may differ.
+    """Return the plan to load a record's case. With ``rebuild`` the machine may differ from that of the record.
 
-    ``model`` is that of the record, where it is a live one. Raises InferlensError if it does not fit, in one sentence.
+    ``model`` is the live model of the record, if it has one. Raises InferlensError if the case does not fit here.
     """
     label = f"{record.model.name}, {record.case.label}"
     why = record.reason.rstrip(".")
@@ -266,15 +266,18 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
     folder = folder.resolve()
     file = _compiled(record, folder, backend, rebuild=rebuild)
     quantized = any(phase.name == "quantize" for phase in record.phases)
-    graph = file is None and not (rebuild and quantized)  # which is quantized anew
-    graph = graph and _whole(record, folder, QUANTIZED_FOLDER if quantized else "onnx", rebuild=rebuild) is not None
+    graph = False
+    if file is None and not (rebuild and quantized):  # else the model is quantized anew
+        kind = QUANTIZED_FOLDER if quantized else "onnx"
+        graph = _intact_artefact(record, folder, kind, rebuild=rebuild) is not None
     if not rebuild:
         _check_machine(record, backend, with_file=graph or file is not None)
-    formats = backend.capabilities().formats  # what the backend wrote it takes
+    formats = backend.capabilities().formats  # a backend takes the files that it wrote
     info = ModelInfo(spec=case.model, name=record.model.name, format=formats[0], precision=case.precision)
     if file is not None:
         info = resolve.find(str(file))
-        variants = [one.variant for one in backend.capabilities().takes(info.format) if one.device == case.device]
+        supports = [support for support in backend.capabilities().takes(info.format) if support.device == case.device]
+        variants = [support.variant for support in supports]
         variant = case.variant if case.variant in variants or not variants else variants[0]
         case = replace(case, model=info.spec, variant=variant, weights=None, inputs=(), batch=None)
     elif not graph and model and model.infos:
@@ -287,52 +290,53 @@ def load_plan(record: Record, folder: Path, *, rebuild: bool, model: ModelHandle
                 expected="a model by a name, or in a file",
                 hint="inferlens.bench('package.module:factory')",
             )
-        path = _whole(record, folder, "model", rebuild=rebuild)
+        path = _intact_artefact(record, folder, "model", rebuild=rebuild)
         info = resolve.find(str(path or case.model))
         case = replace(case, model=info.spec)
-    if file or graph or not quantized:  # then the data that the model was calibrated with need not be there
+    if file or graph or not quantized:  # the data that the model was calibrated with need not be there
         case = replace(case, calibration="")
     live = Path(model.live) if model and model.live else None
     return LoadPlan(record, folder, backend, case, info, folder if graph else None, live)
 
 
-def _whole(record: Record, folder: Path, *kinds: str, rebuild: bool) -> Path | None:
-    """Return the first artefact of the record of some kinds; ``None`` if there is none, or with ``rebuild`` it is gone.
+def _intact_artefact(record: Record, folder: Path, *kinds: str, rebuild: bool) -> Path | None:
+    """Return the first artefact of some kinds; ``None`` without one, or if a file has changed with ``rebuild``.
 
-    Raises InferlensError if it is not there as it was.
+    Raises InferlensError if a file has changed or is missing.
     """
-    for artefact in record.artefacts:
-        if not any(artefact.kind.startswith(kind) for kind in kinds):
-            continue
+    artefacts = [artefact for artefact in record.artefacts if artefact.kind.startswith(kinds)]
+    for artefact in artefacts:
         path = folder / artefact.path
         if not path.is_file() or path.stat().st_size != artefact.size:
             if rebuild:
                 return None
             what = f"{path} is missing, or not the file that was measured."
             raise InferlensError(what, expected=f"{artefact.size} bytes, as its record says", hint=ANEW)
-    return next((folder / one.path for one in record.artefacts if one.kind in kinds), None)
+    return next((folder / artefact.path for artefact in artefacts if artefact.kind in kinds), None)
 
 
 def _compiled(record: Record, folder: Path, backend: Backend, *, rebuild: bool) -> Path | None:
     """Return the file that the backend saved the case's model to; ``None`` if there is none, or it is compiled anew."""
     kinds = tuple(backend.saves.values()) if isinstance(backend, Saver) else ()
-    path = _whole(record, folder, *kinds, rebuild=rebuild) if kinds else None
+    path = _intact_artefact(record, folder, *kinds, rebuild=rebuild)
     return None if path is None or (rebuild and provenance_path(path).is_file()) else path
 
 
 def _check_machine(record: Record, backend: Backend, *, with_file: bool) -> None:
-    here, then = environment.collect(), record.environment
+    """Refuse another kind of GPU and other versions; if a file is loaded, only the libraries that load it matter."""
+    here, measured = environment.collect(), record.environment
     if record.case.device == "cuda":
-        names = [one.gpus[0].name if one.gpus else "no GPU" for one in (then, here)]
-        if names[0] != names[1]:
-            raise InferlensError(f"It was measured on {names[0]}; here is {names[1]}.", hint=ANEW)
-    needed = {*backend.distributions, "torch"}
+        before, now = (machine.gpus[0].name if machine.gpus else "no GPU" for machine in (measured, here))
+        if before != now:
+            raise InferlensError(f"It was measured on {before}; here is {now}.", hint=ANEW)
+    libraries = {*backend.distributions, "torch"}
     if with_file and isinstance(backend, Deployer):
-        needed = {*backend.packages(record.case)} - {"numpy"}
-    both = sorted(needed & then.libraries.keys() & here.libraries.keys())  # what is missing the backend itself tells
-    others = [name for name in both if then.libraries[name] != here.libraries[name]]
-    if others:
-        versions = [f"{name} {then.libraries[name]} (here: {here.libraries[name]})" for name in others]
+        libraries = {*backend.packages(record.case)} - {"numpy"}
+    versions = []
+    for name in sorted(libraries & measured.libraries.keys() & here.libraries.keys()):  # a backend reports missing ones
+        if measured.libraries[name] != here.libraries[name]:
+            versions.append(f"{name} {measured.libraries[name]} (here: {here.libraries[name]})")
+    if versions:
         raise InferlensError(f"It was measured with {listing(versions)}.", hint=ANEW)
 
 
@@ -345,7 +349,7 @@ class ScriptJob(CaseJob, frozen=True, kw_only=True):
 
 
 def measured_outputs(job: ReferenceJob, context: TaskContext) -> ReferenceRun:
-    """Write the outputs of the measured build, unless it is to be built anew."""
+    """Write the outputs of the build that was measured, or of a new one if the job says so."""
     context.preparation.cached_only = not job.rebuild
     return reference(job, context)
 
@@ -356,7 +360,7 @@ def run_script(job: ScriptJob, context: TaskContext) -> None:
     try:
         with context.preparation.phase("first inference"):
             script = runpy.run_path(job.script)
-            outputs = _arrays(script["run"](*map(_like, script["inputs"], inputs)))
+            outputs = _arrays(script["run"](*map(_converted, script["inputs"], inputs)))
     except Exception as error:
         raise InferlensError(f"The script that was written fails: {type(error).__name__}: {error}") from error
     result = compare(outputs, expected, job.tolerance, "")
@@ -364,13 +368,13 @@ def run_script(job: ScriptJob, context: TaskContext) -> None:
         raise InferlensError(f"The outputs of the script that was written are wrong: {result.reason}.")
 
 
-def _like(own: Any, array: Array) -> Any:
-    """Return ``array`` as an input of the kind that the script draws: its type, device and memory order."""
-    if isinstance(own, np.ndarray):
-        return array.astype(own.dtype)
+def _converted(script_input: Any, array: Array) -> Any:
+    """Return ``array`` with the type, device and memory order of an input that the script draws."""
+    if isinstance(script_input, np.ndarray):
+        return array.astype(script_input.dtype)
     import torch
 
-    return torch.empty_like(own).copy_(torch.from_numpy(array))
+    return torch.empty_like(script_input).copy_(torch.from_numpy(array))
 
 
 def _arrays(outputs: Any) -> list[Array]:
@@ -384,17 +388,17 @@ def export_best(
     """Write the model's file, ``run.py`` and ``requirements.txt`` of a record's case into the new folder ``output``.
 
     The script is run once, and its outputs are checked; nothing is left if that fails, or the case does not fit this
-    machine. ``words``: ``timeout`` and ``phase``, as of :func:`partition`.
+    machine. ``words`` are ``timeout`` and ``phase``, as in :func:`partition`.
     """
-    way = load_plan(record, folder, rebuild=rebuild)
+    plan = load_plan(record, folder, rebuild=rebuild)
     with new_folder(output):
-        words["cache"] = way.cache or CACHE
-        fields = way.job_fields(trust=trust, rebuild=rebuild, **words)
+        words["cache"] = plan.cache or CACHE
+        fields = plan.job_fields(trust=trust, rebuild=rebuild, **words)
         versions = environment.collect().libraries if rebuild else record.environment.libraries
-        result = write_script(output, way.case, record.model.inputs, versions, **fields)
-        if not (rebuild or way.model_facts):
-            way.check_weights(result.model.weights_sha256 if result.model else "")
-        _check_script(output / "run.py", way, trust=trust, rebuild=rebuild, **words)
+        result = write_script(output, plan.case, record.model.inputs, versions, **fields)
+        if not (rebuild or plan.model_facts):
+            plan.check_weights(result.model.weights_sha256 if result.model else "")
+        _check_script(output / "run.py", plan, trust=trust, rebuild=rebuild, **words)
     return result
 
 
@@ -426,65 +430,65 @@ def write_script(
     return result
 
 
-def _check_script(script: Path, way: LoadPlan, *, trust: bool, rebuild: bool, **words: Any) -> None:
+def _check_script(script: Path, plan: LoadPlan, *, trust: bool, rebuild: bool, **words: Any) -> None:
     """Run a script that was written for a case in a process of its own; ``words`` are as of :func:`run_task`.
 
     Its outputs are compared with those of the reference, by the backend's tolerance. A case whose model was exported,
     compiled or quantized before is its own reference: the original need not be there, and its record says that it was
     right. Raises InferlensError if the script fails, or an output is wrong.
     """
-    own = replace(way.case, inputs=way.record.model.inputs) if way.info.origin else way.case
-    is_own = way.model_facts or way.info.origin or way.case.precision in QUANTIZED
-    case = (None if is_own else PlannedCase(way.case, way.info, None).reference) or own
+    case = replace(plan.case, inputs=plan.record.model.inputs) if plan.info.origin else plan.case
+    if not (plan.model_facts or plan.info.origin or plan.case.precision in QUANTIZED):
+        case = PlannedCase(plan.case, plan.info, None).reference or case
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         arrays = str(Path(folder) / "arrays.npz")
-        fields = way.job_fields(trust=trust, rebuild=rebuild, path=arrays, inputs_seed=case.seed, **words)
+        fields = plan.job_fields(trust=trust, rebuild=rebuild, path=arrays, inputs_seed=case.seed, **words)
         run_task("measured outputs", ReferenceJob, ReferenceRun, Deployer, case, **fields)
-        agreement = way.record.agreement
-        tolerance = way.backend.tolerance(way.case) if agreement is None or agreement.repeatable else math.inf
+        agreement = plan.record.agreement
+        tolerance = plan.backend.tolerance(plan.case) if agreement is None or agreement.repeatable else math.inf
         fields = {**words, "script": str(script.resolve()), "arrays": arrays, "tolerance": tolerance}
-        run_task("script", ScriptJob, type(None), Deployer, way.case, **fields)
+        run_task("script", ScriptJob, type(None), Deployer, plan.case, **fields)
 
 
 FLOATS = {"float64", "float32", "float16", "bfloat16"}  # one is cast to the other
 NOTHING = nullcontext()
-WARMUP = 3  # calls: what is compiled for tensors of such a kind, and captured, is so then
+WARMUP = 3  # calls, by which libraries compile and capture for tensors of this kind
 
 
 class Deployed(Displayed):
     """A measured case as a callable, with the signature of its model: tensors by position, or by their names.
 
-    It takes PyTorch's tensors and NumPy's arrays, of the shapes and types in ``inputs``, floats in any precision.
-    What lies on its device, in its type and memory order, is read where it lies; all else is copied there first. So is
-    every input, on the device, of a call that replays a CUDA graph or runs ONNX Runtime on a GPU.
+    It takes PyTorch's tensors and NumPy's arrays, of the shapes and types in ``inputs``, floats in any precision. An
+    input on its device, in its type and memory order, is read in place; all others are copied there first. A call that
+    replays a CUDA graph or runs ONNX Runtime on a GPU copies every input, on the device.
 
-    It gives PyTorch's tensors on its device, in the structure that the model returns, or a list of them where a graph
-    does not keep that, or the only one. Where the library is not PyTorch and runs on the CPU, arrays give arrays. On a
-    GPU outputs are written in order with PyTorch's current stream, as any operator's are: what is enqueued there next,
-    and a copy to the host, sees them whole. Where a library writes to the same memory in every call, they are copies of
-    that, unless ``copy`` was turned off: then the next call overwrites them.
+    It returns PyTorch's tensors on its device, in the structure of the model's outputs. If a graph does not keep the
+    structure, that is a list, or the only tensor. Arrays give arrays if the library is not PyTorch and runs on the CPU.
+    On a GPU outputs are written in order with PyTorch's current stream, as those of any operator: calls that are
+    enqueued there later, and a copy to the host, see them complete. If a library writes to the same memory in every
+    call, outputs are copies, unless ``copy`` was turned off: then the next call overwrites them.
 
     One thread calls it at a time. While it is open, PyTorch has the case's threads, TF32 and cuDNN settings in all of
-    this process. ``close``, or leaving it as a context, gives everything back.
+    this process. ``close``, or leaving it as a context, restores everything.
 
     Attributes:
         record: what was measured.
         inputs: names, shapes and types of the inputs.
     """
 
-    def __init__(self, way: LoadPlan, runner: Runner, stack: ExitStack, *, copy: bool) -> None:
+    def __init__(self, plan: LoadPlan, runner: Runner, stack: ExitStack, *, copy: bool) -> None:
         """Enter ``runner`` and take over ``stack``; modes and stream of PyTorch stay as they were."""
-        self.record = way.record
-        self.inputs: tuple[TensorSpec, ...] = way.record.model.inputs
-        self._runner, self._on_gpu = runner, way.case.device == "cuda"
+        self.record = plan.record
+        self.inputs: tuple[TensorSpec, ...] = plan.record.model.inputs
+        self._runner, self._on_gpu = runner, plan.case.device == "cuda"
         with _thread_kept(self._on_gpu):
             before = _stream(self._on_gpu)
             stack.enter_context(_entered(runner, self._on_gpu))
-            own = _stream(self._on_gpu)
-            if own == before or runner.follows_stream:
-                own = None
-            ordered = self._on_gpu and (own or runner.reuses_outputs)
-            self._on_stream: AbstractContextManager[None] = _OnStream(own, before) if ordered else NOTHING
+            runner_stream = _stream(self._on_gpu)
+            if runner_stream == before or runner.follows_stream:
+                runner_stream = None
+            ordered = self._on_gpu and (runner_stream or runner.reuses_outputs)
+            self._on_stream: AbstractContextManager[None] = _OnStream(runner_stream, before) if ordered else NOTHING
             torch = sys.modules.get("torch")
             mode = torch and (torch.inference_mode if torch.is_inference_mode_enabled() else torch.no_grad)
         self._mode: Callable[[], Any] = mode or nullcontext
@@ -532,28 +536,28 @@ class Deployed(Displayed):
 class _OnStream:
     """Runs one call after the other, on a stream of its own in order with the current one, or on the current one.
 
-    A call also waits for the stream of the call before: work there may still read what a call writes.
+    A call also waits for the stream of the previous call, because work there may still read what this call writes.
     """
 
-    def __init__(self, own: Any, current: Any) -> None:
+    def __init__(self, stream: Any, current: Any) -> None:
         self._cuda = sys.modules["torch"].cuda
-        self._own, self._current = own, current
+        self._stream, self._current = stream, current
         self._before, self._after = self._cuda.Event(), self._cuda.Event()
 
     def __enter__(self) -> None:
         current = self._cuda.current_stream()
         if current != self._current:
-            (self._own or current).wait_stream(self._current)
+            (self._stream or current).wait_stream(self._current)
             self._current = current
-        if self._own:
+        if self._stream:
             self._before.record(current)
-            self._before.wait(self._own)
-            self._cuda.set_stream(self._own)
+            self._before.wait(self._stream)
+            self._cuda.set_stream(self._stream)
 
     def __exit__(self, *_: object) -> None:
-        if self._own:
+        if self._stream:
             self._cuda.set_stream(self._current)
-            self._after.record(self._own)
+            self._after.record(self._stream)
             self._after.wait(self._current)
 
 
@@ -567,90 +571,91 @@ def load(
     model: ModelHandle | None = None,
 ) -> Deployed:
     """Return the case of a record in ``folder``, prepared in this process and called a few times."""
-    way = load_plan(record, folder, rebuild=rebuild, model=model)
+    plan = load_plan(record, folder, rebuild=rebuild, model=model)
     if record.model.weights_note:
         warnings.warn(record.model.weights_note, stacklevel=3)
-    if refusal := way.backend.capabilities().refusal(way.case, way.info):
+    if refusal := plan.backend.capabilities().refusal(plan.case, plan.info):
         raise refusal
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
-        preparation = Preparation(scratch, way.cache or scratch, trust=trust, export_folder=way.exported)
+        preparation = Preparation(scratch, plan.cache or scratch, trust=trust, export_folder=plan.exported)
         preparation.cached_only = not rebuild
-        loaded = _model(way, trust=trust, rebuild=rebuild)
-        fast = Deployed(way, way.backend.prepare(loaded, way.case, preparation), stack, copy=copy)
-    arrays = inputs.make_inputs(loaded, way.case.seed)
+        loaded = _model(plan, trust=trust, rebuild=rebuild)
+        deployed = Deployed(plan, plan.backend.prepare(loaded, plan.case, preparation), stack, copy=copy)
+    arrays = inputs.make_inputs(loaded, plan.case.seed)
     torch = sys.modules.get("torch")
-    placed = {name: torch.from_numpy(value).to(way.case.device) for name, value in arrays.items()} if torch else arrays
-    agreement = way.record.agreement
+    placed = {name: torch.from_numpy(value).to(plan.case.device) for name, value in arrays.items()} if torch else arrays
+    agreement = plan.record.agreement
     state = {} if agreement is None or agreement.repeatable else buffers(loaded.module)
     try:
         for _ in range(WARMUP):
-            fast(**placed)
+            deployed(**placed)
         restore(loaded.module, state)  # the first call of the user begins with the state of the model
         if rebuild:
-            _check_outputs(fast, way, loaded, trust=trust)
+            _check_outputs(deployed, plan, loaded, trust=trust)
     except BaseException:
-        fast.close()
+        deployed.close()
         raise
-    return fast
+    return deployed
 
 
-def _model(way: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
+def _model(plan: LoadPlan, *, trust: bool, rebuild: bool) -> Model:
     """Return the model that was measured; random weights leave PyTorch's generator as it was."""
-    if way.model_facts:
-        return resolve.exported_model(way.case, way.model_facts)
+    if plan.model_facts:
+        return resolve.exported_model(plan.case, plan.model_facts)
     with library("torch", extra="torch").random.fork_rng(devices=[]) if is_installed("torch") else nullcontext():
-        model = resolve.load(way.case, trust=trust, live=way.live)
+        model = resolve.load(plan.case, trust=trust, live=plan.live)
     if not rebuild:
-        way.check_weights(model.weights_sha256)
-    return dataclasses.replace(model, inputs=way.record.model.inputs)
+        plan.check_weights(model.weights_sha256)
+    return dataclasses.replace(model, inputs=plan.record.model.inputs)
 
 
-def _check_outputs(fast: Deployed, way: LoadPlan, model: Model, *, trust: bool) -> None:
-    """Refuse outputs that are not those of the reference; without a reference accept them."""
-    info = replace(way.info, format=model.format)
-    case = PlannedCase(way.case, info, None).reference
+def _check_outputs(deployed: Deployed, plan: LoadPlan, model: Model, *, trust: bool) -> None:
+    """Refuse outputs that differ from the reference's; accept them without a reference."""
+    info = replace(plan.info, format=model.format)
+    case = PlannedCase(plan.case, info, None).reference
     if case is None:
         return
-    arrays = inputs.make_inputs(model, way.case.seed)
+    arrays = inputs.make_inputs(model, plan.case.seed)
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         path = str(Path(folder) / "reference.npz")
         job = ReferenceJob(
-            case=case, folder=folder, cache=folder, trust=trust, path=path, inputs_seed=way.case.seed,
-            live=str(way.live) if way.live else None,
+            case=case, folder=folder, cache=folder, trust=trust, path=path, inputs_seed=plan.case.seed,
+            live=str(plan.live) if plan.live else None,
         )  # fmt: skip
-        timeout = way.record.budget.timeout
+        timeout = plan.record.budget.timeout
         outputs = child.launch("reference", job, ReferenceRun, timeout=timeout).result.value
         if outputs is None or outputs.weights_sha256 != model.weights_sha256:
             return
         if outputs.inputs_sha256 != inputs_sha256(arrays):
             return
         expected = Reference(name=case.label, path=path).expected()
-    agreement = way.record.agreement
+    agreement = plan.record.agreement
     by_accuracy = agreement is not None and agreement.agrees and agreement.tolerance is None
     comparable = not by_accuracy and not expected.behavior.keys() & {RANDOM, KEEPS_STATE}
-    tolerance = way.backend.tolerance(way.case) if comparable else math.inf
-    result = judge([fast.on_host(arrays)], expected, tolerance)
+    tolerance = plan.backend.tolerance(plan.case) if comparable else math.inf
+    result = judge([deployed.on_host(arrays)], expected, tolerance)
     if result.agrees is False:
         raise InferlensError(f"Prepared anew here, its outputs are wrong: {result.reason}.", hint="another case")
 
 
 def named_inputs(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the inputs of a call by name. Raises InferlensError for the first that ``specs`` do not describe."""
-    given = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else named
-    if len(given) != len(specs) or len(args) + len(named) != len(specs):
+    values = dict(zip([spec.name for spec in specs], args, strict=False), **named) if args else named
+    if len(values) != len(specs) or len(args) + len(named) != len(specs):
         raise _misfit(specs, args, named)
     for spec in specs:
-        value = given.get(spec.name)
+        value = values.get(spec.name)
         if getattr(value, "shape", None) != spec.shape or not _reads(spec.dtype, getattr(value, "dtype", None)):
             raise _misfit(specs, args, named)
-    return given
+    return values
 
 
 def _misfit(specs: Sequence[TensorSpec], args: Sequence[Any], named: Mapping[str, Any]) -> InferlensError:
     """Return the error of a call whose inputs do not fit."""
-    given = [*map(_described, args), *(f"{name}={_described(value)}" for name, value in named.items())]
-    return InferlensError(f"These inputs do not fit: {listing(given) or 'none'}.", expected=listing([*map(str, specs)]))
+    values = [*map(_described, args), *(f"{name}={_described(value)}" for name, value in named.items())]
+    expected = listing([*map(str, specs)])
+    return InferlensError(f"These inputs do not fit: {listing(values) or 'none'}.", expected=expected)
 
 
 def _described(value: Any) -> str:
@@ -680,8 +685,8 @@ def _map_outputs(function: Callable[[Any], Any], outputs: Any) -> Any:
         values = [_map_outputs(function, value) for value in outputs]
         return type(outputs)(*values) if hasattr(outputs, "_fields") else type(outputs)(values)
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
-        own = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
-        return dataclasses.replace(outputs, **{name: _map_outputs(function, value) for name, value in own.items()})
+        names = [field.name for field in dataclasses.fields(outputs)]
+        return dataclasses.replace(outputs, **{name: _map_outputs(function, getattr(outputs, name)) for name in names})
     return outputs
 
 
@@ -706,9 +711,9 @@ def _entered(runner: Runner, on_gpu: bool) -> Iterator[None]:
 
 @contextmanager
 def _thread_kept(on_gpu: bool) -> Iterator[None]:
-    """Keep PyTorch's modes and current stream as before; inside, modes and stream are the usual ones.
+    """Keep PyTorch's modes and current stream as before; in the context they are the usual ones.
 
-    Its guards restore the state, whatever was entered and not left inside.
+    PyTorch's guards restore the state, also if something was entered in the context and not left.
     """
     with ExitStack() as stack:
         if torch := sys.modules.get("torch"):

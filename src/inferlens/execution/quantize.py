@@ -47,10 +47,11 @@ from inferlens.spec.case import QUANTIZED, Case, TensorSpec, keep_of, kept_layer
 from inferlens.spec.commands import own_options
 from inferlens.spec.objective import Constraint
 from inferlens.spec.plan import Plan
+from inferlens.stats.intervals import ends
 from inferlens.stats.samples import cosine, flatten, relative_l2
 
-SAMPLES = 64  # that outputs are compared on
-LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # the fields of an attempt
+SAMPLES = 64  # on which outputs are compared
+LIMITS = {"error": "error", "accuracy-drop": "accuracy_drop"}  # the fields of an attempt, by limit
 
 
 class QuantizeJob(FileJob, frozen=True, kw_only=True):
@@ -76,8 +77,8 @@ def quantize_model(job: QuantizeJob, context: TaskContext) -> Quantization:
     if job.errors or not reached:
         layers = tuple(search.layers())
     if not reached:
-        own = {layer.name for layer in layers} - kept_layers(job.case).keys()
-        best = search.search([layer.name for layer in layers if layer.name in own])
+        kept = kept_layers(job.case)
+        best = search.search([layer.name for layer in layers if layer.name not in kept])
         reached = search.keeps(best)
         if reached and best != search.attempts[-1]:
             search.write(best.keep)
@@ -115,9 +116,9 @@ class QuantizationSearch:
         self.count = len(self.feeds) * size
         self.plain = Path()
         self.run_by, self.not_run = job.case, ""
-        can = context.backend.capabilities()
-        own = [one for one in (*can.supports, *can.writes) if one.variant == job.case.variant]
-        self.keeps_in = next((one.keeps[0] for one in own if one.keeps), "fp32")
+        ability = context.backend.capabilities()
+        supports = [support for support in (*ability.supports, *ability.writes) if support.variant == job.case.variant]
+        self.keeps_in = next((support.keeps[0] for support in supports if support.keeps), "fp32")
         backend, preparation = BACKENDS.get(job.reference.backend)(), self._aside()
         with backend.prepare(model, job.reference, preparation) as runner:
             self.expected = self._outputs(runner)
@@ -135,27 +136,27 @@ class QuantizationSearch:
         refusal = self.context.backend.capabilities().refusal(case, info)
         if refusal and reference:
             self.run_by, self.not_run, case = reference, refusal.what, reference
-        loaded = resolve.load(case, trust=True)  # it was written here
+        loaded = resolve.load(case, trust=True)  # this process wrote the file
         with BACKENDS.get(case.backend)().prepare(loaded, case, self._aside()) as runner:
             outputs = self._outputs(runner)
-            own = self._evaluated(loaded, runner)
+            evaluation = self._evaluated(loaded, runner)
         attempt = QuantizedFile(
             keep=keep,
             share=self.context.preparation.facts.get("quantized_share"),
             outputs=tuple(map(_error, zip(*outputs, strict=True), zip(*self.expected, strict=True))),
             top1=_same_top1(outputs, self.expected),
-            **self._accuracy(own),
+            **self._accuracy_fields(evaluation),
         )
         self.attempts.append(attempt)
         return attempt
 
     def _inputs(self, path: Path) -> tuple[TensorSpec, ...]:
-        """Return the inputs of the file of an ONNX model: sizes as free as before, and its own types."""
+        """Return the inputs of the file of an ONNX model: the free sizes of the model, and the types of the file."""
         if self.model.format != "onnx":
             return ()
-        stored = OnnxFile().open(str(path), LoadRequest()).inputs if path.suffix == ".onnx" else ()
-        own = {spec.name: spec.dtype for spec in stored}
-        return tuple(replace(spec, dtype=own.get(spec.name, spec.dtype)) for spec in self.model.inputs)
+        file_specs = OnnxFile().open(str(path), LoadRequest()).inputs if path.suffix == ".onnx" else ()
+        dtypes = {spec.name: spec.dtype for spec in file_specs}
+        return tuple(replace(spec, dtype=dtypes.get(spec.name, spec.dtype)) for spec in self.model.inputs)
 
     def write(self, keep: str) -> Case:
         """Write the model with some layers kept; return its case."""
@@ -176,20 +177,19 @@ class QuantizationSearch:
             return rank_layers(self.plain, self.model, replace(self.job.case, keep=""), self._aside(), feeds)
 
     def search(self, names: Sequence[str]) -> QuantizedFile:
-        """Return the attempt that keeps the fewest of the first layers and the limit; else the nearest to it."""
+        """Return the attempt that keeps the limit with the fewest layers; without one, the attempt nearest to it.
 
-        def first(number: int) -> QuantizedFile:
-            own = [f"{precision}:{name}" for name, precision in kept_layers(self.job.case).items()]
-            return self.attempt(keep_of([*own, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
-
-        failed, enough, best = 0, 0, None  # the most layers that were too few, and the fewest that were enough
-        while (enough or len(names)) - failed > 1:
-            number = (failed + enough) // 2 if enough else min(max(1, 2 * failed), len(names) - 1)
-            attempt = first(number)
+        Layers are kept in the order of ``names``.
+        """
+        user_words = [f"{precision}:{name}" for name, precision in kept_layers(self.job.case).items()]
+        too_few, enough, best = 0, 0, None  # the largest number of layers that failed, and the smallest that did not
+        while (enough or len(names)) - too_few > 1:
+            number = (too_few + enough) // 2 if enough else min(max(1, 2 * too_few), len(names) - 1)
+            attempt = self.attempt(keep_of([*user_words, *(f"{self.keeps_in}:{name}" for name in names[:number])]))
             if self.keeps(attempt):
                 best, enough = attempt, number
             else:
-                failed = number
+                too_few = number
         return best or min(self.attempts, key=self._beyond)
 
     def _beyond(self, attempt: QuantizedFile) -> float:
@@ -203,9 +203,9 @@ class QuantizationSearch:
 
     def _aside(self) -> Preparation:
         """Return a preparation whose phases and warnings are not those of the case."""
-        own = self.context.preparation
+        case = self.context.preparation
         return Preparation(
-            own.folder / "aside", own.cache, own.on_phase, own.now, trust=True, export_folder=own.export_folder
+            case.folder / "aside", case.cache, case.on_phase, case.now, trust=True, export_folder=case.export_folder
         )
 
     def _outputs(self, runner: Runner) -> list[Outputs]:
@@ -214,22 +214,23 @@ class QuantizationSearch:
     def _evaluated(self, model: Model, runner: Runner) -> Evaluation | None:
         return evaluate(self.job.accuracy, self.job.case, model, runner) if self.job.accuracy else None
 
-    def _accuracy(self, own: Evaluation | None) -> dict[str, Any]:
-        if own is None:
+    def _accuracy_fields(self, evaluation: Evaluation | None) -> dict[str, Any]:
+        """Return the fields of an attempt that an evaluation gives."""
+        if evaluation is None:
             return {}
-        pair = accuracy_of(self.job.accuracy, own, "fp32", self.reference)
-        if not pair.values:
-            raise InferlensError(pair.reason or "The accuracy is not known.", hint="--within error=1e-2")
-        accuracy_score = score_accuracy(pair)
-        assert accuracy_score
+        accuracy = accuracy_of(self.job.accuracy, evaluation, "fp32", self.reference)
+        score = score_accuracy(accuracy) if accuracy.values else None
+        if score is None:
+            raise InferlensError(accuracy.reason or "The accuracy is not known.", hint="--within error=1e-2")
+        low, high = ends(score.drop_interval)
         return {
-            "metric": pair.metric,
-            "accuracy": accuracy_score.value,
-            "reference_accuracy": float(np.mean(pair.reference_values)) if pair.reference_values else 1.0,
-            "accuracy_share": accuracy_score.is_share,
-            "accuracy_drop": accuracy_score.drop,
-            "accuracy_drop_low": accuracy_score.drop_interval.low if accuracy_score.drop_interval else None,
-            "accuracy_drop_high": accuracy_score.drop_interval.high if accuracy_score.drop_interval else None,
+            "metric": accuracy.metric,
+            "accuracy": score.value,
+            "reference_accuracy": float(np.mean(accuracy.reference_values)) if accuracy.reference_values else 1.0,
+            "accuracy_share": score.is_share,
+            "accuracy_drop": score.drop,
+            "accuracy_drop_low": low,
+            "accuracy_drop_high": high,
         }
 
 
@@ -241,7 +242,7 @@ def _error(ours: Sequence[Any], target: Sequence[Any]) -> OutputError:
 
 def _same_top1(ours: Sequence[Outputs], target: Sequence[Outputs]) -> float | None:
     """Return the share of samples with the same largest element of the first output, if it has scores of classes."""
-    shares = [top1(own[0], reference[0]) for own, reference in zip(ours, target, strict=True)]
+    shares = [top1(outputs[0], reference[0]) for outputs, reference in zip(ours, target, strict=True)]
     return None if None in shares else float(np.mean(shares))  # type: ignore[arg-type]
 
 
@@ -255,12 +256,12 @@ def quantize(
 
     Raises InferlensError if the model or the words mean nothing, or the model cannot be quantized.
     """
-    own, words = own_options("quantize", words)
-    to, within, output, errors, timeout = (own[name] for name in ("to", "within", "output", "errors", "timeout"))
-    accuracy, device = (words.pop(name, None) for name in ("accuracy", "device"))
-    limit, rebuild = limit_of(within or None, accuracy), words.pop("rebuild", False)
+    options, words = own_options("quantize", words)
+    to, within, output = options["to"], options["within"], options["output"]
+    accuracy, device, rebuild = words.pop("accuracy", None), words.pop("device", None), words.pop("rebuild", False)
+    limit = limit_of(within or None, accuracy)
     with model_handle(model, example_inputs) as handle:
-        planned = _planned({**words, "precision": to, "model": handle.spec}, own["backend"], device, to, handle)
+        planned = _planned({**words, "precision": to, "model": handle.spec}, options["backend"], device, to, handle)
         case = planned.case
         suffix = cast("type[Quantizer]", BACKENDS.get(case.backend)).quantized_suffix
         path = Path(output) if output else Path(f"{safe_name(planned.model.name)}.{to}{suffix}")
@@ -269,9 +270,9 @@ def quantize(
             raise InferlensError(what, hint=f"--output {path.with_suffix(suffix)}")
         result = write_with(
             path, "quantize", QuantizeJob, Quantization, Quantizer, case,
-            reference=planned.reference, errors=errors, limit=limit, accuracy=str(accuracy or ""),
+            reference=planned.reference, errors=options["errors"], limit=limit, accuracy=str(accuracy or ""),
             trust=words.get("trust", False), rebuild=rebuild, live=handle.live,
-            timeout=timeout, phase=phase,
+            timeout=options["timeout"], phase=phase,
         )  # fmt: skip
     assert result.value
     quantization = replace(result.value, path=str(path) if result.value.path else "", limit=within or "")
@@ -303,33 +304,34 @@ def _planned(
             f"{name} writes no files of what it quantizes.",
             hint=f"--backend {names[0]}, or 'inferlens bench MODEL -b {name} --precision {to}', which quantizes too",
         )
-    can = {name: _writing(own, to) for name, own in probe([name] if backend else names).items()}
-    able_here = [(name, one) for name, own in can.items() for one in own.supports if to in one.quantizes]
-    device = device or (able_here[0][1].device if able_here else default_device(can.values()))
-    backend = backend or next((f"{name}:{one.variant}" for name, one in able_here if one.device == device), None)
-    if backend is None:
-        supports = [one for own in can.values() for one in own.supports if one.device == device]
-        here = sorted({word for one in supports for word in one.quantizes})
-        raise InferlensError(
-            f"Nothing here quantizes to {to} on {device}.", hint=f"--to {here[0]}" if here else "inferlens backends"
-        )
+    probed = probe([name] if backend else names)
+    capabilities = {name: _with_written(ability, to) for name, ability in probed.items()}
+    supports = [(name, support) for name, ability in capabilities.items() for support in ability.supports]
+    quantizing = [(name, support) for name, support in supports if to in support.quantizes]
+    device = device or (quantizing[0][1].device if quantizing else default_device(capabilities.values()))
+    labels = [f"{name}:{support.variant}" for name, support in quantizing if support.device == device]
+    if not backend and not labels:
+        precisions = {word for _, support in supports if support.device == device for word in support.quantizes}
+        hint = f"--to {min(precisions)}" if precisions else "inferlens backends"
+        raise InferlensError(f"Nothing here quantizes to {to} on {device}.", hint=hint)
+    backend = backend or labels[0]
     plan = Plan.from_words({**words, "backend": backend, "device": device})
     check_words(plan)
     models = load_model_info(plan, model)
     for info in models:
         if info.precision in QUANTIZED:
             raise InferlensError(f"{info.name} is quantized already.", hint=f"inferlens bench {info.argument}")
-    cases = expand(plan, models, can)
+    cases = expand(plan, models, capabilities)
     refuse_if_none_runs(cases)
     if len(cases) != 1:
         raise InferlensError(f"This command takes one case, not {len(cases)}.", expected="single values, no commas")
     (planned,) = cases
-    assert planned.reference  # of a model that is not quantized
+    assert planned.reference  # because the model is not quantized
     return planned
 
 
-def _writing(can: Capabilities, to: str) -> Capabilities:
+def _with_written(ability: Capabilities, to: str) -> Capabilities:
     """Return capabilities that include files that the backend only writes here."""
-    runs = tuple(one for one in can.supports if to in one.quantizes)
-    left = tuple(one for one in can.supports if to not in one.quantizes)
-    return replace(can, supports=(*runs, *can.writes, *left), absent=() if can.writes else can.absent)
+    runs = tuple(support for support in ability.supports if to in support.quantizes)
+    others = tuple(support for support in ability.supports if to not in support.quantizes)
+    return replace(ability, supports=(*runs, *ability.writes, *others), absent=() if ability.writes else ability.absent)

@@ -101,7 +101,7 @@ class RayLauncher(Launcher):
                 _check_answers(address)
         if self.environment:
             words["runtime_env"] = self.environment
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what has no GPU of Ray's keeps what is there
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a task without a GPU keeps the variable
         if once := address != LOCAL and TRIES not in os.environ:
             os.environ[TRIES] = "1"
         try:
@@ -111,7 +111,7 @@ class RayLauncher(Launcher):
             hint = "ray status; RAY_AUTH_MODE=token, if the cluster asks for a token; or --ray local"
             raise InferlensError(what, hint=hint) from error
         finally:
-            if once:  # what is started by Ray itself has longer
+            if once:  # processes that Ray starts may try more often
                 del os.environ[TRIES]
         self._ours = True
         with suppress(AttributeError):  # Ray has no switch for it: a thread that prints what happens to nodes on our
@@ -125,8 +125,8 @@ class RayLauncher(Launcher):
 
     def start(self, order: bytes, files: Mapping[str, bytes], needs: Needs) -> Any:
         """Start a part in Ray; return the stream of its events."""
-        own = self.environment.get("env_vars", {})
-        variables = {name: own.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
+        given_variables = self.environment.get("env_vars", {})
+        variables = {name: given_variables.get(name, os.environ.get(name)) for name in VARIABLES_PASSED}
         folder = "" if "working_dir" in self.environment else os.getcwd()
         resources: dict[str, Any] = {"num_cpus": needs.cpus, "num_gpus": needs.gpus}
         if needs.accelerator:
@@ -190,7 +190,7 @@ def _repeat(
         observer.done(record, place)
     elif call.method == "kept":
         place = places.get(relative, output / relative)
-        if relative not in places:  # the folder is what it is there, and no more
+        if relative not in places:  # the folder here shall have the files of the node, and no others
             shutil.rmtree(place, ignore_errors=True)
         _write(place, files)
         observer.kept(place)
@@ -208,38 +208,39 @@ def _write(place: Path, files: Mapping[str, bytes]) -> None:
 def needs_of(on: Sequence[str], nodes: Sequence[Mapping[str, Any]], devices: Sequence[str]) -> list[Needs]:
     """Return the resources of workers for ``--on``, from those of the nodes.
 
-    A worker with a GPU takes its share of the node's CPUs. One without takes more than half of those of the largest
-    node: two on one node would disturb one another. Raises InferlensError for what no node has, or
-    if nothing is named and nodes have different accelerators.
+    A worker with a GPU takes its share of the node's CPUs. A worker without one takes more than half of the CPUs of the
+    largest node, because two workers on one node would disturb each other. Raises InferlensError if no node has a
+    named accelerator, or if nothing is named and nodes have different accelerators.
     """
     resources = [dict(node["Resources"]) for node in nodes]
-    there = sorted({name[len(ACCELERATOR) :] for own in resources for name in own if name.startswith(ACCELERATOR)})
+    with_gpu = [node for node in resources if node.get("GPU")]
+    kinds = sorted({name[len(ACCELERATOR) :] for node in resources for name in node if name.startswith(ACCELERATOR)})
     if not on:
-        gpus = [own for own in resources if own.get("GPU")]
-        if not gpus or tuple(devices) == ("cpu",):
-            largest = max((int(own.get("CPU", 0)) for own in resources), default=0)
+        if not with_gpu or tuple(devices) == ("cpu",):
+            largest = max((int(node.get("CPU", 0)) for node in resources), default=0)
             return [Needs("", cpus=largest // 2 + 1)]
-        if len(there) > 1:
-            hint = f"--on {there[0]}, or --on {','.join(there)} for all cases on each"
-            raise InferlensError(f"The cluster has {', '.join(there)}.", hint=hint)
-        return [Needs("", there[0] if there else "", 1, _cpu_share(gpus))]
+        if len(kinds) > 1:
+            hint = f"--on {kinds[0]}, or --on {','.join(kinds)} for all cases on each"
+            raise InferlensError(f"The cluster has {', '.join(kinds)}.", hint=hint)
+        return [Needs("", kinds[0] if kinds else "", 1, _cpu_share(with_gpu))]
     needs = []
     for words in on:
         name, _, number = words.partition(":")
-        having = [own for own in resources if f"{ACCELERATOR}{name}" in own and own.get("GPU")]
-        if not having:
-            expected = one_of(there) if there else "a cluster whose nodes have accelerators"
+        fitting = [node for node in with_gpu if f"{ACCELERATOR}{name}" in node]
+        if not fitting:
+            expected = one_of(kinds) if kinds else "a cluster whose nodes have accelerators"
             raise InferlensError(f"No node of the cluster has '{name}'.", expected=expected)
         if number and (not number.isdecimal() or not int(number)):
             raise InferlensError(
                 f"'{words}' is not valid for on.", expected="such as H200, or H200:2 for two at a time"
             )
-        needs.append(Needs(name if len(on) > 1 else "", name, 1, _cpu_share(having), int(number or 0)))
+        needs.append(Needs(name if len(on) > 1 else "", name, 1, _cpu_share(fitting), int(number or 0)))
     return needs
 
 
-def _cpu_share(resources: Sequence[Mapping[str, float]]) -> int:
-    return max(1, min(int(own.get("CPU", 1)) // max(1, int(own["GPU"])) for own in resources))
+def _cpu_share(nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return the CPUs of a worker with a GPU, on the node that has the fewest per GPU."""
+    return max(1, min(int(node.get("CPU", 1)) // max(1, int(node["GPU"])) for node in nodes))
 
 
 def _check_answers(address: str) -> None:
@@ -265,7 +266,7 @@ def serve(
     Args:
         files: files that the node lacks, by their paths.
         folder: the working directory, if there is such a folder.
-        variables: environment variables; one that is None is not set, whatever Ray has set.
+        variables: environment variables. A variable of None is removed, also if Ray has set it.
         code_there: the hash of the code of the command: other code may measure in another way.
     """
     if code_there != code():
@@ -319,7 +320,7 @@ def _packed(event: RemoteEvent | TaskAnswer, output: Path, sent: set[str]) -> tu
 
 
 def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
-    """Return the content of a file, or of the files of a folder by their paths; of a record's folder the small ones."""
+    """Return the content of a file, or of a folder's files by path; ``limited`` leaves out records and large files."""
     if path.is_file():
         return {"": path.read_bytes()}
     files = (file for file in path.rglob("*") if file.is_file())
@@ -330,16 +331,16 @@ def _read(path: Path, *, limited: bool) -> dict[str, bytes]:
 
 def _isolate() -> None:
     """Name the GPU that Ray has given by its UUID, and keep to a share of the CPUs of the node."""
-    given = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-    here = gpu_cards()  # all of the node
-    if given is None:
+    devices = os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+    cards = gpu_cards()  # all of the node
+    if devices is None:
         return
-    first = given.split(",")[0].strip()
-    index = int(first) if first.isdigit() else next((n for n, card in enumerate(here) if card.uuid == first), -1)
-    if "," in given or not 0 <= index < len(here):
-        os.environ["CUDA_VISIBLE_DEVICES"] = given
+    first = devices.split(",")[0].strip()
+    index = int(first) if first.isdigit() else next((n for n, card in enumerate(cards) if card.uuid == first), -1)
+    if "," in devices or not 0 <= index < len(cards):
+        os.environ["CUDA_VISIBLE_DEVICES"] = devices
         return
-    os.environ["CUDA_VISIBLE_DEVICES"] = here[index].uuid
+    os.environ["CUDA_VISIBLE_DEVICES"] = cards[index].uuid
     if hasattr(os, "sched_setaffinity"):
         with suppress(InferlensError):  # fewer cores than GPUs
-            os.sched_setaffinity(0, core_shares(here, sorted(usable_cpus()))[index])
+            os.sched_setaffinity(0, core_shares(cards, sorted(usable_cpus()))[index])

@@ -338,8 +338,7 @@ def benchmark(job: BenchmarkJob, context: TaskContext) -> BenchmarkResult:
             rule = series.warmup_rule(job.budget)
             # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
             warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
-            kept = slice(-KEPT_WARMUP, None)
-            measurements = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
+            measurements = tuple(map(_last_samples, warmed))
         facts = context.preparation.facts
         facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
         context.value = BenchmarkResult(measurements=measurements)
@@ -379,13 +378,17 @@ def _one_by_one(runner: Runner, case: Case) -> bool:
     return not runner.clock.asynchronous and (case.depth or 1) == 1 and not case.rotate
 
 
+def _last_samples(warmup: Measurement) -> Measurement:
+    return replace(warmup, samples=warmup.samples[-KEPT_WARMUP:], begins=warmup.begins[-KEPT_WARMUP:])
+
+
 def _renews(job: BenchmarkJob) -> bool:
     """Return whether every call needs new inputs. Copies from the host are new in every call."""
     return WRITES_INPUTS in job.reference.behavior and job.case.io != "host"
 
 
 def _first_calls(job: BenchmarkJob, context: TaskContext, runner: Runner, feeding: Feeding) -> list[Outputs]:
-    """Return the outputs of the first call, and of a model that keeps state those of the second."""
+    """Return the outputs of the first call; for a model that keeps state, also the outputs of the second call."""
     calls = [runner.collect(context.infer_first(runner, feeding.first))]
     if KEEPS_STATE in job.reference.behavior:
         calls.append(runner.collect(runner.infer(feeding.renewed(feeding.first))))
@@ -393,7 +396,7 @@ def _first_calls(job: BenchmarkJob, context: TaskContext, runner: Runner, feedin
 
 
 def _last_call(job: BenchmarkJob, runner: Runner, feeding: Feeding) -> list[Outputs]:
-    """Return the outputs of a call after the last sample; nothing of a model that keeps state, which has moved on."""
+    """Return the outputs of a call after the last sample; nothing if the model keeps state, which has changed."""
     if KEEPS_STATE in job.reference.behavior:
         return []
     return [runner.collect(runner.infer(feeding.renewed(feeding.first)))]

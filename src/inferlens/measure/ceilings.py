@@ -35,7 +35,7 @@ DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bflo
 MATRICES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192, 16384)}
 IMAGES = ((64, 56), (128, 28), (256, 14))  # channels of a convolution, and both sizes of its image
 CACHED = (MIB // 2, 2 * MIB)  # bytes of copies that stay in the caches of a CPU's cores
-WINDOW = 16 * MIB  # bytes that a CPU copies at a time of what is larger: a short while may pass without interruption
+WINDOW = 16 * MIB  # bytes of a larger buffer that a CPU copies at a time: a short copy may run without interruption
 INTERRUPTED = "Other programs ran while the ceilings were measured, so they may be too low."
 SLOW = "the CPU has no instructions for it: it is computed in another precision"
 
@@ -58,15 +58,15 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
             copies(device, copy_sizes(device), timer, bandwidth)
             if not gpu:
                 copies(device, CACHED, timer, cached)
-            for precision, item in rates.items():
+            for precision, precision_rates in rates.items():
                 with torch_settings(threads=threads, tf32=precision == "tf32"):
-                    products(device, DTYPES[precision], timer, item)
+                    products(device, DTYPES[precision], timer, precision_rates)
                     if not gpu:
-                        convolutions(DTYPES[precision], timer, item)
-    what = "copies and matrix products" if gpu else "copies, matrix products and convolutions"
-    basis = f"{what} of PyTorch {torch.__version__.partition('+')[0]}"
-    best, calm = max(bandwidth, default=(0.0, False))
-    fastest = {precision: max(item) for precision, item in rates.items() if item}
+                        convolutions(DTYPES[precision], timer, precision_rates)
+    work = "copies and matrix products" if gpu else "copies, matrix products and convolutions"
+    basis = f"{work} of PyTorch {torch.__version__.partition('+')[0]}"
+    best, undisturbed = max(bandwidth, default=(0.0, False))
+    fastest = {precision: max(precision_rates) for precision, precision_rates in rates.items() if precision_rates}
     return Ceilings(
         device=name,
         bandwidth=best,
@@ -76,7 +76,7 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
         measured=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         basis=basis if gpu else f"{basis}, {plural(used, 'thread')}",
         absent=absent,
-        disturbed="" if calm and all(item for _, item in fastest.values()) else INTERRUPTED,
+        disturbed="" if undisturbed and all(calm for _, calm in fastest.values()) else INTERRUPTED,
     )
 
 

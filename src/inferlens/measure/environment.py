@@ -124,8 +124,8 @@ EXPECTED = "the Python of a virtual environment, such as old/bin/python"
 LEAST = (3, 10)
 TIMEOUT = 60.0
 MARK = "inferlens says "  # before the answer, for others may print, too
-UNSEEN = ("cli", "views")  # rooms of which a measurement sees nothing
-# Any Python understands it, so that one that is too old can say so.
+UNSEEN = ("cli", "views")  # rooms that a measurement does not use
+# Every version of Python can run this, so that one that is too old can report its version.
 ASK = f"""
 import sys
 sys.path = [*filter(None, sys.path)]

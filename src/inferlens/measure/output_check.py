@@ -59,7 +59,7 @@ TEXT = "SUO"  # NumPy's kinds of text
 
 
 class Expected(NamedTuple):
-    """Outputs of the reference's calls; a second call is there only of a model that keeps state."""
+    """Outputs of the reference's calls; only a model that keeps state has a second call."""
 
     name: str
     behavior: Behavior
@@ -138,12 +138,9 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
     Text must be equal. NaN, inf and -inf must be in the same places, and the finite rest is compared.
     """
     result = Agreement(reference=name, tolerance=tolerance)
-    shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
-    if shapes[0] != shapes[1]:
-        shape_texts = [", ".join("x".join(map(str, shape)) or "scalar" for shape in item) or "none" for item in shapes]
-        return replace(
-            result, agrees=False, reason=f"outputs have shapes {shape_texts[0]}, the reference's {shape_texts[1]}"
-        )
+    if [value.shape for value in outputs] != [value.shape for value in reference]:
+        reason = f"outputs have shapes {_shapes_text(outputs)}, the reference's {_shapes_text(reference)}"
+        return replace(result, agrees=False, reason=reason)
     pairs, texts = [], 0
     for place, (ours, target) in enumerate(zip(outputs, reference, strict=True), 1):
         if ours.dtype.kind in TEXT or target.dtype.kind in TEXT:
@@ -151,16 +148,15 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
             if not np.array_equal(ours.astype(str), target.astype(str)):
                 return replace(result, agrees=False, reason=f"the text of output {place} is not the reference's")
             continue
-        one, other = flatten(ours), flatten(target)
-        finite = np.isfinite(one) & np.isfinite(other)
-        if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
-            proper = np.isfinite(other).all()
-            reason = (
-                "outputs are not finite (NaN or Inf)" if proper else "NaN or inf is elsewhere than in the reference"
-            )
+        values, expected = flatten(ours), flatten(target)
+        finite = np.isfinite(values) & np.isfinite(expected)
+        if not np.array_equal(values[~finite], expected[~finite], equal_nan=True):
+            reason = "NaN or inf is elsewhere than in the reference"
+            if np.isfinite(expected).all():
+                reason = "outputs are not finite (NaN or Inf)"
             return replace(result, agrees=False, reason=reason)
         if finite.any():
-            pairs.append((one[finite], other[finite]))
+            pairs.append((values[finite], expected[finite]))
     if not pairs:
         empty = not any(value.size for value in reference)
         reason = "the model has no outputs to compare" if empty else "the reference's outputs have no finite number"
@@ -178,6 +174,10 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
     )
 
 
+def _shapes_text(outputs: Outputs) -> str:
+    return ", ".join("x".join(map(str, value.shape)) or "scalar" for value in outputs) or "none"
+
+
 def worse(first: Agreement, last: Agreement) -> Agreement:
     """Return the worse of two agreements of the same case, to detect outputs that go wrong while it runs."""
     if first.agrees is not False and last.agrees is False:
@@ -192,11 +192,11 @@ def top1(ours: NDArray[np.generic], target: NDArray[np.generic]) -> float | None
     return float((ours.argmax(axis=1) == target.argmax(axis=1)).mean())
 
 
-def _equal(one: torch.Tensor, second: torch.Tensor | None) -> bool:
+def _equal(first: torch.Tensor, second: torch.Tensor | None) -> bool:
     """Return whether two tensors are equal to the bit, including NaN."""
-    if second is None or one.shape != second.shape or one.dtype != second.dtype:
+    if second is None or first.shape != second.shape or first.dtype != second.dtype:
         return False
-    return bool((bits(one) == bits(second)).all())
+    return bool((bits(first) == bits(second)).all())
 
 
 def _generators() -> list[Any]:
@@ -254,21 +254,21 @@ def data_for(data: str, case: Case, model: Model) -> Samples | Evaluate:
 def _takes_one(function: Callable[..., Any]) -> bool:
     """Return whether a function needs an argument, unlike a factory of samples."""
     try:
-        given = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return sum(parameter.default is parameter.empty and parameter.kind in (0, 1) for parameter in given) == 1
+    return sum(parameter.default is parameter.empty and parameter.kind in (0, 1) for parameter in parameters) == 1
 
 
 def evaluate(data_name: str, case: Case, model: Model, runner: Runner) -> Evaluation:
-    """Return what the answers of an entered runner are worth on all of the data. Raises InferlensError for bad data."""
+    """Return the evaluation of an entered runner on all of the data. Raises InferlensError for bad data."""
     data = data_for(data_name, case, model)
     if isinstance(data, Samples):
-        return _of_samples(data, runner.answer)
-    return _of_function(data_name, data, model, runner.answer)
+        return _evaluate_samples(data, runner.answer)
+    return _evaluate_by_function(data_name, data, model, runner.answer)
 
 
-def _of_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation:
+def _evaluate_samples(data: Samples, infer: Callable[[Inputs], Outputs]) -> Evaluation:
     classes: list[int] = []
     hits: list[bool] = []
     among: list[bool] = []
@@ -318,23 +318,25 @@ def _scores(outputs: Outputs, count: int) -> NDArray[np.floating[Any]] | None:
     return first.reshape(first.shape[0], -1)[:count].astype(np.float32, copy=False)
 
 
-def _of_function(data: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]) -> Evaluation:
-    count_so_far, size = 0, model.inputs[0].shape[0]
+def _evaluate_by_function(
+    data: str, function: Evaluate, model: Model, infer: Callable[[Inputs], Outputs]
+) -> Evaluation:
+    total, size = 0, model.inputs[0].shape[0]
 
-    def some(given: Any) -> Outputs:
-        nonlocal count_so_far
-        arrays = _named(given, model)
+    def infer_samples(batch: Any) -> Outputs:
+        """Return the outputs for up to a batch of samples, which are repeated to fill the batch."""
+        nonlocal total
+        arrays = _arrays_by_input(batch, model)
         count = len(next(iter(arrays.values())))
         if not 0 < count <= size:
             raise InferlensError(f"{data} gives infer {count} samples.", expected=f"1 to {size}, the batch of the case")
-        count_so_far += count
+        total += count
         fill = np.arange(size) % count
-        return [value[:count] if value.ndim and len(value) == size else value for value in infer(
-            {name: array[fill] for name, array in arrays.items()}
-        )]  # fmt: skip
+        outputs = infer({name: array[fill] for name, array in arrays.items()})
+        return [value[:count] if value.ndim and len(value) == size else value for value in outputs]
 
     try:
-        scores = np.asarray(function(some), dtype=np.float64)
+        scores = np.asarray(function(infer_samples), dtype=np.float64)
     except InferlensError:
         raise
     except Exception as error:
@@ -343,34 +345,33 @@ def _of_function(data: str, function: Evaluate, model: Model, infer: Callable[[I
         raise InferlensError(f"{data} gives neither a finite number nor a list of them.", expected=FORM)
     values = tuple(scores.ravel().tolist())
     name = data.rpartition(":")[2]
-    return Evaluation(metric=name, count=len(values) if len(values) > 1 else count_so_far, values=values)
+    return Evaluation(metric=name, count=len(values) if len(values) > 1 else total, values=values)
 
 
-def _named(given: Any, model: Model) -> dict[str, Array]:
+def _arrays_by_input(batch: Any, model: Model) -> dict[str, Array]:
     """Return a batch per input, by its name."""
-    arrays_by_name = by_name(given, model.inputs)
+    arrays_by_name = by_name(batch, model.inputs)
     arrays = {spec.name: np.asarray(arrays_by_name[spec.name]) for spec in model.inputs if spec.name in arrays_by_name}
     if len(arrays) < len(model.inputs) or len({array.shape[:1] for array in arrays.values()}) > 1:
         raise InferlensError("infer was not given a batch of each input.", expected=", ".join(map(str, model.inputs)))
     return {spec.name: arrays[spec.name].astype(kind_of(spec), copy=False) for spec in model.inputs}
 
 
-def accuracy_of(data: str, own: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
+def accuracy_of(data: str, evaluation: Evaluation, name: str, reference: Evaluation | None) -> Accuracy:
     """Return the accuracy of a case on data, and that of its fp32 ``reference``, called ``name``."""
-    comparable = reference is not None and (own.metric, own.count) == (reference.metric, reference.count)
+    metric, count = evaluation.metric, evaluation.count
+    if reference is None or (metric, count) != (reference.metric, reference.count):
+        reference, name = None, ""
     accuracy = Accuracy(
-        data=data, metric=own.metric, count=own.count, values=own.values, reference=name if comparable else "",
-        top5=own.top5, commonest=own.commonest,
+        data=data, metric=metric, count=count, values=evaluation.values, reference=name,
+        top5=evaluation.top5, commonest=evaluation.commonest,
     )  # fmt: skip
-    if not own.metric:
+    if not metric:
         return replace(accuracy, reason=NO_CLASSES)
-    if not comparable or reference is None:
-        return (
-            accuracy
-            if own.values
-            else replace(accuracy, metric="", reason="The data has no labels, and there is no reference in fp32.")
-        )
-    if own.metric == AGREEMENT and own.classes:
-        same = (float(ours == target) for ours, target in zip(own.classes, reference.classes, strict=True))
-        return replace(accuracy, values=tuple(same))
+    if reference is None:
+        no_reference = "The data has no labels, and there is no reference in fp32."
+        return accuracy if evaluation.values else replace(accuracy, metric="", reason=no_reference)
+    if metric == AGREEMENT and evaluation.classes:
+        pairs = zip(evaluation.classes, reference.classes, strict=True)
+        return replace(accuracy, values=tuple(float(ours == target) for ours, target in pairs))
     return replace(accuracy, reference_values=reference.values, reference_top5=reference.top5)
