@@ -382,9 +382,7 @@ def first_rounds(scheduler: Scheduler, cases: Iterable[PlannedCase]) -> list[lis
 
 
 def hold_rounds(
-    scheduler: Scheduler,
-    screened: Iterable[tuple[PlannedCase, Record]],
-    earlier: Sequence[Record] = (),
+    scheduler: Scheduler, screened: Iterable[tuple[PlannedCase, Record]], earlier: Sequence[Record] = ()
 ) -> None:
     """Hold the rounds of cases that were measured once. Cases that do the same work are a race.
 

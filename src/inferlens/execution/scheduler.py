@@ -49,16 +49,7 @@ from inferlens.measure.output_check import Evaluation, accuracy_of, apply_quanti
 from inferlens.models import resolve
 from inferlens.record.machine import Before, Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.profile import Level
-from inferlens.record.record import (
-    IN_TURNS,
-    Accuracy,
-    Measurement,
-    Memory,
-    Metric,
-    ModelFacts,
-    Record,
-    Warning,
-)
+from inferlens.record.record import IN_TURNS, Accuracy, Measurement, Memory, Metric, ModelFacts, Record, Warning
 from inferlens.record.store import LOG, Store, cache_in, discard_if_interrupted
 from inferlens.spec.case import Budget, Case
 from inferlens.spec.plan import Plan
@@ -250,10 +241,12 @@ class Scheduler:
                 peaks = [self.references.of(planned).memory for planned, _ in group if not planned.refusal]
                 group = group[: max(1, room_for(peaks))]
             waiting = waiting[len(group) :]
-            if len(group) > 1:
-                records += self._measure_loaded(group, options)
-            else:
+            if len(group) == 1:
                 records.append(self.measure(*group[0], options)[0])
+                continue
+            before, turns = self._before([planned for planned, _ in group]), Interleaver(len(group), one_turn=True)
+            attempts = self._side_by_side(group, options, turns, before)
+            records += [attempt.record for attempt in attempts if attempt.record]
         return records
 
     def measure_together(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
@@ -282,18 +275,8 @@ class Scheduler:
             if str(folder) not in needed:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _measure_loaded(self, processes: Sequence[Process], options: MeasureOptions) -> list[Record]:
-        """Measure cases one after the other that have loaded and built side by side."""
-        before = self._before([planned for planned, _ in processes])
-        attempts = self._side_by_side(processes, options, Interleaver(len(processes), one_turn=True), before)
-        return [attempt.record for attempt in attempts if attempt.record]
-
     def _side_by_side(
-        self,
-        processes: Sequence[Process],
-        options: MeasureOptions,
-        turns: Interleaver,
-        before: Before,
+        self, processes: Sequence[Process], options: MeasureOptions, turns: Interleaver, before: Before
     ) -> list[Attempt]:
         """Run processes at once, and return their attempts. With ``one_turn`` a record is written as its process ends.
 
@@ -349,12 +332,7 @@ class Scheduler:
         return Attempt(planned, repeat, folder, created, outcome, options)
 
     def _benchmark_job(
-        self,
-        planned: PlannedCase,
-        repeat: int,
-        folder: Path,
-        options: MeasureOptions,
-        slot: Slot | None,
+        self, planned: PlannedCase, repeat: int, folder: Path, options: MeasureOptions, slot: Slot | None
     ) -> BenchmarkJob:
         case, rebuild = planned.case, options.rebuild or self.plan.rebuild
         fields = {**self.job_fields(case, folder), "rebuild": rebuild}

@@ -30,12 +30,7 @@ from inferlens.analysis.measures import bottleneck, violation_factors, violation
 from inferlens.analysis.race import log_cost
 from inferlens.analysis.tuning import Candidate, Effect, SkippedCandidate, Trial
 from inferlens.backends import BACKENDS, importable_backends
-from inferlens.execution.tuning.space import (
-    SearchSelection,
-    SearchSpace,
-    narrowed_selection,
-    neighbours,
-)
+from inferlens.execution.tuning.space import SearchSelection, SearchSpace, narrowed_selection, neighbours
 from inferlens.record.record import Record
 from inferlens.spec.case import PRECISIONS, Case
 from inferlens.spec.objective import Constraint, Objective

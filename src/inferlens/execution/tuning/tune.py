@@ -20,8 +20,7 @@ import math
 import shutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -59,14 +58,7 @@ from inferlens.execution.race import (
 )
 from inferlens.execution.resume import WORK, RunState, TrialLog, clear, content_of, folders_of, place_of
 from inferlens.execution.scheduler import MeasureOptions, Scheduler, open_scheduler, room_for
-from inferlens.execution.tuning.search import (
-    LEAST_GROUP,
-    Candidates,
-    Point,
-    Search,
-    skipped,
-    unreached,
-)
+from inferlens.execution.tuning.search import LEAST_GROUP, Candidates, Point, skipped, unreached
 from inferlens.execution.tuning.space import SearchSelection, SearchSpace, combined, explore, has_changes, size
 from inferlens.measure.monitor import usable_cpus
 from inferlens.models.resolve import files_of
@@ -164,7 +156,7 @@ def budget_for(budget: Budget, measures: Collection[str], series: float | None =
 
 @dataclass
 class Tuner:
-    """A running tuning. ``home`` is its folder, ``share`` its seconds, and ``begin`` the time at which they begin."""
+    """A running tuning. ``home`` is its folder, and ``share`` its seconds, which include those of earlier runs."""
 
     request: TuningRequest
     scheduler: Scheduler
@@ -173,36 +165,24 @@ class Tuner:
     log: TrialLog
     home: Path
     share: float
-    begin: float = field(default_factory=lambda: time.monotonic())
 
     def __post_init__(self) -> None:
+        self.begin = time.monotonic() - self.log.seconds
         self.candidates = Candidates(self.space, self.request.objective, self.request.constraints)
         self.measures = self.request.measures
-        series = SERIES_ON_GPU if self._on_gpu else SERIES
-        budget = budget_for(self.request.plan.budget, self.measures, series)
+        self.on_gpu = self.space.families[0].case.device != "cpu"
+        budget = budget_for(self.request.plan.budget, self.measures, SERIES_ON_GPU if self.on_gpu else SERIES)
+        kernels = budget.mode == "latency"
         self.options = MeasureOptions(
-            budget=budget,
-            only_right=True,
-            kernels=budget.mode == "latency",
-            accuracy_in_all=True,
-            patience=self._patience,
+            budget, only_right=True, kernels=kernels, accuracy_in_all=True, patience=self._patience
         )
-        self.in_turns = "energy" not in self.measures and not (self._on_gpu and "memory" in self.measures)
-        self.begin -= self.log.seconds
-
-    @property
-    def _on_gpu(self) -> bool:
-        return self.space.families[0].case.device != "cpu"
-
-    @cached_property
-    def search(self) -> Search:
-        """The search, with the rounds of earlier runs. A round has one candidate for every two CPUs."""
+        self.in_turns = "energy" not in self.measures and not (self.on_gpu and "memory" in self.measures)
         self.seconds = seconds_by((), self.scheduler.plan)
-        search = self.candidates.search(self._cost, min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP))
+        group = min(max(LEAST_GROUP, len(usable_cpus()) // 2), 3 * LEAST_GROUP)  # one for every two CPUs
+        self.search = self.candidates.search(self._cost, group)
         for trial in self.log.trials:
             if not trial.final:
-                self._learn(search, trial.records)
-        return search
+                self._learn(trial.records)
 
     def _cost(self, case: Case) -> float:
         """Return the seconds of a case, and more for a long build, because the others of its round wait for it."""
@@ -215,11 +195,9 @@ class Tuner:
             self._hold([self.space.planned(self.candidates.cases[point]) for point in points])
         complete = not self.search.propose()
         budget = budget_for(self.request.plan.budget, self.measures)
-        options = MeasureOptions(  # without patience: a finalist may build anew for as long as that takes
-            budget=None if budget == budget_of_rounds(self.request.plan.budget) else budget,
-            only_right=True,
-            accuracy_in_all=True,
-        )
+        usual = budget == budget_of_rounds(self.request.plan.budget)
+        # Without patience, because a finalist may build anew for as long as that takes.
+        options = MeasureOptions(None if usual else budget, only_right=True, accuracy_in_all=True)
         cases = self._finalists(earlier_finals)
         barred = {record.case.digest for record in self.candidates.beyond_limits()}
         if all(case.digest in barred for case in cases):
@@ -238,10 +216,8 @@ class Tuner:
 
     def _next_round(self) -> list[Point]:
         """Return the next round of the search that has memory and time, or nothing."""
-        search = self.search  # which may add rounds of earlier runs
-        peaks = [record.memory.host_peak or 0 for record in self.candidates.ran.values()]
-        points = search.propose(room_for(peaks))
-        while points and search.rounds:
+        points = self.search.propose(room_for(record.memory.host_peak or 0 for record in self.candidates.ran.values()))
+        while points and self.search.rounds:
             if self._seconds_of([self.candidates.cases[point] for point in points]) <= self._left_to_search:
                 break
             points = points[:-1] if len(points) > 2 else []  # without the least promising one
@@ -260,7 +236,7 @@ class Tuner:
         processes = [(candidate, number) for candidate in planned]
         measured = list(measure_rounds(self.scheduler, processes, self.options, together=self.in_turns))
         records = [self._without_export(*pair, number) for pair in zip(planned, measured, strict=True)]
-        self._learn(self.search, records)  # before the log is written, because this raises if nothing can be learned
+        self._learn(records)  # before the log is written, because this raises if nothing can be learned
         self.log.add(Trial(records=tuple(records), seconds=time.monotonic() - begin))
         self.scheduler.discard(measured)
         best = self.search.best if self.search.observations else None
@@ -294,7 +270,7 @@ class Tuner:
 
     def _without_export(self, planned: PlannedCase, record: Record, number: int) -> Record:
         """Return the record; if its process exported the model, with the memory of a second process, which did not."""
-        if self._on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
+        if self.on_gpu or "memory" not in self.measures or not record.ranked or not includes_export(record):
             return record
         again, _ = self.scheduler.measure(planned, number, self.options)
         self.scheduler.discard([again])
@@ -318,10 +294,10 @@ class Tuner:
         longest = PATIENCE * max(needed) * build_factor(case) if needed else FIRST_OF_BACKEND * self.share
         return math.ceil(LEAST_PATIENCE + max(min(longest, self._left_to_search), 0.0))
 
-    def _learn(self, search: Search, records: Sequence[Record]) -> None:
+    def _learn(self, records: Sequence[Record]) -> None:
         """Add the records of a round to the search. Raises InferlensError if the objective is not known here."""
         objective = self.request.objective
-        self.candidates.learn(search, records)
+        self.candidates.learn(self.search, records)
         ran = self.candidates.ran.values()
         if ran and all(measure_value(record, objective.name) is None for record in ran):
             what = f"The {objective.measure.title} is not known on this machine."
