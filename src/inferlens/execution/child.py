@@ -209,12 +209,12 @@ class _Process:
             selector.register(self._printed, selectors.EVENT_READ)
             while selector.get_map():
                 waited = self.slot.waited - before if self.slot else 0.0
-                left = deadline + waited - time.monotonic()
-                if left <= 0:
+                remaining = deadline + waited - time.monotonic()
+                if remaining <= 0:
                     return False
-                if self.answer and left > GOODBYE:
+                if self.answer and remaining > GOODBYE:
                     deadline = time.monotonic() + GOODBYE - waited
-                ready = selector.select(min(left, 1.0))
+                ready = selector.select(min(remaining, 1.0))
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)
                     if not data:

@@ -431,7 +431,8 @@ def _throughput(
     """Return the calls per second, for a time that follows from the latencies, or else from the budget."""
     budget, depth = job.budget, job.case.depth
     if latencies:
-        typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
+        typical, done = median(latencies), LATENCY_SHARE
+        seconds = max(0.25 * sum(latencies), LEAST_THROUGHPUT)
     else:
         typical, done = series.typical_latency(feeding.caller, feeding.throughput), 0.0
         seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)

@@ -78,8 +78,8 @@ class Steady(Struct, frozen=True):
 class _Fit(Struct, frozen=True):
     shape: str  # levels, line, decay or wave
     cost: float  # -2 log likelihood and the price
-    extent: float = 0.0  # its movement on the logarithmic scale
-    first: int = 0  # the batch from which it is steady
+    extent: float = 0.0  # the range of the shape on the logarithmic scale
+    first: int = 0  # the first steady batch
     cuts: tuple[int, ...] = ()  # of levels
 
 
@@ -178,14 +178,15 @@ def _decay(batches: Array) -> _Fit:
     best = int(np.argmax(heights * (curves @ centred)))
     height = abs(float(heights[best]))
     cost = _misfit(centred - heights[best] * curves[best], 3) + _PRICE_OF_DECAY * math.log(batches.size)
-    left = height * np.exp(-time / _DECAYS[best]) > TOLERANCE
-    return _Fit("decay", cost, height, first=int(left.sum()))
+    unsteady = height * np.exp(-time / _DECAYS[best]) > TOLERANCE
+    return _Fit("decay", cost, height, first=int(unsteady.sum()))
 
 
 def _wave(batches: Array) -> _Fit:
-    both, inverse = _waves(batches.size)
+    """Return the best slow wave, which is never steady."""
+    basis, inverse = _waves(batches.size)
     parts = inverse @ batches
-    rest = batches - (both @ parts[:, :, None])[:, :, 0]
+    rest = batches - (basis @ parts[:, :, None])[:, :, 0]
     best = int(np.argmin((rest**2).sum(axis=1)))
     cost = _misfit(rest[best], 4) + _PRICE_OF_WAVE * math.log(batches.size)
     return _Fit("wave", cost, 2 * float(np.hypot(*parts[best, 1:])))
@@ -195,8 +196,8 @@ def _wave(batches: Array) -> _Fit:
 def _waves(count: int) -> tuple[Array, Array]:
     """Return the constant, the sine and the cosine of each wave, and the inverse that fits them."""
     angle = 2 * np.pi * _WAVES[:, None] * (np.arange(count) + 0.5) / count
-    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
-    return both, np.linalg.pinv(both)
+    basis = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
+    return basis, np.linalg.pinv(basis)
 
 
 def _misfit(rest: Array, parameters: int) -> float:
@@ -230,12 +231,12 @@ def _best_cuts(batches: Array) -> list[tuple[int, ...]]:
     squares = np.concatenate([[0.0], np.cumsum(centred**2)])
     index = np.arange(count + 1)
     lengths = index[None, :] - index[:, None]
-    left = squares[None, :] - squares[:, None] - (sums[None, :] - sums[:, None]) ** 2 / np.maximum(lengths, 1)
-    left[lengths < _LEAST_BATCHES] = np.inf
-    best, before = left[0], []
+    costs = squares[None, :] - squares[:, None] - (sums[None, :] - sums[:, None]) ** 2 / np.maximum(lengths, 1)
+    costs[lengths < _LEAST_BATCHES] = np.inf  # of a level from one batch to another
+    best, before = costs[0], []
     results: list[tuple[int, ...]] = [()]
     for number in range(1, min(_MOST_CUTS, count // _LEAST_BATCHES - 1) + 1):
-        totals = best[:, None] + left
+        totals = best[:, None] + costs
         before.append(totals.argmin(axis=0))
         best = totals.min(axis=0)
         cuts, end = [], count
