@@ -11,6 +11,7 @@ import sys
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.spec.objective import MEASURES, Constraint, Objective
 from inferlens.spec.plan import BUDGET_WORDS, OPTIONS, RACE_WORDS, WORDS, Plan, read_plan
 from inferlens.units import parse_duration, parse_share
+from inferlens.views import picture
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records
 
@@ -389,8 +391,10 @@ def test_python_blocks_run(path, tmp_path, monkeypatch, one_process):
 @pytest.mark.parametrize(
     "path", [page for page in (ROOT / "README.md", *WRITTEN) if ANYWHERE in marks(page)], ids=called
 )
-def test_commands_that_run_anywhere_run(path, tmp_path):
+def test_commands_that_run_anywhere_run(path, tmp_path, monkeypatch):
     """In one folder, as in a checkout, with the files that the page shows. What the page prints was run for that."""
+    drawn = SimpleNamespace(vegalite_to_svg=lambda _: "<svg/>", vegalite_to_png=lambda *_, **__: b"a picture")
+    monkeypatch.setattr(picture, "converter", lambda: drawn)  # to draw takes long, and other tests do
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for name, body in re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text(path), re.M | re.S):
         pytest.importorskip("torch")

@@ -1,13 +1,11 @@
 """The work of the kernels of real profiles, against what can be worked out by hand from shapes."""
 
-import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from inferlens.analysis.profile_table import Runs, profile_runs
-from inferlens.analysis.roofline import Floor, Roofline, roofline
+from inferlens.analysis.roofline import roofline
 from inferlens.analysis.work import precisions
 from inferlens.record.profile import Layer, Profile
 from inferlens.record.store import load_profiles
@@ -16,32 +14,22 @@ from tests.analysis.profiles import exact_layer as layer
 from tests.analysis.profiles import layered, work
 from tests.views.samples import case
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"
+VISION_TRANSFORMER = Path(__file__).parents[2] / "examples" / "h200" / "kernels" / "vit_b_16"
 HALF = 2  # bytes of an element
 TOKENS, WIDTH, WIDE = 32 * 197, 768, 3072  # of a ViT-B/16 at batch 32
 LAYER = "encoder.layers.encoder_layer_3"
 
 
-@cache
-def floors(folder: str) -> dict[str, Roofline]:
-    """By backend, the floors of the profiles in a folder that has batch 1 and batch 32: those of batch 32."""
-    profiles = load_profiles([EXAMPLES / folder]).profiles
-    found = {profile.case.backend: roofline(profile) for profile in profiles if profile.case.batch == 32}
-    return {name: item for name, item in found.items() if isinstance(item, Roofline)}
-
-
-def rows(of: Roofline, *modules: str, name: str = "") -> list[Floor]:
-    return [row for row in of.rows if row.modules == modules and re.search(name, row.name)]
-
-
 @pytest.mark.parametrize("backend", ["pytorch", "torch_compile", "tensorrt", "torch_tensorrt"])
 def test_products_of_a_vision_transformer(backend):
     """Each computes what it computes, reads its inputs and weights, and writes its outputs; of every backend alike."""
-    of = floors("kernels/vit_b_16")[backend]
-    (wide,) = [row for row in of.rows if row.flops and f"{LAYER}.mlp.0" in row.modules]
-    (patches,) = [row for row in rows(of, "conv_proj") if row.flops]
-    products = [*(row for row in rows(of, f"{LAYER}.self_attention") if row.flops), wide, patches]
-    assert [(row.flops, row.bytes / HALF) for row in products] == [
+    (folder,) = VISION_TRANSFORMER.glob(f"{backend}-*b32-cuda")
+    (of,) = map(roofline, load_profiles([folder]).profiles)
+    rows = [row for row in of.rows if row.flops]
+    attention = [row for row in rows if row.modules == (f"{LAYER}.self_attention",)]
+    (wide,) = [row for row in rows if f"{LAYER}.mlp.0" in row.modules]
+    (patches,) = [row for row in rows if row.modules == ("conv_proj",)]
+    assert [(row.flops, row.bytes / HALF) for row in (*attention, wide, patches)] == [
         (2 * TOKENS * WIDTH * 3 * WIDTH, TOKENS * WIDTH + 3 * WIDTH * WIDTH + TOKENS * 3 * WIDTH),
         (2 * 2 * 32 * 197 * 197 * WIDTH, 4 * TOKENS * WIDTH),
         (2 * TOKENS * WIDTH * WIDTH, TOKENS * WIDTH + WIDTH * (WIDTH + 1) + TOKENS * WIDTH),
@@ -49,31 +37,6 @@ def test_products_of_a_vision_transformer(backend):
         (2 * 32 * 14 * 14 * WIDTH * 3 * 16**2, 32 * 3 * 224**2 + WIDTH * (3 * 16**2 + 1) + 32 * WIDTH * 14 * 14),
     ]
     assert patches.distance == pytest.approx(patches.time / (patches.flops / of.rate), rel=1e-6)
-
-
-def test_pointwise_kernels_move_what_they_read_and_write():
-    compiled, eager = (floors("kernels/vit_b_16")[name] for name in ("torch_compile", "pytorch"))
-    (gelu,) = rows(compiled, f"{LAYER}.mlp.0", f"{LAYER}.mlp.1")
-    assert (gelu.flops, gelu.bytes) == (0, HALF * 2 * TOKENS * WIDE)
-    for norm in (rows(eager, f"{LAYER}.ln_1"), rows(eager, f"{LAYER}.ln_2")):
-        assert [floor.bytes for floor in norm] == [HALF * (2 * TOKENS * WIDTH + 2 * WIDTH)]
-    assert [row.bytes for row in rows(eager, LAYER)] == [HALF * 3 * TOKENS * WIDTH] * 2  # both additions
-    # What Inductor computes anew in several kernels nobody can divide.
-    assert all(row.floor is None for row in compiled.rows if "conv_proj" in row.modules and len(row.modules) > 1)
-
-
-@pytest.mark.parametrize("model", ["bert", "mobilenet_v2", "resnet50", "vit_b_16"])
-def test_of_all_kernels(model):
-    flops = {"bert": 7.1515e11, "mobilenet_v2": 1.9250e10, "resnet50": 2.6170e11, "vit_b_16": 1.1241e12}
-    assert len(floors(f"kernels/{model}")) == 4
-    for backend, of in floors(f"kernels/{model}").items():
-        known = [row for row in of.rows if row.floor is not None]
-        assert all(floor.floor <= floor.time for floor in known), backend
-        assert sum(floor.time for floor in known) > 0.8 * sum(row.time for row in of.rows), backend
-        total = sum(floor.flops or 0.0 for floor in known)
-        assert total == pytest.approx(flops[model], rel=2e-3), backend
-        pointwise = re.compile(r"triton_(?:poi|red|per)|elementwise_kernel|layer_norm|__myl_|Memset|nchwTo")
-        assert not [floor.name for floor in known if floor.kernels == 1 and pointwise.match(floor.name) and floor.flops]
 
 
 # In what a call is computed: shares of its time and of its multiply-adds, from profiles that are made by hand.

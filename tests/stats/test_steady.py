@@ -39,7 +39,7 @@ def test_a_drift_to_the_end_is_never_steady(name, count):
     assert sum(one.reason == "drifting" for one in found(name, count, 0.0)) >= 0.95 * RUNS
 
 
-@pytest.mark.parametrize("count", [50, 200, 1000, 5000])
+@pytest.mark.parametrize("count", [50, 1000])
 def test_a_few_slow_first_calls_are_left_out(count):
     starts = [one.start for one in found("slow first calls", count, 0.0) if one.steady]
     assert (len(starts) >= 0.95 * RUNS, min(starts) >= 5) == (True, True)
@@ -82,8 +82,8 @@ def codes(samples):
 
 @pytest.mark.parametrize("count", [50, 200])
 def test_series_too_slow_to_be_known_are_doubted(count):
-    found = [codes(1 + 0.05 * one) for one in autoregressive(2, 100, count, 0.9)]
-    assert sum("few-independent-samples" in one for one in found) >= 97
+    found = [codes(1 + 0.05 * one) for one in autoregressive(2, 50, count, 0.9)]
+    assert sum("few-independent-samples" in one for one in found) >= 48
 
 
 @pytest.mark.parametrize(("code", "samples", "doubted"), [
@@ -130,7 +130,7 @@ def test_two_modes_are_found(upper):
 
 def test_one_mode_is_one_however_skewed_or_slow():
     generator = np.random.default_rng(3)
-    for seed in range(40):
+    for seed in range(15):
         assert two_modes(lognormal(seed, 300, spread=0.5)) is None
         assert two_modes(np.round(np.array(normal(seed, 1000, 50.0, 0.04)))) is None
     assert two_modes(generator.normal(1.0 + 0.005 * (generator.random(400) < 0.5), 0.0002)) is None, "near ones"
