@@ -21,6 +21,15 @@ from inferlens.units import ABSENT, listing, microseconds, milliseconds, percent
 from inferlens.views.table import Column, Document, Line, Table, cut_middle, plain, share
 
 CASE_FIELDS = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
+MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
+TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")  # fields of a row in CSV
+LONGEST_NAME = 60
+MOST_CASES = 12  # in a table of the largest parts
+MAX_SUMMED = 5  # rows that a sentence adds up
+THE_MODEL = "the model"
+CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
+MOST_MODULES = 3  # modules in a name
+LITTLE = 0.005  # of the time: smaller shares are omitted
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,9 @@ class ProfiledCase:
     def device(self) -> str:
         """Return the name of the GPU or CPU."""
         environment = self.profile.environment
-        gpu = environment.gpus[0].name if environment.gpus else "GPU"
-        return environment.cpu or "CPU" if self.profile.case.device == "cpu" else gpu
+        if self.profile.case.device == "cpu":
+            return environment.cpu or "CPU"
+        return environment.gpus[0].name if environment.gpus else "GPU"
 
     @property
     def inputs(self) -> str:
@@ -84,22 +94,20 @@ def _join_words(*texts: str, longest: int = 200) -> str:
 
 def distinguish(cases: Sequence[ProfiledCase]) -> tuple[str, list[str]]:
     """Return what all cases share in one line, and a distinct name per case."""
-    models = [case.profile.case.model for case in cases]
     properties = {
-        "model": models,
+        "model": [case.profile.case.model for case in cases],
         "inputs": [case.inputs for case in cases],
         "precision": [case.profile.case.precision for case in cases],
         "device": [case.device for case in cases],
     }
     shared = {key: values[0] for key, values in properties.items() if len(set(values)) == 1}
     names = []
-    for case, model in zip(cases, models, strict=True):
-        own = case.profile.case
-        name = case.name.replace(f" {own.precision}", "", 1) if "precision" in shared else case.name
-        texts = {
-            "model": model, "name": name, "inputs": own.sizes_label or case.inputs,
-            "device": case.device,
-        }  # fmt: skip
+    for profiled in cases:
+        case, name = profiled.profile.case, profiled.name
+        if "precision" in shared:
+            name = name.replace(f" {case.precision}", "", 1)
+        inputs = case.sizes_label or profiled.inputs
+        texts = {"model": case.model, "name": name, "inputs": inputs, "device": profiled.device}
         names.append(_join_words(*(text for key, text in texts.items() if key not in shared), longest=80))
     return _join_words(*shared.values()), names
 
@@ -107,7 +115,7 @@ def distinguish(cases: Sequence[ProfiledCase]) -> tuple[str, list[str]]:
 def group_profiles(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:
     """Return the latest profiles, named, in comparable groups: of every level, or one profile per case.
 
-    A case without a profile of ``level`` keeps another one, which says what exists instead.
+    A case without a profile of ``level`` keeps one of another level, so that a message can name it.
     """
     latest: dict[tuple[object, ...], Profile] = {}
     for profile in latest_profiles(loaded.profiles):
@@ -132,9 +140,9 @@ def reference_first(group: Sequence[ProfiledCase], reference: str | None) -> lis
     checked = [case.record.agreement.reference for case in group if case.record and case.record.agreement]
     usual = {name.partition(" ")[0] for name in checked}
 
-    def place(case: ProfiledCase) -> tuple[object, ...]:
-        own = case.profile.case
-        return reference not in (case.name, own.label), *plainness(own, own.device, usual)
+    def place(profiled: ProfiledCase) -> tuple[object, ...]:
+        case = profiled.profile.case
+        return reference not in (profiled.name, case.label), *plainness(case, case.device, usual)
 
     first = min([case for case in group if reference and case.matches(reference)] or eligible, key=place)
     return [first, *(case for case in group if case is not first)]
@@ -156,17 +164,6 @@ def name_cases(group: Sequence[ProfiledCase]) -> list[ProfiledCase]:
     return named
 
 
-MAX_NOTES, LONGEST_NOTE = 2, 190  # beneath a table
-TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")  # of a row, in CSV
-LONGEST_NAME = 60
-MOST_CASES = 12  # in a table of the largest parts
-MAX_SUMMED = 5  # rows that a sentence adds up
-THE_MODEL = "the model"
-CALL, PROFILED_CALL = "call", "profiled call"  # names of the row of a whole call
-MOST_MODULES = 3  # that are named
-LITTLE = 0.005  # of the time: smaller shares are omitted
-
-
 def three_digits(seconds: float | None) -> str:
     """Return microseconds with three significant digits: ``14,700`` rather than ``14,683``."""
     return microseconds(seconds and float(f"{seconds:.3g}"))
@@ -178,7 +175,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ShownCase(Generic[T]):
-    """A case with its table or a reason, and its ``ranked`` rows, of which ``top`` are shown."""
+    """A case with its table or a reason, and its ``ranked`` rows; the first ``top`` are shown."""
 
     case: ProfiledCase
     table: T | str
@@ -224,25 +221,25 @@ def case_document(
         about |= {} if noun == "roofline" else {"warnings": profile.warnings}
         return about | ({"reason": case.table} if isinstance(case.table, str) else data(case, case.table))
 
+    def csv_rows() -> Iterator[dict[str, Any]]:
+        for case in shown:
+            if not isinstance(case.table, str):
+                yield from (case.case.fields | row for row in rows(case, case.table))
+
     return Document(
-        blocks=lambda: list(blocks()),
-        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": list(map(case_data, shown))},
-        rows=lambda: (
-            case.case.fields | row
-            for case in shown
-            if not isinstance(case.table, str)
-            for row in rows(case, case.table)
-        ),
-        fields=(*CASE_FIELDS, *fields),
-    )
+        lambda: list(blocks()), lambda: {"schema": f"inferlens.{noun}/1", "cases": list(map(case_data, shown))},
+        csv_rows, (*CASE_FIELDS, *fields),
+    )  # fmt: skip
 
 
 def rank_cases(
     tables: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
 ) -> list[ShownCase[T]]:
     """Rank the rows of each case; ``order`` sorts them by execution."""
-    ranks = ((case, table, () if isinstance(table, str) else ranked(table)) for case, table in tables)
-    return [ShownCase(case, table, rows, in_order=sort == "order") for case, table, rows in ranks]
+    return [
+        ShownCase(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
+        for case, table in tables
+    ]
 
 
 def first_notes(notes: Sequence[str]) -> list[str]:
@@ -292,11 +289,8 @@ def largest_parts(noun: str, parts: Sequence[LargestPart], notes: Sequence[str],
     cases = [part.case for part in parts]
     head, names = distinguish(cases)
     unit = unit_of(cases)
-    columns = (
-        Column("", "call", unit),
-        Column("", "largest", "share"),
-        Column("", f"{noun} with it", numeric=False, max_width=40),
-    )
+    largest = Column("", f"{noun} with it", numeric=False, max_width=40)
+    columns = (Column("", "call", unit), Column("", "largest", "share"), largest)
     lines = [
         Line(cut_name(bare(name)), (TIME_WRITERS[unit](part.call), share(part.share), part.name))
         for name, part in list(zip(names, parts, strict=True))[:MOST_CASES]
@@ -326,7 +320,7 @@ def in_unit(columns: Sequence[Column], unit: str) -> list[Column]:
 
 
 def scaling_notes(cases: Sequence[ProfiledCase], names: Sequence[str] = ()) -> list[str]:
-    """Return a note on the cases of which profiling lengthened calls much."""
+    """Return a note on the cases whose calls took much longer with profiling."""
     scaled = []
     for case, name in zip(cases, names or [case.name for case in cases], strict=True):
         runs = profile_runs(case.profile)
@@ -366,8 +360,8 @@ def precision_line(case: ProfiledCase) -> str:
         return ""
     parts = [f"{precision} {percent(result.time.get(precision, 0.0))} of the time"]
     parts[0] += f", {percent(result.work.get(precision, 0.0))} of multiply-adds" if result.work else ""
-    others = {name: item for name, item in result.time.items() if name != precision and item >= LITTLE}
-    parts += [f"{name or 'unknown'} {percent(item)}" for name, item in others.items()]
+    others = {name: part for name, part in result.time.items() if name != precision and part >= LITTLE}
+    parts += [f"{name or 'unknown'} {percent(part)}" for name, part in others.items()]
     if result.conversions:
         parts.append(f"{plural(len(result.conversions), 'conversion')} {percent(result.converting)}")
     return "; ".join(parts)

@@ -17,13 +17,7 @@ from inferlens.record.record import machine_name
 from inferlens.record.store import LoadedProfiles
 from inferlens.stats.samples import median
 from inferlens.units import duration, percent, plural
-from inferlens.views.profiles.cases import (
-    CASE_FIELDS,
-    ProfiledCase,
-    cases_of_level,
-    distinguish,
-    first_notes,
-)
+from inferlens.views.profiles.cases import CASE_FIELDS, ProfiledCase, cases_of_level, distinguish, first_notes
 from inferlens.views.rows import Row
 from inferlens.views.table import Column, Document, Line, Table, plain
 
@@ -64,10 +58,9 @@ def _key(profile: Profile) -> tuple[str, str]:
 def _judge(
     case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles, rows: Sequence[Row]
 ) -> CaseFindings:
-    # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
-    completed = sorted(
-        (profile for profile in profiles if profile.status == "ok"), key=lambda profile: profile.level != "layer"
-    )
+    completed = [profile for profile in profiles if profile.status == "ok"]
+    # The layers come first: their calls say what profiling cost, as in the table of layers.
+    completed.sort(key=lambda profile: profile.level != "layer")
     if not completed:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return CaseFindings(case, reason=f"{reason} {case.profile.hint}".strip())
@@ -77,15 +70,15 @@ def _judge(
 
 def _alternatives(case: ProfiledCase, rows: Sequence[Row]) -> dict[str, float | None]:
     """Return the seconds of other backends with the same work and precision, if several or a faster one ran."""
-    profile, own = case.profile, case.profile.case
+    profile, wanted = case.profile, case.profile.case
     inputs, machine = ", ".join(map(str, profile.model.inputs)), machine_name(profile.environment)
-    same_work = own.model, machine, inputs, own.precision, own.device, own.io, own.cold, own.rotate
-    others = [
-        row for row in rows
-        if row.backend.partition(":")[0] != own.backend
-        and (row.model, row.machine, row.inputs, row.precision, row.device, row.io, "cold" in row.call_mode,
-             "rotating" in row.call_mode) == same_work
-    ]  # fmt: skip
+    work = wanted.model, machine, inputs, wanted.precision, wanted.device, wanted.io, wanted.cold, wanted.rotate
+
+    def same_work(row: Row) -> bool:
+        modes = "cold" in row.call_mode, "rotating" in row.call_mode
+        return work == (row.model, row.machine, row.inputs, row.precision, row.device, row.io, *modes)
+
+    others = [row for row in rows if row.backend.partition(":")[0] != wanted.backend and same_work(row)]
     seconds = {row.name: row.median if row.ranked else None for row in others}
     if len({row.backend for row in others}) >= MIN_RIVALS:
         return seconds
@@ -105,28 +98,37 @@ def findings_document(
     """Return the findings of each case; people get the few that matter most.
 
     Args:
-        cases: the results of :func:`judge_cases`; ``top`` limits the findings of each, ``whole`` shows all to people.
-        most: number of findings for people, where they ask for no number; fewer if a terminal is too small.
-        brief: without headings and notes.
-        measured: rows of the ways that were measured: cases that are the fastest of them come first.
+        cases: the results of :func:`judge_cases`. ``top`` limits the findings of each case.
+        whole: whether people see all findings.
+        most: number of findings for people who ask for no number; a small terminal shows fewer.
+        brief: whether headings and notes are left out.
+        measured: rows of all ways. The cases that won come first.
     """
     fastest = {(row.model, row.label, row.machine) for row in measured if row.place == 1}
     cases = sorted(cases, key=lambda case: _place(case.case) not in fastest)
     leading = sum(_place(case.case) in fastest for case in cases)
     load = mean_load(record_load(case.case.record) for case in cases if case.case.record)
-    every = bool(whole or top)
+    shows_all = bool(whole or top)
 
     def blocks(most: int) -> list[Table | str]:
-        tables = _case_tables(cases, top) if every else _top_findings(cases, leading, most, brief)
+        tables = [case_table(case) for case in cases] if shows_all else _top_findings(cases, leading, most, brief)
         return [*tables, *filter(None, [load.sentence])]
+
+    def case_table(case: CaseFindings) -> Table:
+        head, (name,) = distinguish([case.case])
+        return replace(findings_table(case.findings, top, case.reason), title=f"{head} · {name}")
+
+    def case_data(case: CaseFindings) -> dict[str, Any]:
+        about = {"status": case.case.profile.status, "reason": case.reason}
+        return {**case.case.data, **about, "findings": case.findings[:top]}
 
     return Document(
         lambda: blocks(most),
-        data=lambda: {"schema": SCHEMA, "cases": [_object(case, top) for case in cases], "machine_load": load},
+        data=lambda: {"schema": SCHEMA, "cases": list(map(case_data, cases)), "machine_load": load},
         rows=lambda: _rows(cases, top),
         fields=(*CASE_FIELDS, "place", *FIELDS, "evidence"),
         title="Findings",
-        tries=None if every else lambda _: (blocks(count) for count in range(most, 0, -1)),
+        tries=None if shows_all else lambda _: (blocks(count) for count in range(most, 0, -1)),
     )
 
 
@@ -145,11 +147,11 @@ def _top_findings(cases: Sequence[CaseFindings], leading: int, most: int, brief:
     rules = _by_rule(cases, "time", leading)
     rows: list[Line] = []
     for number, entries in enumerate(rules[:most], 1):
-        first, place = entries[0]
-        won = gain(first, cases[place].findings)
-        where = _where(entries, names, _gain_text(first) if won else "")
-        cells = percent(won) if won else "", plain(f"{first.sentence.removesuffix('.')}{where}.")
-        rows += [Line(str(number), cells), Line("", ("", plain(_hint(first))), style="dim")]
+        finding, place = entries[0]
+        won = gain(finding, cases[place].findings)
+        where = _where(entries, names, _gain_text(finding) if won else "")
+        cells = percent(won) if won else "", plain(f"{finding.sentence.removesuffix('.')}{where}.")
+        rows += [Line(str(number), cells), Line("", ("", plain(_hint(finding))), style="dim")]
     failed = [f"{name}: {case.reason}" for case, name in zip(cases, names, strict=True) if case.reason]
     doubts = [
         f"{entries[0][0].sentence.removesuffix('.')}{_where(entries, names)}. {entries[0][0].hint}"
@@ -159,7 +161,7 @@ def _top_findings(cases: Sequence[CaseFindings], leading: int, most: int, brief:
     if not brief and (rest := sum(map(len, rules[most:]))):
         notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
     columns = [replace(column, title="", unit="") for column in COLUMNS] if brief else COLUMNS
-    sentences = () if rows or brief else ("No rule has anything to say.",)  # what is shown beneath has
+    sentences = () if rows or brief else ("No rule has anything to say.",)  # brief documents show other tables beneath
     yield Table(head, "", columns, rows, notes=notes, sentences=sentences)
 
 
@@ -186,22 +188,16 @@ def _where(places: Sequence[tuple[Finding, int]], names: Sequence[str], more: st
     return f" ({'; '.join(filter(None, words))})" if any(words) else ""
 
 
-def _case_tables(cases: Sequence[CaseFindings], top: int | None) -> Iterator[Table | str]:
-    for case in cases:
-        head, (name,) = distinguish([case.case])
-        table = findings_table(case.findings, top, case.reason)
-        yield replace(table, title=f"{head} · {name}")
-
-
 def findings_table(findings: Sequence[Finding], top: int | None = None, reason: str = "") -> Table:
     """Return a table of one case's findings about time; ``reason`` explains an empty one."""
     rows = []
-    for number, finding in enumerate([finding for finding in findings if finding.about == "time"][:top], 1):
+    about_time = [finding for finding in findings if finding.about == "time"]
+    for number, finding in enumerate(about_time[:top], 1):
         won = gain(finding, findings)
         about = f"{_gain_text(finding)} could be won · {finding.code}" if won else finding.code
         sentence = f"{finding.sentence.removesuffix('.')} ({about})."
-        rows += [Line(str(number), (percent(won) if won else "", plain(sentence)))]
-        rows += [Line("", ("", plain(_hint(finding))), style="dim")]
+        cells = percent(won) if won else "", plain(sentence)
+        rows += [Line(str(number), cells), Line("", ("", plain(_hint(finding))), style="dim")]
     doubts = [f"{finding.sentence} {finding.hint}" for finding in findings if finding.about == "trust"]
     silent = () if rows else (reason or "No rule has anything to say.",)
     return Table("", "", COLUMNS, rows, notes=doubts, sentences=silent)
@@ -214,11 +210,6 @@ def _gain_text(finding: Finding) -> str:
 
 def _hint(finding: Finding) -> str:
     return finding.hint if finding.hint.startswith("Try ") else f"Try: {finding.hint}"
-
-
-def _object(case: CaseFindings, top: int | None) -> dict[str, Any]:
-    about = {"status": case.case.profile.status, "reason": case.reason}
-    return {**case.case.data, **about, "findings": case.findings[:top]}
 
 
 def _rows(cases: Sequence[CaseFindings], top: int | None) -> Iterator[dict[str, object]]:

@@ -58,7 +58,7 @@ from inferlens.views.table import Column, Document, Line, Table, count, lines_an
 TOP = 10  # rows that people get of one case if they ask for no other number; programs get all
 NAME_HEADINGS = {"layer": "module", "kernel": "kernel"}
 PART_SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
-_OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
+_OVERLAP = 0.005  # of the busy time: smaller overlaps come from the rounding of the clock
 _TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable
@@ -70,18 +70,8 @@ def _half_interval(times: RunTimes | None) -> str:
     return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
 
 
-def _sizes(sizes: Sequence[int]) -> str:
+def _size_text(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes)) or ABSENT
-
-
-def _layers(row: KernelRow) -> str:
-    """Return nothing where modules are the layers, because they have a column."""
-    return "" if row.layers == row.modules else list_few(row.layers, 1)
-
-
-def _backend_name(row: LayerRow) -> str:
-    """Return the backend's name where it differs from the module."""
-    return text("" if row.modules in ((row.name,), ()) else row.name)
 
 
 NUMBERS = {
@@ -106,7 +96,10 @@ COLUMNS = {
         *NUMBERS["layer"],
         Column("kind", "kind", keep=2, numeric=False, max_width=16),
         Column("precision", "precision", keep=2, numeric=False),
-        Column("", "layer", write=_backend_name, keep=9, numeric=False, wide=True),
+        # The name of the backend where it differs from the module.
+        Column(
+            "", "layer", "", lambda row: text("" if row.modules in ((row.name,), ()) else row.name), 9, False, wide=True
+        ),
         Column("place", "#", keep=10, wide=True),
         Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=8, wide=True),
         Column("inputs", "input", write=tensor_shapes, keep=4, numeric=False, max_width=24),
@@ -118,21 +111,23 @@ COLUMNS = {
         Column("tensor_cores", "tensor cores", "", _TENSOR_CORES.__getitem__, 3, numeric=False),
         Column("occupancy", "occupancy", write=share, keep=6, wide=True),
         Column("achieved", "achieved", "estimate", share, keep=5, wide=True),
-        Column("grid", "grid", write=_sizes, keep=7, max_width=18, wide=True),
-        Column("block", "block", write=_sizes, keep=8, max_width=14, wide=True),
+        Column("grid", "grid", write=_size_text, keep=7, max_width=18, wide=True),
+        Column("block", "block", write=_size_text, keep=8, max_width=14, wide=True),
         Column("registers", "registers", keep=15, wide=True),
         Column("shared_memory", "shared", "KiB", kibibytes, keep=16, wide=True),
         Column("place", "#", keep=17, wide=True),
-        Column("", "layer", write=_layers, keep=14, numeric=False, max_width=24, wide=True),
+        # Layers have a column unless they are the modules, which have one.
         Column(
-            "operators",
-            "operator",
-            write=partial(list_few, most=1),
-            keep=13,
-            numeric=False,
-            max_width=24,
+            "",
+            "layer",
+            "",
+            lambda row: "" if row.layers == row.modules else list_few(row.layers, 1),
+            14,
+            False,
+            24,
             wide=True,
         ),
+        Column("operators", "operator", "", partial(list_few, most=1), 13, False, 24, wide=True),
         Column("modules", "module", write=module_names, keep=4, numeric=False, max_width=26),
     ),
 }
@@ -165,9 +160,9 @@ def parts_document(
         f"{level}s",
         tables,
         top,
-        blocks=lambda: _blocks(tables, level, top or TOP) if top or every else _largest(tables, level),
-        data=lambda case, table: _data(case, table, kind),
-        rows=lambda case, table: _rows(case, table, level, kind),
+        blocks=lambda: _part_blocks(tables, level, top or TOP) if top or every else _largest_rows(tables, level),
+        data=lambda case, table: _part_data(case, table, kind),
+        rows=lambda case, table: _part_rows(case, table, level, kind),
         fields=("row", *PART_FIELDS[level], *TIMES),
     )
 
@@ -178,7 +173,8 @@ def part_tables(level: Level, cases: Sequence[ProfiledCase], sort: str, by: Kern
     make_table = layer_table if level == "layer" else partial(kernel_table, by=by)
 
     def ranked(table: PartTable) -> Sequence[ProfileRow]:
-        return sorted(_by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
+        by_time = _by_time(table.rows)
+        return sorted(by_time, key=lambda row: -row.calls) if sort == "calls" else by_time
 
     return rank_cases(((case, make_table(case.profile, case.unprofiled)) for case in cases), ranked, sort)
 
@@ -188,7 +184,7 @@ def _by_time(rows: Iterable[ProfileRow]) -> list[ProfileRow]:
     return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
 
 
-def _blocks(cases: Sequence[PartCase], level: Level, top: int) -> Iterator[Table | str]:
+def _part_blocks(cases: Sequence[PartCase], level: Level, top: int) -> Iterator[Table | str]:
     """Yield a table per case, its time source and its answer."""
     for case in cases:
         head, (name,) = distinguish([case.case])
@@ -199,28 +195,29 @@ def _blocks(cases: Sequence[PartCase], level: Level, top: int) -> Iterator[Table
         seconds = case.table.reconciliation.unprofiled
         call = f"Call: {TIME_WRITERS[unit](seconds)} {unit} · " if seconds else ""
         yield Table(f"{head} · {name}", about=f"{call}{time_source([case.case], f'{level}s')}")
-        yield " ".join(answer(case.table, host=_waits_for_host(case)))
+        yield " ".join(parts_answer(case.table, host=_waits_for_host(case)))
         yield from filter(None, [precision_line(case.case)])
-        yield _table(replace(case, top=top), case.table, level, unit)
+        yield _part_table(replace(case, top=top), case.table, level, unit)
 
 
-def _largest(cases: Sequence[PartCase], level: Level) -> Iterator[Table | str]:
+def _largest_rows(cases: Sequence[PartCase], level: Level) -> Iterator[Table | str]:
     """Yield one table of the largest row of each case, or the rows of the only case that has them."""
     with_table = [case for case in cases if not isinstance(case.table, str)]
     if len(with_table) == 1 or len(cases) == 1:
-        yield from _blocks(with_table or cases, level, TOP)
+        yield from _part_blocks(with_table or cases, level, TOP)
         return
     parts, missing = list[LargestPart](), dict[str, list[PartCase]]()
     for case in cases:
         if isinstance(case.table, str):
             missing.setdefault(case.why, []).append(case)
             continue
-        account, first = case.table.reconciliation, next(iter(_by_time(case.table.rows)), None)
-        name, times = (cut_name(row_names(case.table.rows)[first.place]), first.times) if first else ("", None)
-        part = (_busy_share(case.table, times) or times.share) if times else None
+        account, name, share_of_call = case.table.reconciliation, "", None
+        if rows := _by_time(case.table.rows):
+            name, times = cut_name(part_names(rows)[rows[0].place]), rows[0].times
+            share_of_call = (_busy_share(case.table, times) or times.share) if times else None
         call = account.unprofiled or account.whole.median
-        parts.append(LargestPart(case.case, name, part, call, _waits_for_host(case)))
-    notes = [f"No {level}s of {plural(len(some), 'case')}: {why}" for why, some in missing.items()]
+        parts.append(LargestPart(case.case, name, share_of_call, call, _waits_for_host(case)))
+    notes = [f"No {level}s of {plural(len(without), 'case')}: {why}" for why, without in missing.items()]
     if parts:
         yield from largest_parts(level, parts, notes, f"--top {TOP}")
     else:
@@ -231,14 +228,14 @@ def _waits_for_host(case: PartCase) -> bool:
     return not isinstance(case.table, str) and waits_for_host(case.case.profile, case.table.runs, case.case.record)
 
 
-def row_name(row: ProfileRow) -> str:
+def part_name(row: ProfileRow) -> str:
     """Return a layer's modules, or the backend's name."""
     if isinstance(row, LayerRow):
         return module_names(row.modules) if row.modules else display_name(row.name)
     return display_name(short_name(row.name))
 
 
-def row_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
+def part_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
     """Return distinct names by place; a module with children is called itself."""
     short = short_names(row.name for row in rows if isinstance(row, KernelRow))
     paths = [module_path(path) for row in rows for path in row.modules]
@@ -248,12 +245,12 @@ def row_names(rows: Sequence[ProfileRow]) -> dict[int, str]:
         if row.name in short:
             return display_name(short[row.name])
         single = len(row.modules) == 1 and module_path(row.modules[0]) in above
-        return f"{row_name(row)} itself" if single else row_name(row)
+        return f"{part_name(row)} itself" if single else part_name(row)
 
     return {row.place: name(row) for row in rows}
 
 
-def _table(case: PartCase, table: PartTable, level: Level, unit: str) -> Table:
+def _part_table(case: PartCase, table: PartTable, level: Level, unit: str) -> Table:
     """Return the table of one case."""
     profile, account = case.case.profile, table.reconciliation
     columns = in_unit(COLUMNS[level], unit)
@@ -267,13 +264,13 @@ def _table(case: PartCase, table: PartTable, level: Level, unit: str) -> Table:
         cells = [column.text(row) if column.key in numbers else "" for column in columns]
         return Line(name, cells, style="bold" if name == call else style, sums=True)
 
-    names = row_names(table.rows)
+    names = part_names(table.rows)
     lines = [Line.from_row(names[row.place], columns, row) for row in case.rows]
     if case.rest:
         more = f"{len(case.rest):,} more: --top {len(table.rows)}"
         lines.append(line(more, table.sum_of(case.rest), style="dim"))
     if isinstance(account, GpuAccount):
-        sums = {"all kernels" + " (side by side)" * _side_by_side(table): account.kernels}
+        sums = {"all kernels" + " (side by side)" * _overlapping(table): account.kernels}
     else:
         sums = {"in no layer": account.outside, call: account.whole}
     notes = scaling_notes([case.case])
@@ -290,42 +287,37 @@ def _busy_share(table: PartTable, times: RunTimes) -> float | None:
     return times.typical / busy if busy > 0 else None
 
 
-def answer(table: PartTable, *, host: bool = False) -> list[str]:
-    """Return the largest row, how busy the GPU was, and whether layers overlap.
-
-    ``host``: whether the call waits for the host.
-    """
+def parts_answer(table: PartTable, *, host: bool = False) -> list[str]:
+    """Return the largest row, how busy the GPU was, and whether layers overlap or the call waits for the ``host``."""
     account, first = table.reconciliation, next(iter(_by_time(table.rows)), None)
     if not (first and first.times and first.times.typical > 0):
         return ["Nothing has a time."]
     waiting = ["The call waits for the host."] if host else []
-    name = cut_name(row_names(table.rows)[first.place])
+    name = cut_name(part_names(table.rows)[first.place])
     if isinstance(account, Reconciliation):
         largest = f"{name} has the largest share: {percent(first.times.share or 0.0)} of the call."
         return [largest, *["Some layers ran at the same time."] * account.overlaps, *waiting]
     busy, call = account.busy.median, account.unprofiled or account.whole.median
     works = f"The GPU works {three_digits(busy)} of {three_digits(call)} µs"
     works += f" ({percent(busy / call)})" if call > 0 else ""
-    largest = f"{name} has the largest share: {percent(_busy_share(table, first.times) or 0.0)} of the GPU's time."
+    busy_share = percent(_busy_share(table, first.times) or 0.0)
+    largest = f"{name} has the largest share: {busy_share} of the GPU's time."
     unknown = 1 - account.with_tensor_cores - account.without_tensor_cores
     cores = f"By the names of the kernels, {percent(account.with_tensor_cores)} of it uses tensor cores"
     cores += f"; {percent(unknown)} is unknown." if unknown > _OVERLAP else "."
     return [largest, f"{works}.", cores, *waiting]
 
 
-def _side_by_side(table: PartTable) -> bool:
+def _overlapping(table: PartTable) -> bool:
     """Return whether kernels add up to more than the busy time."""
     account = table.reconciliation
     return isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
 
 
-def _data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
+def _part_data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = case.case.profile, table.reconciliation
-    sentences = [
-        *answer(table, host=_waits_for_host(case)),
-        precision_line(case.case),
-        *scaling_notes([case.case]),
-    ]
+    sentences = [*parts_answer(table, host=_waits_for_host(case)), precision_line(case.case)]
+    sentences += scaling_notes([case.case])
     absent = profile.timed_runs and profile.timed_runs.absent
     result = {"clock": profile.clock, "absent": absent, "sentences": list(filter(None, sentences))}
     if profile.kernels and isinstance(account, GpuAccount):
@@ -333,10 +325,10 @@ def _data(case: PartCase, table: PartTable, kind: str) -> dict[str, Any]:
     return {**result, "timed": profile.timed, "reconciliation": account}
 
 
-def _rows(case: PartCase, table: PartTable, level: Level, kind: str) -> Iterator[dict[str, Any]]:
+def _part_rows(case: PartCase, table: PartTable, level: Level, kind: str) -> Iterator[dict[str, Any]]:
     """Yield the rows and the remainders, so that a case adds up to its whole."""
     for row in case.rows:
-        fields = {name: _field(name, getattr(row, name)) for name in PART_FIELDS[level]}
+        fields = {name: _csv_value(name, getattr(row, name)) for name in PART_FIELDS[level]}
         yield {"row": kind, **fields, **time_fields(row.times)}
     account = table.reconciliation
     sums = {f"other {level}s": table.sum_of(case.rest)} if case.rest else {}
@@ -347,7 +339,7 @@ def _rows(case: PartCase, table: PartTable, level: Level, kind: str) -> Iterator
     yield from ({"row": name, **time_fields(times)} for name, times in sums.items())
 
 
-def _field(name: str, value: Any) -> Any:
+def _csv_value(name: str, value: Any) -> Any:
     if name in ("grid", "block"):
         return "x".join(map(str, value))
     return ["x".join(map(str, tensor.shape)) for tensor in value] if name in ("inputs", "outputs") else value

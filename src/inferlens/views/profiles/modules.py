@@ -53,7 +53,14 @@ from inferlens.views.profiles.cases import (
 from inferlens.views.table import Column, Document, Line, Table, lines_and_sums, share
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-MOST_UNKNOWN = 0.1  # of the time of kernels in no known module, for a tree of kernels
+MOST_UNKNOWN = 0.1  # of the time of kernels: with more in unknown modules, a tree has layers
+SCHEMA = "inferlens.modules/1"
+ROWS = 9  # modules of a model on a screen
+MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
+MOST_IN = 24  # characters of the name of the module that another's time is in
+MARKS = ("shared", "untimed")
+FIELDS = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
+MAIN_SHARE = 2 / 3  # of the time: a module with more is left to its children
 
 
 @dataclass(frozen=True)
@@ -104,22 +111,22 @@ def module_tree(
     cases: dict[str, dict[Level, ProfiledCase]] = {}
     for case in group:
         cases.setdefault(case.profile.case.digest, {})[case.profile.level] = case
-    runs = {case.profile.id: profile_runs(case.profile, None, case.unprofiled) for case in group}
+    runs_by_profile = {case.profile.id: profile_runs(case.profile, None, case.unprofiled) for case in group}
 
     def traced(case: ProfiledCase | None) -> bool:
         """Return whether a case has kernels, most of them of known modules."""
-        own = runs[case.profile.id] if case else ""
-        return case is not None and isinstance(own, Runs) and own.unattributed_share(case.profile) <= MOST_UNKNOWN
+        runs = runs_by_profile[case.profile.id] if case else ""
+        return case is not None and isinstance(runs, Runs) and runs.unattributed_share(case.profile) <= MOST_UNKNOWN
 
-    has_layers = any(case.profile.level == "layer" for case in group)
     every_traced = all(traced(levels.get("kernel")) for levels in cases.values())
-    chosen: Level = level or ("kernel" if every_traced or not has_layers else "layer")
+    only_kernels = all(case.profile.level == "kernel" for case in group)
+    chosen: Level = level or ("kernel" if every_traced or only_kernels else "layer")
     named = name_cases([levels.get(chosen) or next(iter(levels.values())) for levels in cases.values()])
     columns, missing = [], []
     for case in reference_first(named, reference):
-        own = runs[case.profile.id]
-        if case.profile.level == chosen and isinstance(own, Runs):
-            columns.append(ModuleColumn(case, own))
+        runs = runs_by_profile[case.profile.id]
+        if case.profile.level == chosen and isinstance(runs, Runs):
+            columns.append(ModuleColumn(case, runs))
         else:
             missing.append((case, str(profile_runs(case.profile, chosen))))
     if all(kernels_alone(column.case.profile) for column in columns):
@@ -127,15 +134,6 @@ def module_tree(
     profiles = [(column.case.profile, column.runs) for column in columns]
     table = module_table(profiles, rule=fused, depth=depth) if profiles else None
     return ModuleTree(level=chosen, columns=tuple(columns), missing=tuple(missing), table=table)
-
-
-SCHEMA = "inferlens.modules/1"
-ROWS = 9  # modules of a model on a screen
-MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and all columns, by default
-MOST_IN = 24  # characters of the name of the module that another's time is in
-MARKS = ("shared", "untimed")
-FIELDS = (*CASE_FIELDS, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
-MAIN_SHARE = 2 / 3  # of the time: above it children are compared
 
 
 def modules_document(
@@ -152,10 +150,10 @@ def modules_document(
     """Return the modules of each model from comparable profiles of every level.
 
     Args:
-        groups: the profiles of each model; the others but the last three are as of the command.
-        rows: number of modules of a tree, for people, where no depth is asked for.
-        brief: without a title, and with one note; without models of which nothing was profiled, beside others.
-        command: the command that shows the rest, if it is not the one that shows this.
+        groups: the profiles of each model. The command ``modules`` describes the arguments after it.
+        rows: number of modules of a tree that people see without ``depth``.
+        brief: omit titles, all notes but one, and models without profiles next to models that have some.
+        command: the command that shows the rest, if it is another one.
 
     Raises:
         InferlensError: for another level or rule, or a reference that fits none.
@@ -168,17 +166,19 @@ def modules_document(
         raise unknown(reference, [case.profile.case.label for case in cases])
     trees = [module_tree(group, level, reference, fused, depth) for group in groups]
     return Document(
-        blocks=lambda: list(_blocks(trees, None if depth else rows, brief=brief, command=command)),
-        data=lambda: {"schema": SCHEMA, "models": [_data(tree, tree.table) for tree in trees]},
-        rows=lambda: (row for tree in trees if tree.table for row in _rows(tree.columns, tree.table)),
+        blocks=lambda: list(_module_blocks(trees, None if depth else rows, brief=brief, command=command)),
+        data=lambda: {"schema": SCHEMA, "models": list(map(_tree_data, trees))},
+        rows=lambda: (row for tree in trees if tree.table for row in _cell_rows(tree.columns, tree.table)),
         fields=FIELDS,
     )
 
 
-def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, command: str) -> Iterator[Table | str]:
-    """Yield the tree with at most ``most`` modules; of several trees the largest module of each case."""
-    drawn = [tree for tree in trees if tree.table]
-    if most and len(drawn) > 1:
+def _module_blocks(
+    trees: Sequence[ModuleTree], limit: int | None, *, brief: bool, command: str
+) -> Iterator[Table | str]:
+    """Yield the tree with at most ``limit`` modules; of several trees the largest module of each case."""
+    with_table = [tree for tree in trees if tree.table]
+    if limit and len(with_table) > 1:
         yield from _largest_modules(trees, f"{command} --depth 1".strip())
         return
     for tree in trees:
@@ -187,21 +187,21 @@ def _blocks(trees: Sequence[ModuleTree], most: int | None, *, brief: bool, comma
             f"{case.name} has no {tree.level}s: {reason} {case.profile.hint}".strip() for case, reason in tree.missing
         ]
         if tree.table is None:
-            if not (brief and drawn):  # else the command has printed the reason
+            if not (brief and with_table):  # the command has printed the reason
                 yield Table(head, sentences=first_notes(missing))
             continue
         unit = unit_of(column.case for column in tree.columns)
-        visible, left = visible_rows(tree.table.rows[1:], most)
-        lines = [_line(row, unit, _name(row), "  " * (row.depth - 1)) for row in visible]
-        notes = first_notes([*_notes(tree.columns, names), *missing])[: 1 if brief else None]
+        visible, left = visible_rows(tree.table.rows[1:], limit)
+        lines = [_module_line(row, unit, _module_name(row), "  " * (row.depth - 1)) for row in visible]
+        notes = first_notes([*_column_notes(tree.columns, names), *missing])[: 1 if brief else None]
         if left:
             deeper = min(tree.table.depth, max((len(row.path) for row in visible), default=0)) + 1
             notes.append(f"{left:,} more modules: " + f"{command} --depth {deeper}".strip())
         if not brief:
             calls = plural(min(column.runs.count for column in tree.columns), "call")
-            yield Table(head, about=f"{_times(tree.columns)} · {calls}")
-        yield answer(tree.table, names)
-        sums = _sums(tree, tree.table, unit)
+            yield Table(head, about=f"{_time_sources(tree.columns)} · {calls}")
+        yield modules_answer(tree.table, names)
+        sums = _sum_lines(tree, tree.table, unit)
         yield Table("", "module", _headings(names, unit), lines_and_sums(lines, sums), notes=notes)
 
 
@@ -211,8 +211,8 @@ def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table |
     for tree in trees:
         for place, column in enumerate(tree.columns if tree.table else ()):
             assert tree.table
-            row, call = _largest(tree.table, place), column.account.unprofiled or column.account.whole.median
-            name, part = (cut_name(".".join(row.path)), _share(row, place)) if row else ("", None)
+            row, call = _largest_module(tree.table, place), column.account.unprofiled or column.account.whole.median
+            name, part = (cut_name(".".join(row.path)), _cell_share(row, place)) if row else ("", None)
             parts.append(LargestPart(column.case, name, part, call, column.waits))
     missing = sum(len(tree.missing) for tree in trees)
     notes = [f"{plural(missing, 'case')} without times of modules: --format json has the reasons."] if missing else []
@@ -221,54 +221,47 @@ def _largest_modules(trees: Sequence[ModuleTree], more: str) -> Iterator[Table |
     yield from largest_parts("module", parts, notes, more)
 
 
-def _times(columns: Sequence[ModuleColumn]) -> str:
-    """Return the source of the times."""
-    return "; ".join(
-        sorted({time_source([column.case], "kernels" if column.of_kernels else "layers") for column in columns})
-    )
+def _time_sources(columns: Sequence[ModuleColumn]) -> str:
+    sources = {time_source([column.case], "kernels" if column.of_kernels else "layers") for column in columns}
+    return "; ".join(sorted(sources))
 
 
 def _headings(names: Sequence[str], unit: str) -> list[Column]:
     """Return a column of times and one of shares for each case."""
-    many = len(names) > MOST_SHARES
-    return [
-        heading
-        for place, name in enumerate(names)
-        for heading in (
-            Column("", name, unit, keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS),
-            Column("", "", "share", keep=len(names) + place, bars="" if place else "beside", wide=many),
-        )
-    ]
+    columns = []
+    for place, name in enumerate(names):
+        time = Column("", name, unit, keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS)
+        shares = Column("", "", "share", keep=len(names) + place, bars="" if place else "beside")
+        columns += [time, replace(shares, wide=len(names) > MOST_SHARES)]
+    return columns
 
 
-def _sums(tree: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
+def _sum_lines(tree: ModuleTree, table: ModuleTable, unit: str) -> list[Line]:
     """Return the whole, the call that contains the kernels, and the GPU's working time."""
     scaled = all(column.account.unprofiled for column in tree.columns)
     title = CALL if scaled else PROFILED_CALL
     if not tree.columns[0].of_kernels:
-        return [replace(_line(table.rows[0], unit, title), style="bold", sums=True)]
-    sums = [replace(_line(table.rows[0], unit, "all kernels"), style="bold", sums=True)]
+        return [replace(_module_line(table.rows[0], unit, title), style="bold", sums=True)]
+    sums = [replace(_module_line(table.rows[0], unit, "all kernels"), style="bold", sums=True)]
     if any(column.account.unprofiled for column in tree.columns):
         calls = [cell for column in tree.columns for cell in (TIME_WRITERS[unit](column.account.unprofiled), "")]
         sums.append(Line(CALL, calls, sums=True))
     if any(column.busy and column.account.unprofiled for column in tree.columns):
-        works = [cell for column in tree.columns for cell in _gpu_work(column, unit)]
+        works = []
+        for column in tree.columns:
+            before, busy = column.account.unprofiled, column.busy and column.busy.median
+            works += [TIME_WRITERS[unit](busy), percent(busy / before)] if busy and before else ["", ""]
         sums.append(Line("GPU at work", works, indent="  ", sums=True))
     return sums
 
 
-def _gpu_work(column: ModuleColumn, unit: str) -> tuple[str, str]:
-    before, busy = column.account.unprofiled, column.busy and column.busy.median
-    return (TIME_WRITERS[unit](busy), percent(busy / before)) if busy and before else ("", "")
-
-
-def _line(row: ModuleRow, unit: str, name: str, indent: str = "") -> Line:
-    cells = [text for cell in row.cells for text in _cells(cell, unit)]
+def _module_line(row: ModuleRow, unit: str, name: str, indent: str = "") -> Line:
+    cells = [text for cell in row.cells for text in _cell_texts(cell, unit)]
     full = display_name(".".join(row.path)) if row.kind == "module" else name
     return Line(name, cells, indent=indent, full=full, style="" if row.kind == "module" else "dim")
 
 
-def _cells(cell: Cell | None, unit: str) -> tuple[str, str]:
+def _cell_texts(cell: Cell | None, unit: str) -> tuple[str, str]:
     """Return time and share, or the module that includes a fused one."""
     if cell and cell.counted_in is not None:
         return f"in {cut_name(cell.counted_in, MOST_IN) if cell.counted_in else THE_MODEL}", ""
@@ -281,13 +274,13 @@ def visible_rows(rows: Sequence[ModuleRow], limit: int | None) -> tuple[list[Mod
 
     Rows of the highest level come first, the largest among them, and the largest of all others fill the rest.
     """
-    ranked = sorted(range(len(rows)), key=lambda place: (rows[place].depth > 1, -max(_shares(rows[place]))))
+    ranked = sorted(range(len(rows)), key=lambda place: (rows[place].depth > 1, -max(_row_shares(rows[place]))))
     shown = [rows[place] for place in sorted(ranked[:limit])]
     hidden = sum(row.kind == "module" for row in rows) - sum(row.kind == "module" for row in shown)
     return shown, hidden + sum(row.folded for row in rows)
 
 
-def _name(row: ModuleRow) -> str:
+def _module_name(row: ModuleRow) -> str:
     """Return a module's name below its parent; a number keeps its parent's name."""
     if row.kind == "not attributed":
         return "in no module"
@@ -296,11 +289,11 @@ def _name(row: ModuleRow) -> str:
     return display_name(".".join(row.path[-2:] if row.path[-1][:1].isdigit() else row.path[-1:]))
 
 
-def _shares(row: ModuleRow) -> list[float]:
+def _row_shares(row: ModuleRow) -> list[float]:
     return [cell.times.share or 0.0 for cell in row.cells if cell and cell.times] or [0.0]
 
 
-def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]:
+def _column_notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]:
     named = list(zip(columns, names, strict=True))
     if wrong := [name for column, name in named if not column.case.outputs_right]:
         yield f"The outputs of {listing(wrong)} are wrong."
@@ -311,41 +304,45 @@ def _notes(columns: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[st
         yield "Columns are timed in different ways: compare shares, not times."
 
 
-def answer(table: ModuleTable, names: Sequence[str]) -> str:
+def modules_answer(table: ModuleTable, names: Sequence[str]) -> str:
     """Return ``layer3 has the largest share: 34.3 % with pytorch, 27.7 % with tensorrt.``"""
     sentences: dict[str, list[str]] = {}
     for place, name in enumerate(names):
-        if row := _largest(table, place):
-            part = percent(_share(row, place)) + (f" with {name}" if len(names) > 1 else "")
+        if row := _largest_module(table, place):
+            part = percent(_cell_share(row, place)) + (f" with {name}" if len(names) > 1 else "")
             sentences.setdefault(cut_name(".".join(row.path)), []).append(part)
     texts = [f"{path} has the largest share: {', '.join(parts)}." for path, parts in sentences.items()]
     return " ".join(texts) or "Nothing has a time."
 
 
-def _largest(table: ModuleTable, place: int) -> ModuleRow | None:
+def _largest_module(table: ModuleTable, place: int) -> ModuleRow | None:
     """Return the largest module of a column, without modules around others that hold most of the time."""
-    rows = [row for row in table.rows if row.kind == "module" and _share(row, place) > 0]
+    rows = [row for row in table.rows if row.kind == "module" and _cell_share(row, place) > 0]
     parents = {row.path[:-1] for row in rows}
-    inner = [row for row in rows if row.path not in parents or _share(row, place) < MAIN_SHARE]
-    return max(inner, key=lambda row: _share(row, place), default=None)
+    inner = [row for row in rows if row.path not in parents or _cell_share(row, place) < MAIN_SHARE]
+    return max(inner, key=lambda row: _cell_share(row, place), default=None)
 
 
-def _share(row: ModuleRow, place: int) -> float:
+def _cell_share(row: ModuleRow, place: int) -> float:
     cell = row.cells[place]
     return (cell.times.share or 0.0) if cell and cell.times else 0.0
 
 
-def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
+def _tree_data(tree: ModuleTree) -> dict[str, Any]:
+    table = tree.table
+
+    def share_in_modules(column: ModuleColumn) -> float:
+        attributed = [bool(part.modules) for part in column.case.profile.parts]
+        return column.runs.share(column.runs.layers[attributed].sum(axis=0)) or 0.0
+
     return {
-        "level": tree.level,
-        "rule": table and table.rule,
-        "depth": table and table.depth,
+        "level": tree.level, "rule": table and table.rule, "depth": table and table.depth,
         "deepest": table and table.deepest,
         "columns": [
             {
                 **column.case.data, "level": column.case.profile.level, "share_of": column.runs.share_of,
                 "timed": column.case.profile.timed, "clock": column.case.profile.clock,
-                "in_modules": _in_modules(column), "scale": 1 / column.runs.scale,
+                "in_modules": share_in_modules(column), "scale": 1 / column.runs.scale,
                 "busy": column.busy, "reconciliation": column.account,
             }
             for column in tree.columns
@@ -354,17 +351,11 @@ def _data(tree: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())
         ],
         "failed": [{**case.data, "level": tree.level, "reason": reason} for case, reason in tree.missing],
-        "sentences": [answer(table, [column.case.name for column in tree.columns])] if table else [],
+        "sentences": [modules_answer(table, [column.case.name for column in tree.columns])] if table else [],
     }  # fmt: skip
 
 
-def _in_modules(column: ModuleColumn) -> float:
-    """Return the share of the whole that lies in modules."""
-    attributed = [bool(part.modules) for part in column.case.profile.parts]
-    return column.runs.share(column.runs.layers[attributed].sum(axis=0)) or 0.0
-
-
-def _rows(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[dict[str, Any]]:
+def _cell_rows(columns: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[dict[str, Any]]:
     """Yield every cell. Those of one column and depth add up to the whole."""
     for row in table.rows:
         place = {"row": row.kind, "module": ".".join(row.path), "depth": row.depth, "rule": table.rule}

@@ -14,7 +14,7 @@ from inferlens.views.table import Column, Document, Line, Table, share
 
 NAMED = 2  # layers in a sentence
 MOST_LAYERS = 3  # in the table for people, those with the largest errors
-FIELDS = ("layer", "operators", "multiply-adds", "error")  # of CSV
+FIELDS = ("layer", "operators", "multiply-adds", "error")  # fields of CSV
 LAYERS = (
     Column("kinds", "operators", write=lambda kinds: ", ".join(kinds), numeric=False, keep=2),
     Column("share", "multiply-adds", write=share, keep=1),
@@ -32,7 +32,7 @@ def quantization_document(
     name, device = name or bare(quantization.case.model), device or quantization.case.device
 
     def blocks() -> list[Table | str]:
-        table = [_layers(quantization)] if layers and quantization.layers else []
+        table = [_layers_table(quantization)] if layers and quantization.layers else []
         return [_attempts_table(quantization, name), *table, *_next_steps(quantization, name, device)]
 
     return Document(
@@ -81,7 +81,7 @@ def _drop(attempt: QuantizedFile) -> str:
     return "" if attempt.accuracy_drop is None else units.drop(attempt.accuracy_drop, low, high)
 
 
-def _layers(quantization: Quantization) -> Table:
+def _layers_table(quantization: Quantization) -> Table:
     lines = [Line.from_row(layer.name, LAYERS, layer) for layer in quantization.layers[:MOST_LAYERS]]
     count = len(quantization.layers)
     more = f" ({len(lines)} of {count}; --format json has all)" if len(lines) < count else ""
@@ -91,14 +91,11 @@ def _layers(quantization: Quantization) -> Table:
 def _next_steps(quantization: Quantization, name: str, device: str) -> list[str]:
     """Return the result of a limit, the file, and commands to go on."""
     best, case = quantization.best, replace(quantization.case, keep=quantization.best.keep)
-    sentences = []
-    if quantization.limit:
-        sentences.append(_limit(quantization, best))
+    sentences = [_limit(quantization, best)] if quantization.limit else []
     words = bench_words(replace(case, model=name), device, [f"--precision fp32,{case.precision}"])
     if quantization.not_run:
-        sentences.append(
-            f"Not run by {case.backend_label}, as {quantization.not_run.rstrip('.')}: {quantization.run_by} ran it."
-        )
+        reason = quantization.not_run.rstrip(".")
+        sentences.append(f"Not run by {case.backend_label}, as {reason}: {quantization.run_by} ran it.")
     if quantization.path:
         where = f" where {case.backend} runs" if quantization.not_run else ""
         run = shlex.join(["inferlens", "bench", quantization.path, "-b", case.backend])
@@ -110,8 +107,8 @@ def _next_steps(quantization: Quantization, name: str, device: str) -> list[str]
 
 def _limit(quantization: Quantization, best: QuantizedFile) -> str:
     layers = list(kept_layers(replace(quantization.case, keep=best.keep)))
-    named = layers[:NAMED]
-    shown = units.listing([*named, *([f"{len(layers) - len(named)} more"] if len(layers) > len(named) else [])])
+    more = [f"{len(layers) - NAMED} more"] if len(layers) > NAMED else []
+    shown = units.listing([*layers[:NAMED], *more])
     attempts = units.plural(len(quantization.attempts), "attempt")
     if not quantization.path:
         value = _drop(best) if "accuracy" in quantization.limit else units.error_size(best.error)

@@ -25,6 +25,7 @@ from inferlens.stats.samples import LEAST_FOR_P95
 from inferlens.units import (
     ABSENT,
     bandwidth,
+    bare,
     flop_rate,
     listing,
     mebibytes,
@@ -32,7 +33,6 @@ from inferlens.units import (
     milliseconds,
     plural,
     ratio,
-    significant,
 )
 from inferlens.views.picture import (
     GAP,
@@ -64,11 +64,11 @@ from inferlens.views.profiles.cases import (
     scaling_notes,
     unit_of,
 )
-from inferlens.views.profiles.layers_kernels import PartTable, row_name
+from inferlens.views.profiles.layers_kernels import PartTable, part_name
 from inferlens.views.table import Column, Document, Line, Picture, Table, cut_middle, lines_and_sums, plain, share
 
 SORTS = ("won", "time", "order")
-ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # that fit on a screen by default
+ROWS, CASES, MAX_NOTE_LINES = 8, 12, 2  # on a screen, by default
 # Phrases for calls that faster layers do not speed up.
 BOUND_PHRASES = {"host": "waits for the host", "other": "far from all floors"}
 NUMBERS = (
@@ -76,8 +76,7 @@ NUMBERS = (
     Column("share", "share", write=share, keep=8, wide=True),
     Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
     Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
-    Column("intensity", "intensity", "FLOP/B", lambda item: ABSENT if item is None else significant(item), keep=9,
-           wide=True),
+    Column("intensity", "intensity", "FLOP/B", bare, keep=9, wide=True),
     Column("floor", "floor", "ms", milliseconds, keep=3),
     Column("bound", "bound by", keep=5, numeric=False),
     Column("distance", "times floor", write=ratio, keep=4),
@@ -86,7 +85,7 @@ NUMBERS = (
 )  # fmt: skip
 COLUMN_ORDER = ("won", "of_call", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
 BY_KEY = {column.key: column for column in NUMBERS}
-_ROW_FIELDS = ("place", "name", "kind", "modules")  # of a single row, in CSV
+_ROW_FIELDS = ("place", "name", "kind", "modules")  # fields of single rows in CSV
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ COLUMNS = (
     *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[:6]),
     Column("", "kind", write=_row_kind, keep=6, numeric=False, max_width=14),
     *(replace(BY_KEY[key], key=f"total.{key}") for key in COLUMN_ORDER[6:]),
-    Column("", "layer", write=lambda item: plain(_row_name(item)), keep=10, numeric=False, max_width=60, wide=True),
+    Column("", "layer", write=lambda rows: plain(_row_name(rows)), keep=10, numeric=False, max_width=60, wide=True),
     Column("total.place", "#", keep=11, wide=True),
 )
 CASE_COLUMNS = (BY_KEY["of_call"], BY_KEY["won"], replace(BY_KEY["time"], title="call"))
@@ -141,13 +140,13 @@ def roofline_document(
 
     ``results`` is the folder for the next command.
     """
-    fields = ("precision", "row", *_ROW_FIELDS, *BY_KEY)
     return case_document(
-        "roofline", cases, top, blocks=lambda: _blocks(cases, top, results), data=_data, rows=_rows, fields=fields
-    )
+        "roofline", cases, top, blocks=lambda: _roofline_blocks(cases, top, results), data=_roofline_data,
+        rows=_roofline_rows, fields=("precision", "row", *_ROW_FIELDS, *BY_KEY),
+    )  # fmt: skip
 
 
-def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str) -> Iterator[Table | str]:
+def _roofline_blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str) -> Iterator[Table | str]:
     """Yield the rows of one case or of ``top`` rows each; else a row per case."""
     if len(cases) > 1 and top is None:
         yield from _combined_table(cases, results)
@@ -156,68 +155,68 @@ def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str)
         head, (name,) = distinguish([case.case])
         title = f"{head} · {name}"
         if isinstance(case.table, str):
-            yield Table(title)
-            yield f"No floors: {case.why}"
+            yield from (Table(title), f"No floors: {case.why}")
             continue
         yield Table(title, about=ceilings(case.table))
-        yield answer(case.table, unit_of([case.case]))
-        yield _table(case, case.table, top or ROWS + 1 - max(len(notes(case, case.table)[:MAX_NOTE_LINES]), 1))
+        yield roofline_answer(case.table, unit_of([case.case]))
+        note_lines = min(len(roofline_notes(case, case.table)), MAX_NOTE_LINES)
+        yield _roofline_table(case, case.table, top or ROWS + 1 - max(note_lines, 1))
     if any(not isinstance(case.table, str) for case in cases):
         yield f"What to try: inferlens show {results} --view findings"
 
 
-def _table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
+def _roofline_table(case: ShownCase[Roofline], roofline: Roofline, top: int) -> Table:
     groups = merge_repeats(roofline, case.ranked)
     if case.in_order:
         groups = [RepeatedRows([row], row) for row in case.ranked]
-    rows, more = groups[:top], groups[top:]
-    with_floor = [group for group in groups if group.total.floor is not None]
-    modules = roofline.by == "module" or any(row.modules for row in roofline.rows)
-    dropped = {"layer", "#"} if roofline.by == "module" else set()
+    by_module = roofline.by == "module"
     columns = [
         replace(column, title=roofline.timed) if column.title == "layer" else column
         for column in in_unit(COLUMNS, unit_of([case.case]))
-        if column.title not in dropped
+        if not (by_module and column.title in ("layer", "#"))
     ]
-    lines = [Line.from_row(module_path(row), columns, row) for row in rows]
 
-    def summed(name: str, alikes: Sequence[RepeatedRows], style: str) -> Line:
-        total = roofline.sum_of(row for repeated in alikes for row in repeated.rows)
-        cells = [column.text(RepeatedRows((), total)) for column in columns]
-        return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
-                           for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
+    no_sum = ("layer", "kernel", "#")
 
-    if more:
-        lines.append(summed(f"{len(more):,} more: --top {len(groups)}, or --format csv", more, "dim"))
-    lines_sums = lines_and_sums(lines, [summed(f"all {roofline.timed}s with a floor", with_floor, "bold")])
-    first = "module" if modules else roofline.by
-    return Table("", first, columns, lines_sums, notes=notes(case, roofline)[:MAX_NOTE_LINES])
+    def sum_line(name: str, groups: Sequence[RepeatedRows], style: str) -> Line:
+        total = RepeatedRows((), roofline.sum_of(row for group in groups for row in group.rows))
+        line = Line.from_row(name, columns, total, style=style)
+        cells = zip(columns, line.cells, strict=True)
+        return replace(line, cells=[ABSENT if column.title in no_sum else cell for column, cell in cells])
+
+    lines = [Line.from_row(module_path(group), columns, group) for group in groups[:top]]
+    if hidden := groups[top:]:
+        lines.append(sum_line(f"{len(hidden):,} more: --top {len(groups)}, or --format csv", hidden, "dim"))
+    with_floor = [group for group in groups if group.total.floor is not None]
+    lines_sums = lines_and_sums(lines, [sum_line(f"all {roofline.timed}s with a floor", with_floor, "bold")])
+    first = "module" if by_module or any(row.modules for row in roofline.rows) else roofline.by
+    return Table("", first, columns, lines_sums, notes=roofline_notes(case, roofline)[:MAX_NOTE_LINES])
 
 
 def _combined_table(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
     """Yield a row per case, the largest possible gain first."""
     head, names = distinguish([case.case for case in cases])
-    result = [
+    calls = [
         (case.table, whole_call(case.table), cut_name(name))
         for case, name in zip(cases, names, strict=True)
         if not isinstance(case.table, str)
     ]
-    result.sort(key=lambda item: -1.0 if item[1].of_call is None else item[1].of_call, reverse=True)
+    calls.sort(key=lambda call: -1.0 if call[1].of_call is None else call[1].of_call, reverse=True)
     unit = unit_of(case.case for case in cases if not isinstance(case.table, str))
     columns = (*in_unit(CASE_COLUMNS, unit), Column("name", "most in", keep=4, numeric=False, max_width=26))
-    why = Counter(case.why for case in cases if isinstance(case.table, str))
-    notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
+    reasons = Counter(case.why for case in cases if isinstance(case.table, str))
+    notes = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in reasons.items()]
     lines, room = [], CASES - 2 * min(len(notes), MAX_NOTE_LINES)
-    for table, total, name in result[:room]:
+    for table, total, name in calls[:room]:
         best = next(iter(merge_repeats(table, table.ranked)), None)
-        most = module_path(best) if best and best.total.won else ""
-        lines.append(Line.from_row(name, columns, structs.replace(total, name=BOUND_PHRASES.get(table.bound, most))))
-    if len(result) > room:
-        lines.append(Line(f"{len(result) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
+        place = module_path(best) if best and best.total.won else ""
+        lines.append(Line.from_row(name, columns, structs.replace(total, name=BOUND_PHRASES.get(table.bound, place))))
+    if len(calls) > room:
+        lines.append(Line(f"{len(calls) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
     about = "to win: time above the floor, which is the least that this device needs for what a layer does"
     yield Table(head, about=about)
-    if result and result[0][1].won:
-        _, total, name = result[0]
+    if calls and calls[0][1].won:
+        _, total, name = calls[0]
         part = f"{TIME_WRITERS[unit](total.won)} of {TIME_WRITERS[unit](total.time)} {unit} ({share(total.of_call)})"
         yield f"Most to win with {name}: at most {part}."
     yield Table("", "case", columns, lines, notes=notes[:MAX_NOTE_LINES])
@@ -234,19 +233,16 @@ def merge_repeats(roofline: Roofline, ranked: Sequence[Floor]) -> list[RepeatedR
     groups: dict[object, list[Floor]] = {}
     for row in ranked:
         modules = tuple(re.sub(r"\d+", "*", path) for path in row.modules)
-        same = short_name(row.name) if roofline.by == "kernel" else row.kind
-        key = (modules, same, row.flops, row.bytes, row.bound) if row.modules else row.place
+        kind = short_name(row.name) if roofline.by == "kernel" else row.kind
+        key = (modules, kind, row.flops, row.bytes, row.bound) if row.modules else row.place
         groups.setdefault(key, []).append(row)
-    groups_merged = []
+    merged = []
     for rows in groups.values():
-        bound = rows[0].bound
-        total = structs.replace(
-            roofline.sum_of(rows), name=rows[0].name, kind=rows[0].kind, place=rows[0].place, bound=bound,
-            modules=rows[0].modules,
-        )  # fmt: skip
-        groups_merged.append(RepeatedRows(rows, total if len(rows) > 1 else rows[0]))
+        shared = {name: getattr(rows[0], name) for name in ("name", "kind", "place", "bound", "modules")}
+        total = structs.replace(roofline.sum_of(rows), **shared) if len(rows) > 1 else rows[0]
+        merged.append(RepeatedRows(rows, total))
     by_time = bool(ranked) and ranked == sorted(ranked, key=lambda row: -row.time)
-    return sorted(groups_merged, key=lambda group: group.total.time if by_time else group.total.above, reverse=True)
+    return sorted(merged, key=lambda group: group.total.time if by_time else group.total.above, reverse=True)
 
 
 def module_path(rows: RepeatedRows) -> str:
@@ -265,9 +261,10 @@ def ceilings(roofline: Roofline) -> str:
     return f"floor: the fastest possible on this device, at {rate}{bandwidth(roofline.ceilings.bandwidth)}"
 
 
-def answer(roofline: Roofline, unit: str = "ms") -> str:
+def roofline_answer(roofline: Roofline, unit: str = "ms") -> str:
     """Return the largest possible gain and its place, or the bound of the call."""
-    write, call = TIME_WRITERS[unit], f"{TIME_WRITERS[unit](roofline.time)} {unit}"
+    write = TIME_WRITERS[unit]
+    call = f"{write(roofline.time)} {unit}"
     if not any(row.floor is not None for row in roofline.rows):
         return (
             f"Which {roofline.timed} does what is not known. The whole model cannot take less than "
@@ -278,18 +275,17 @@ def answer(roofline: Roofline, unit: str = "ms") -> str:
         return f"Faster {roofline.timed}s win nothing: the call of {call} waits for the host{works}."
     if roofline.bound:
         far = ratio(roofline.floored_time / roofline.floor)
-        return (
-            f"Neither arithmetic nor memory bounds the call of {call}: its {roofline.timed}s take {far} their floors."
-        )
+        layers = f"its {roofline.timed}s take {far} their floors"
+        return f"Neither arithmetic nor memory bounds the call of {call}: {layers}."
     first = next(iter(merge_repeats(roofline, roofline.ranked)))
     if not first.total.won:
         return f"Nothing can be won: no {roofline.by} takes longer than its floor."
-    most = f"most in {cut_name(module_path(first), 36)}: {write(first.total.won)} {unit}"
+    where = f"most in {cut_name(module_path(first), 36)}: {write(first.total.won)} {unit}"
     part = share(whole_call(roofline).of_call)
-    return f"At most {write(roofline.won)} of a call of {call} ({part}) could be won, {most}."
+    return f"At most {write(roofline.won)} of a call of {call} ({part}) could be won, {where}."
 
 
-def notes(case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
+def roofline_notes(case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
     """Return doubts about the answer, the largest first."""
     profile = case.case.profile
     sentences = [roofline.ceilings.disturbed] if roofline.ceilings.disturbed else []
@@ -304,16 +300,16 @@ def notes(case: ShownCase[Roofline], roofline: Roofline) -> list[str]:
     return [*sentences, *scaling_notes([case.case])]
 
 
-def _data(case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
+def _roofline_data(case: ShownCase[Roofline], roofline: Roofline) -> dict[str, Any]:
     work = case.case.profile.work
     return {
         **{key: value for key, value in fields_by_key(roofline).items() if key != "rows"},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
-        "sentences": [answer(roofline)], "notes": notes(case, roofline),
+        "sentences": [roofline_answer(roofline)], "notes": roofline_notes(case, roofline),
     }  # fmt: skip
 
 
-def _rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[dict[str, Any]]:
+def _roofline_rows(case: ShownCase[Roofline], roofline: Roofline) -> Iterator[dict[str, Any]]:
     """Yield the rows and the time outside layers, so that times add up."""
 
     def csv_row(kind: str, row: Floor, *names: str) -> dict[str, Any]:
@@ -348,16 +344,16 @@ def draw_cases(cases: Sequence[ShownCase[Any]], format: str) -> Drawing:
 
     Raises InferlensError if there is nothing to draw.
     """
-    panels = [(case, _panel(case)) for case in cases]
+    panels = [(case, _case_panel(case)) for case in cases]
     missing = [plain(f"Not drawn: {case.case.name}. {why}") for case, why in panels if isinstance(why, str)]
     drawn = [(case, panel) for case, panel in panels if not isinstance(panel, str)]
     if not drawn:
         raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
-    document = partial(_document, [panel for _, panel in drawn])
+    document = partial(_panels_document, [panel for _, panel in drawn])
     return draw_chart(document, format, drawn[0][0].case.headline), missing
 
 
-def _panel(case: ShownCase[Any]) -> Callable[[Theme], Part] | str:
+def _case_panel(case: ShownCase[Any]) -> Callable[[Theme], Part] | str:
     """Return what draws a case for a theme, or the reason for nothing."""
     table = case.table
     if isinstance(table, str):
@@ -367,19 +363,19 @@ def _panel(case: ShownCase[Any]) -> Callable[[Theme], Part] | str:
     return partial(_box_chart, case, table) if table.runs.timed else "No layer has a time."
 
 
-def _document(panels: Sequence[Callable[[Theme], Part]], theme: Theme) -> Part:
+def _panels_document(panels: Sequence[Callable[[Theme], Part]], theme: Theme) -> Part:
     charts = [panel(theme) for panel in panels]
     return vega_document(stack_charts(charts, own_scales=("color", "size"), spacing=44), theme)
 
 
 def case_picture(name: str, case: ShownCase[Any]) -> Iterator[Picture]:
     """Yield the boxes or the roofline of a case for a page, if any."""
-    panel = _panel(case)
+    panel = _case_panel(case)
     if not isinstance(panel, str):
-        yield picture(name, ROOF if isinstance(case.table, Roofline) else BOXES, partial(_document, [panel]))
+        yield picture(name, ROOF if isinstance(case.table, Roofline) else BOXES, partial(_panels_document, [panel]))
 
 
-def _title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
+def _case_title(case: ShownCase[Any], answer: str, about: str) -> dict[str, Any]:
     subtitle = f"{cut_name(case.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
     heading = cut_middle(f"{plain(case.case.name)}: {answer}", LONGEST_TITLE)
     return title(heading, subtitle, size=16, offset=8, frame="group")
@@ -392,11 +388,12 @@ def _box_chart(case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
     values: list[dict[str, Any]] = []
     for row in rows:
-        box = [float(item) * 1e3 for item in np.quantile(runs.layers[row.place - 1], ends)]
-        lower, middle, upper = (milliseconds(item / 1e3) for item in box[1:4])
-        name = f"{cut_name(row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
+        quantiles = np.quantile(runs.layers[row.place - 1], ends)
+        lower, middle, upper = map(milliseconds, quantiles[1:4].tolist())
+        name = f"{cut_name(part_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
         texts = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
-        values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **texts})
+        numbers = zip(("low", "lower", "middle", "upper", "high"), (quantiles * 1e3).tolist(), strict=True)
+        values.append({**dict(numbers), **texts})
     y = field("name:N", sort=[value["name"] for value in values], title=None)
     scale = {"domain": [0, max(value["high"] for value in values) * 1.05 or 1.0], "nice": False}
     tooltip = fields(("name", "name"), ("kind", "kind"), ("text", "median (middle half), ms"))
@@ -411,11 +408,11 @@ def _box_chart(case: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
         marks("bar", middle_half, height={"band": 0.6}, color=PALETTE[0]),
         marks("tick", {"x": centre, "y": y, "tooltip": tooltip}, size=STEP * 0.6, thickness=2),
     ]
-    most = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
-    took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
-    answer = f"{cut_name(row_name(most), LONGEST_IN_TITLE)} has the largest share{took}"
+    largest = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
+    took = f", {share(largest.times.share)} of a run" if largest.times and largest.times.share is not None else ""
+    answer = f"{cut_name(part_name(largest), LONGEST_IN_TITLE)} has the largest share{took}"
     about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
-    return overlay(layers, values, width=WIDTH, height={"step": STEP}, title=_title(case, answer, about))
+    return overlay(layers, values, width=WIDTH, height={"step": STEP}, title=_case_title(case, answer, about))
 
 
 def _has_point(row: Floor) -> bool:
@@ -424,18 +421,20 @@ def _has_point(row: Floor) -> bool:
 
 def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme) -> Any:
     """Draw the roof, points sized by time and coloured by bound, and names."""
-    groups = [item for item in merge_repeats(roofline, roofline.ranked) if _has_point(item.total)]
-    points = [_point(module_path(group), group.total, roofline) for group in groups]
-    ceilings, most = roofline.ceilings, roofline.rate or math.inf
-    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if roofline.rate else []))
+    groups = [group for group in merge_repeats(roofline, roofline.ranked) if _has_point(group.total)]
+    points = [_roofline_point(module_path(group), group.total, roofline) for group in groups]
+    ceilings, peak_rate = roofline.ceilings, roofline.rate or math.inf
+    # Beyond the ridge the rate is the limit.
+    ridge = [peak_rate / ceilings.bandwidth] if roofline.rate else []
+    low, high = _point_range([*(point["intensity"] for point in points), *ridge])
 
     def roof_of(speed: float) -> list[dict[str, float]]:
-        ridge = [most / speed] if low < most / speed < high else []  # from there on the rate is what counts
-        return [{"intensity": item, "rate": min(item * speed, most)} for item in (low, *ridge, high)]
+        corner = [peak_rate / speed] if low < peak_rate / speed < high else []
+        return [{"intensity": at, "rate": min(at * speed, peak_rate)} for at in (low, *corner, high)]
 
     roof = roof_of(ceilings.bandwidth)
-    near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
-    floor, top = _ends([point["rate"] for point in [*points, *roof, *near]])
+    cache_roof = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
+    floor, top = _point_range([point["rate"] for point in [*points, *roof, *cache_roof]])
     x = field("intensity:Q", title="FLOPs for each byte", **_logarithmic(low, high, "~g"))
     y = field("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
@@ -455,11 +454,11 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
         marks("line", line, values=roof, strokeWidth=2, color=theme.faint),
         marks("point", point, values=points, filled=True, opacity=0.75),
     ]
-    for label in _ceiling_labels(roofline, roof, near):
+    for label in _ceiling_labels(roofline, roof, cache_roof):
         look: Part = {"align": label["side"], "dx": label["dx"], "dy": label["dy"], "color": theme.faint}
         layers.append(marks("text", text, [label], **look))
-    if near:
-        layers.append(marks("line", line, near, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
+    if cache_roof:
+        layers.append(marks("line", line, cache_roof, strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint))
     axes = {"intensity": (low, high, True), "rate": (floor, top, True)}
     named = place_labels(points[:NAMED_POINTS], "name", axes, (WIDTH, HEIGHT))
     layers += [
@@ -468,27 +467,27 @@ def _roofline_chart(case: ShownCase[Roofline], roofline: Roofline, theme: Theme)
     ]
     name, far = cut_name(module_path(groups[0]), LONGEST_IN_TITLE), milliseconds(groups[0].total.above)
     answer = f"{name} is {far} ms above its floor" if roofline.bound else f"most to be won in {name}, {far} ms"
-    return overlay(layers, width=WIDTH, height=HEIGHT, title=_title(case, answer, f"points are {roofline.by}s"))
+    return overlay(layers, width=WIDTH, height=HEIGHT, title=_case_title(case, answer, f"points are {roofline.by}s"))
 
 
 def _ceiling_labels(
-    roofline: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
+    roofline: Roofline, roof: Sequence[dict[str, float]], cache_roof: Sequence[dict[str, float]]
 ) -> list[dict[str, Any]]:
-    """Label the device's peaks on the roof; ``near`` is the roof for cached data."""
+    """Label the device's peaks on the roof, and on the roof for cached data."""
     begin, end = roof[0]["intensity"], roof[1]["intensity"]
     at = begin * (end / begin) ** 0.5
     memory = {"intensity": at, "rate": at * roofline.ceilings.bandwidth, "side": "left", "dx": 10, "dy": 12}
     labels = [{**memory, "name": f"memory at {bandwidth(roofline.ceilings.bandwidth)}"}]
-    if near:
+    if cache_roof:
         name = f"cache at {bandwidth(roofline.ceilings.cached)}"
-        labels.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
+        labels.append({**cache_roof[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
     if roofline.rate:
         name = f"{roofline.precision} at {flop_rate(roofline.rate)}"
         labels.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -18})  # above points on the roof
     return labels
 
 
-def _point(name: str, row: Floor, roofline: Roofline) -> dict[str, Any]:
+def _roofline_point(name: str, row: Floor, roofline: Roofline) -> dict[str, Any]:
     return {
         "name": cut_name(name, LONGEST_IN_TITLE), "kind": plain(row.kind)[:LONGEST_NAME],
         "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
@@ -504,6 +503,6 @@ def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:
     return {"scale": {"type": "log", "domain": [low, high], "nice": False}, "axis": axis}
 
 
-def _ends(values: Sequence[float]) -> tuple[float, float]:
+def _point_range(values: Sequence[float]) -> tuple[float, float]:
     """Return a range around all values."""
     return min(values) / 2, max(values) * 2.5

@@ -77,11 +77,10 @@ def render_timeline(loaded: LoadedProfiles, *, compressed: bool = False) -> tupl
     Raises:
         InferlensError: if there is nothing to draw.
     """
-    levels = dict.fromkeys(profile.level for profile in loaded.profiles)
-    parts = [
-        replace(loaded, profiles=[profile for profile in loaded.profiles if profile.level == level]) for level in levels
-    ]
-    result = [(case, timeline(case.profile)) for part in parts for case in cases_of_level(part, None)]
+    result = []
+    for level in dict.fromkeys(profile.level for profile in loaded.profiles):
+        of_level = replace(loaded, profiles=[profile for profile in loaded.profiles if profile.level == level])
+        result += [(case, timeline(case.profile)) for case in cases_of_level(of_level, None)]
     drawn = [(case, rows) for case, rows in result if not isinstance(rows, str)]
     missing = [plain(f"Not drawn: {case.name}. {why}") for case, why in result if isinstance(why, str)]
     if not drawn:
@@ -123,7 +122,7 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     timed = [index for index, part in enumerate(parts) if part.times]
     begins, after = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
     for index, part in enumerate(parts):
-        begins[index] = part.begins or after  # what has no begin follows on the one before that has none
+        begins[index] = part.begins or after  # parts without a begin follow each other
         after = after if part.begins else after + runs.layers[index]
     starts = np.array(result.begun)
     begin, end = _nanoseconds(starts + begins), _nanoseconds(starts + begins + runs.layers)
@@ -157,13 +156,14 @@ def _nanoseconds(seconds: Array) -> Moments:
 def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
     """Put slices, sorted by begin, into the first free lane. An overlap of a nanosecond is rounding."""
     result: list[list[Slice]] = []
-    for item in slices:
-        lane = next((lane for lane in result if lane[-1].end <= item.begin + 1), None)
+    for piece in slices:
+        lane = next((lane for lane in result if lane[-1].end <= piece.begin + 1), None)
         if lane is None:
-            result.append(lane := [])
-        item.begin = max(item.begin, lane[-1].end) if lane else item.begin
-        item.end = max(item.end, item.begin)
-        lane.append(item)
+            result.append([piece])
+            continue
+        piece.begin = max(piece.begin, lane[-1].end)
+        piece.end = max(piece.end, piece.begin)
+        lane.append(piece)
     return result
 
 
@@ -178,17 +178,15 @@ def _name_events(kind: str, process: int, thread: int, name: str, place: int) ->
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
     texts: dict[int | None, tuple[str, dict[str, Any]]] = {}
-    for item in row.slices:
-        if item.part not in texts:
-            texts[item.part] = _describe_slice(item, profile)
-        name, labels = texts[item.part]
-        yield _ENCODER.encode(
-            {
-                "ph": "X", "pid": process, "tid": thread, "cat": row.kind, "ts": item.begin / 1000,
-                "dur": (item.end - item.begin) / 1000, "args": {"run": item.run + 1, **labels},
-                "name": name or f"run {item.run + 1}",
-            }
-        )  # fmt: skip
+    for piece in row.slices:
+        if piece.part not in texts:
+            texts[piece.part] = _describe_slice(piece, profile)
+        name, labels = texts[piece.part]
+        yield _ENCODER.encode({
+            "ph": "X", "pid": process, "tid": thread, "cat": row.kind, "ts": piece.begin / 1000,
+            "dur": (piece.end - piece.begin) / 1000, "args": {"run": piece.run + 1, **labels},
+            "name": name or f"run {piece.run + 1}",
+        })  # fmt: skip
 
 
 def _describe_slice(piece: Slice, profile: Profile) -> tuple[str, dict[str, Any]]:
@@ -208,8 +206,8 @@ def _describe_part(part: Layer | Kernel) -> dict[str, Any]:
     both = {"kind": part.kind, "calls": part.calls, "modules": modules}
     if isinstance(part, Layer):
         tensors = {"input": part.inputs, "output": part.outputs}
-        drawn = {key: tensor_shapes(item) for key, item in tensors.items() if item}
-        return {**both, "operators": ", ".join(part.operators), **drawn}
+        shapes = {key: tensor_shapes(values) for key, values in tensors.items() if values}
+        return {**both, "operators": ", ".join(part.operators), **shapes}
     return {
         **both, "layer": part.layer, "operator": part.operator, "grid": "x".join(map(str, part.grid)),
         "block": "x".join(map(str, part.block)), "registers": part.registers,
