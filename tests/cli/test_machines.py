@@ -73,7 +73,7 @@ def test_an_interrupted_one_can_go_on(tmp_path, monkeypatch):
         ran.append(plan.budget.mode)
         return [], len(ran) == 2
 
-    monkeypatch.setattr(bench, "measured", measured)
+    monkeypatch.setattr(bench, "measure_plan", measured)
     first, second = (inferlens("bench", "machines.toml", cwd=tmp_path) for _ in range(2))
     assert (first.returncode, "goes on from here" in first.stderr, second.returncode) == (130, True, 0)
     assert ran == ["latency", "throughput"] * 2

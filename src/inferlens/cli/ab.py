@@ -47,7 +47,7 @@ def ab(
     screen.format_of("table", file)
     if "max_rounds" in words:
         words["max_rounds"] = options_of("ab")["max_rounds"].read(words["max_rounds"])
-    result, interrupted = measured({"model": model, "a": a, "b": b, **words})
+    result, interrupted = measure_sides({"model": model, "a": a, "b": b, **words})
     if result:
         answer = ab_document(result, next_step(result))
         if file:
@@ -58,7 +58,7 @@ def ab(
     raise typer.Exit(130 if not result or interrupted else options.exit_code(result, fail_on_busy=fail_on_busy))
 
 
-def measured(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
+def measure_sides(words: dict[str, Any]) -> tuple[ABResult | ABSteps | None, bool]:
     """Return the result of two sides, or of the steps between more environments; and whether it was interrupted."""
     from inferlens.cli import progress
     from inferlens.execution.ab import ab as measure

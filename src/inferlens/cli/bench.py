@@ -52,22 +52,22 @@ def bench(
     """
     options.set_ranges(nvtx)
     shown: dict[str, Any] = {"wide": wide, "columns": columns, "bars": bars, "file": file}
-    if machines := fleet_of(model):
+    if fleet := fleet_of(model):
         if words or any(shown.values()) or top or format != "table":
             raise InferlensError("A plan with machines has its options in the file.", expected="only --dry-run")
-        return screen.document(machines_listed(machines)) if dry_run else measure_machines(machines)
+        return screen.document(listed_machines(fleet)) if dry_run else measure_machines(fleet)
     plan = read_plan(model, words)
     screen.check(format, columns)  # refused before hours of measuring
     sweep = None if dry_run else sweep_of(plan)
     written = screen.format_of("table", file, CHART_ENDINGS if sweep else None)
     if dry_run:
-        return screen.document(listed(plan), "json" if format == "json" else "table", file=file)
+        return screen.document(listed_cases(plan), "json" if format == "json" else "table", file=file)
     if sweep:
         return measure_sweep(sweep, format, written if written in CHART_ENDINGS.values() else "", shown)
-    return report(plan, *measured(plan), format, top=top, **shown)
+    return show_results(plan, *measure_plan(plan), format, top=top, **shown)
 
 
-def measured(plan: Plan) -> tuple[list[Record], bool]:
+def measure_plan(plan: Plan) -> tuple[list[Record], bool]:
     """Measure a plan, and return its records and whether it was interrupted."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.commands import run_bench
@@ -90,14 +90,14 @@ def resumable() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
+def show_results(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, **how: Any) -> None:
     """Show records and where they are; exit if the plan was interrupted or nothing ran."""
     from inferlens.record.store import safe_name
 
     if records:
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         where = folders[0] if len(folders) == 1 else plan.output
-        screen.show(records, format, plan.reference or None, where=where, **how)
+        screen.show_records(records, format, plan.reference or None, where=where, **how)
         if format == "table" and not (plan.backend or plan.option):
             others = "other precisions (--precision fp16), and " * (not plan.precision)
             screen.note(f"Not raced: {others}options of backends (inferlens tune).")
@@ -108,7 +108,7 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         raise typer.Exit(1)
 
 
-def listed(plan: Plan) -> Document:
+def listed_cases(plan: Plan) -> Document:
     """Return the cases that would run, with about their times, and those that cannot; as many as fit on a screen."""
     from msgspec.structs import replace
 
@@ -121,27 +121,21 @@ def listed(plan: Plan) -> Document:
     seconds = seconds_of(cases, plan)
     several = len({case.case.model for case in cases}) > 1
     columns = [Column("", "time", numeric=False), Column("", "cannot run, because", numeric=False, fold=True)]
-    lines = []
+    lines, data = [], []
     for (kind, planned), took in zip(pairs, seconds, strict=True):
         name = " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
-        refused = planned.refusal.what if planned.refusal else ""
-        lines.append(Line(name, ("" if refused else units.about(took), refused)))
-    lines.sort(key=lambda line: bool(line.cells[1]))  # those that run come first
+        reason = planned.refusal.what if planned.refusal else ""
+        lines.append(Line(name, ("" if reason else units.about(took), reason)))
+        described = {"case": planned.case, "refusal": str(planned.refusal or ""), "seconds": took or None}
+        data.append({**described, **({"on": kind} if kind else {})})
+    lines.sort(key=lambda line: bool(line.cells[1]))  # cases that run come first
     notes = [f"{len(lines) - MOST_LISTED} more cases: --json lists all of them."] if len(lines) > MOST_LISTED else []
-    able = sum(not case.refusal for case in cases)
+    runnable = sum(not case.refusal for case in cases)
     whole = sum(seconds) * max(plan.repeats, 1)
     rounds = f", then rounds: {units.about(plan.within)} (--within)" if not plan.repeats and may_meet(cases) else ""
-    total = f"{units.plural(len(cases), 'case')}, {able} of them can run: {units.about(whole)}{rounds}."
-    data = [
-        {"case": planned.case, "refusal": str(planned.refusal or ""), "seconds": took or None,
-         **({"on": kind} if kind else {})}
-        for (kind, planned), took in zip(pairs, seconds, strict=True)
-    ]  # fmt: skip
+    total = f"{units.plural(len(cases), 'case')}, {runnable} of them can run: {units.about(whole)}{rounds}."
     table = Table("", "case", columns, lines[:MOST_LISTED], notes=notes)
     return Document(lambda: [table, total], data=lambda: data)
-
-
-# One option alone
 
 
 def sweep_of(plan: Plan) -> StudyRequest | None:
@@ -162,9 +156,10 @@ def sweep_of(plan: Plan) -> StudyRequest | None:
     name, values = next(iter(swept.items()), (f"{backend}.threads", plan.threads))
     if name.rpartition(".")[0] not in ("", backend):
         return None
-    rest = {item: texts for item, texts in plan.option.items() if item != name}
+    other_options = {option: texts for option, texts in plan.option.items() if option != name}
     mode = "throughput" if plan.budget.mode == "throughput" else "latency"
-    plan = replace(plan, option=rest, threads=() if axes else plan.threads, budget=replace(plan.budget, mode=mode))
+    threads, budget = () if axes else plan.threads, replace(plan.budget, mode=mode)
+    plan = replace(plan, option=other_options, threads=threads, budget=budget)
     return study_request(plan, f"{name}={','.join(map(str, values))}", plan.budget.within or SWEEP_SECONDS)
 
 
@@ -184,9 +179,6 @@ def measure_sweep(request: StudyRequest, format: str, chart: str, shown: Mapping
         screen.save(file, study_picture(sweep, chart))
     if not any(record.status == "ok" for value in sweep.values for record in value.records):
         raise typer.Exit(1)
-
-
-# Several machines
 
 
 def fleet_of(model: Sequence[str]) -> Fleet | None:
@@ -209,7 +201,7 @@ def measure_machines(fleet: Fleet) -> None:
     for part in fleet.parts:
         screen.note(f"{part.machine}, {part.objective}:")
         try:
-            records, interrupted = measured(part.plan)
+            records, interrupted = measure_plan(part.plan)
         except InferlensError as error:
             failure = error
             screen.note(f"{part.machine} was left out: {error}")
@@ -235,7 +227,7 @@ def show_machines(fleet: Fleet) -> None:
     from inferlens.views.crosstab import crosstab_document
     from inferlens.views.rows import rows
 
-    most = MOST_ANSWERS // len(fleet.objectives)
+    limit = MOST_ANSWERS // len(fleet.objectives)
     for objective in fleet.objectives:
         folder = fleet.folder(objective)
         try:
@@ -244,12 +236,12 @@ def show_machines(fleet: Fleet) -> None:
             continue
         screen.text(f"{objective.capitalize()}: inferlens show {folder}\n")
         if len({machine_name(record.environment) for record in records}) > 1:
-            screen.document(crosstab_document(records, "machine", where=str(folder), top=most))
+            screen.document(crosstab_document(records, "machine", where=str(folder), top=limit))
         else:
-            screen.text("\n".join(answer.main for answer in answers(rows(records))[:most]))
+            screen.text("\n".join(answer.main for answer in answers(rows(records))[:limit]))
 
 
-def machines_listed(fleet: Fleet) -> Document:
+def listed_machines(fleet: Fleet) -> Document:
     """Return the models that are measured on each machine for each objective."""
     columns = [
         Column("objective", "objective", numeric=False),

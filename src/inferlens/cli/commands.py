@@ -49,7 +49,7 @@ class Commands(TyperGroup):
         return command
 
 
-_USAGE_ERROR: Any = typer.BadParameter.__base__  # which typer keeps in a module of its own
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # a class of a private module
 _NO_WORDS: Any = next((kind for kind in _USAGE_ERROR.__subclasses__() if kind.__name__ == "NoArgsIsHelpError"), ())
 app = typer.Typer(
     cls=Commands,

@@ -136,12 +136,7 @@ def _deploy_load(results: Path, output: Path, limit: float, *, trust: bool) -> N
 
 
 @options.takes()
-def quantize(
-    model: options.Model,
-    *,
-    format: str = "table",
-    **words: Any,
-) -> None:
+def quantize(model: options.Model, *, format: str = "table", **words: Any) -> None:
     """Quantize a model to a file that you can keep and run, and see what it is worth.
 
     The file is run, and its outputs are compared with those in fp32 on the calibration data. --errors ranks the layers
@@ -165,12 +160,7 @@ def quantize(
 
 @options.takes()
 def partition(
-    model: options.Model,
-    *,
-    wide: bool = False,
-    format: str = "table",
-    output: Path | None = None,
-    **words: Any,
+    model: options.Model, *, wide: bool = False, format: str = "table", output: Path | None = None, **words: Any
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
 

@@ -132,14 +132,14 @@ def declare(command: Callable[..., Any]) -> None:
         return
     name = command.__name__
     fields = fields_of(name, *command.more)
-    own = list(inspect.signature(command, eval_str=True).parameters.values())
-    arguments = [argument(one) for one in own if one.kind is one.POSITIONAL_OR_KEYWORD]
-    declared_names = {*fields, *(["format"] if "json" in fields else [])}  # which --json sets
-    others = [one for one in own if one.kind is one.KEYWORD_ONLY and one.name not in declared_names]
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
+    arguments = [argument(entry) for entry in parameters if entry.kind is entry.POSITIONAL_OR_KEYWORD]
+    declared_names = {*fields, *["format"] * ("json" in fields)}  # --json sets the format
+    others = [entry for entry in parameters if entry.kind is entry.KEYWORD_ONLY and entry.name not in declared_names]
     declared = [parameter(field, several=name not in ONE_CASE) for field in fields.values()]
     signature = inspect.Signature([*arguments, *declared, *others])
     command.__signature__ = signature  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+    command.__annotations__ = {name: entry.annotation for name, entry in signature.parameters.items()}
     del command.more
 
 
@@ -189,7 +189,7 @@ class _Parser(argparse.ArgumentParser):
 def fast_words(command: str, argument: str, words: Sequence[str]) -> dict[str, Any] | None:
     """Return the words of a command with one path, parsed without typer, which takes long to import.
 
-    ``None``: typer has to say something, such as the help, or what is wrong.
+    ``None`` means that typer has to print the help or the mistake.
     """
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument(argument, type=Path)
@@ -218,6 +218,5 @@ def set_ranges(nvtx: bool) -> None:
 
 def exit_code(result: ABResult | ABSteps | RecordComparison, *, fail_on_busy: bool) -> int:
     """Return the exit code of a comparison, which a busy machine changes if that was asked for."""
-    return (
-        BUSY_CODE if fail_on_busy and result.machine_load.busy and result.exit_code in (0, 1, 3) else result.exit_code
-    )
+    busy = fail_on_busy and result.machine_load.busy and result.exit_code in (0, 1, 3)
+    return BUSY_CODE if busy else result.exit_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from inferlens.spec.commands import own_options
 from inferlens.spec.options import OptionSpec, count, option_fields
 from inferlens.spec.plan import read_plan
 from inferlens.units import byte_count, duration, listing, milliseconds, plural, ratio
-from inferlens.views.table import Column, Document, Line, Screen, Table, plain
+from inferlens.views.table import Column, Document, Line, Table, plain
 
 if TYPE_CHECKING:
     from inferlens.analysis.graph import GraphSource
@@ -43,6 +43,10 @@ KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a r
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: add deeper modules to those above them. [dim]Default: show all.[/dim]"
 PLOT = "Only draw a picture (box plot or roofline) to this file; .svg, .png, .pdf or .html decides the format."
+PATHS = "Folders with profiles, at any depth, profile files, .onnx files, or trt_engine_info.json of an engine."
+OUTPUT = "The file to write; .svg, .png, .html or .json decides the format."
+REGIONS = "module (a frame around each module), fused (each layer lists what it was fused from) or none."
+GRAPH_DEPTH = "How deep modules are unfolded; deeper layers become one node. [dim]Default: to about 90 nodes.[/dim]"
 TRACE_FILE = "Only write every run as a trace for Perfetto (ui.perfetto.dev) to this file, .json or .json.gz."
 
 
@@ -69,13 +73,7 @@ Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
 
 
 @options.takes(TakeOptions)
-def profile(
-    model: options.Models,
-    *,
-    file: Path | None = None,
-    nvtx: bool = False,
-    **words: Any,
-) -> None:
+def profile(model: options.Models, *, file: Path | None = None, nvtx: bool = False, **words: Any) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
     Each case is timed without a profiler first, then profiled in its own process; both are written to results/MODEL/.
@@ -84,18 +82,18 @@ def profile(
     """
     options.set_ranges(nvtx)
     traces = {name: field.read(words.pop(name)) for name, field in option_fields(TakeOptions).items() if name in words}
-    own, others = own_options("profile", words)
-    others["mode"] = "latency"
+    profile_words, plan_words = own_options("profile", words)
+    plan_words["mode"] = "latency"
     if traces.pop("torch_profiler", False):
         alone = ("level", "runs", "rerun", "max_time", "iterations", "seconds", "devices", "ray", "on")
         refuse([name for name in alone if name in words] + ["file"] * (file is not None), "with")
-        if "warmup" in others:
-            traces["warmup"] = count("warmup", others.pop("warmup"), least=0)
-        take(read_plan(model, others), {"wait": traces.pop("skip", None), **traces})
+        if "warmup" in plan_words:
+            traces["warmup"] = count("warmup", plan_words.pop("warmup"), least=0)
+        take(read_plan(model, plan_words), {"wait": traces.pop("skip", None), **traces})
         return
     refuse(traces, "without")
     screen.format_of("table", file)  # refused before anything is measured
-    _profile(read_plan(model, others), own["level"], own["runs"], file)
+    _profile(read_plan(model, plan_words), profile_words["level"], profile_words["runs"], file)
 
 
 def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | None) -> None:
@@ -113,7 +111,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
     folders = [folder for _, folder in profiles]
     loaded = screen.profiles(folders)
     cases, above = group_profiles(loaded), folders[0].parent
-    rows = measured([above])
+    rows = measured_rows([above])
     top = findings_document(judge_cases(loaded, rows), most=FINDINGS, brief=True, measured=rows).blocks()
     top = [*top, *precision_lines([case for group in cases for case in group])[:PRECISIONS]]
     others = listing([*(f"{level}s" for level in levels), "modules", "roofline"])
@@ -123,10 +121,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
         command = f"inferlens modules {shlex.quote(str(above))}"
         return [*top, *modules_document(cases, rows=rows, brief=True, command=command).blocks(), more]
 
-    def tries(size: Screen) -> Iterator[list[Table | str]]:
-        yield from (blocks(rows) for rows in range(size.lines, 0, -1))
-
-    screen.document(Document(list, dict, tries=tries))
+    screen.document(Document(list, dict, tries=lambda size: map(blocks, range(size.lines, 0, -1))))
     if file:
         screen.document(modules_document(cases), output=file)
     if not any(profile.status == "ok" for profile, _ in profiles):
@@ -134,7 +129,7 @@ def _profile(plan: Plan, level: str | Sequence[str], runs: int, file: Path | Non
 
 
 def refuse(names: Iterable[str], how: str) -> None:
-    """Refuse the first option that was given and has no effect ``with`` or ``without`` --torch-profiler."""
+    """Refuse an option that has no effect; ``how`` is ``with`` or ``without`` --torch-profiler."""
     for name in names:
         hint = "--torch-profiler too" if how == "without" else "two commands"
         raise InferlensError(f"--{name.replace('_', '-')} has no effect {how} --torch-profiler.", hint=hint)
@@ -146,16 +141,14 @@ def take(plan: Plan, options: Mapping[str, Any]) -> None:
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import trace_cases
 
-    given = {name: value for name, value in options.items() if value is not None}
-    board = given.pop("tensorboard", None)
+    tracing = {name: value for name, value in options.items() if value is not None}
+    board = tracing.pop("tensorboard", None)
     traces = []
     with Bar(screen.errors()) as bar:
-        for trace in trace_cases(plan, Tracing(**given), Path(board) if board else None, bar):
+        for trace in trace_cases(plan, Tracing(**tracing), Path(board) if board else None, bar):
             traces.append(trace)
-            ending = (
-                f"a step took {duration(trace.step)}" if trace.status == "ok" else f"{trace.status}: {trace.reason}"
-            )
-            bar.ended(trace.case, ending)
+            failure = f"{trace.status}: {trace.reason}"
+            bar.ended(trace.case, f"a step took {duration(trace.step)}" if trace.status == "ok" else failure)
     screen.document(Document(lambda: [trace_table(traces)], data=dict), "table")
     files = [trace.files[0] for trace in traces if trace.files]
     if not files:
@@ -197,10 +190,7 @@ def trace_notes(traces: Sequence[CaseTrace]) -> list[str]:
     return [note for note in dict.fromkeys([*notes, *(trace.unseen for trace in traces)]) if note]
 
 
-# What profiles show
-
-
-def measured(paths: Sequence[Path]) -> list[Row]:
+def measured_rows(paths: Sequence[Path]) -> list[Row]:
     """Return the rows of all records under ``paths``; none if there are no records."""
     from inferlens.record.store import load_records
     from inferlens.views.rows import rows
@@ -326,17 +316,11 @@ def roofline(
         screen.document(shown, format, **how)
 
 
-PATHS = "Folders with profiles, at any depth, profile files, .onnx files, or trt_engine_info.json of an engine."
-OUTPUT = "The file to write; .svg, .png, .html or .json decides the format."
-REGIONS = "module (a frame around each module), fused (each layer lists what it was fused from) or none."
-DEPTH = "How deep modules are unfolded; deeper layers become one node. [dim]Default: to about 90 nodes.[/dim]"
-
-
 def graph(
     paths: Annotated[list[Path], typer.Argument(help=PATHS)],
     output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)] = Path("graph.svg"),
     regions: Annotated[str, typer.Option(help=REGIONS)] = "module",
-    depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help=GRAPH_DEPTH)] = None,
 ) -> None:
     """Draw the layers that a backend executes, and the tensors between them: times as colours, precisions as marks.
 
@@ -367,7 +351,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     from inferlens.record.store import LoadedProfiles, load_profiles
     from inferlens.views.profiles.cases import group_profiles
 
-    files = {path: source for path in paths if (source := _file(path))}
+    files = {path: source for path in paths if (source := _file_graph(path))}
     profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
     sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
@@ -386,7 +370,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]
     return plain(" and ".join(dict.fromkeys(titles))), sources, problems
 
 
-def _file(path: Path) -> GraphSource | None:
+def _file_graph(path: Path) -> GraphSource | None:
     """Return the graph of an ONNX file or of the information on an engine; ``None`` for other files."""
     from inferlens.analysis.graph import GraphSource
     from inferlens.backends.onnx.graph import onnx_layers

@@ -112,7 +112,7 @@ class Bar(Observer):
         self._say(text)
 
     def ended(self, case: Case, how: str) -> None:
-        """Say that a case is over, and ``how`` in a few words. Cases of later rounds are not said one by one."""
+        """Print that a case ended, and ``how`` in a few words. Cases of later rounds have no lines."""
         self._left[case.digest] -= 1
         if self._left[case.digest] < 0:
             return
@@ -131,7 +131,7 @@ class Bar(Observer):
         self._say(f"{race}{'final ' if finals else ''}round {number}{of}: {standing}")
 
     def _short(self, case: Case) -> str:
-        """Return the case by what differs from the others of the plan."""
+        """Return the properties in which the case differs from others of the plan."""
         cases = [planned.case for planned in self._cases]
         model = [short_name(case.model)] if len({case.model for case in cases}) > 1 else []
         shared = [axis.name for axis in AXES if len({getattr(case, axis.name) for case in cases}) < 2]

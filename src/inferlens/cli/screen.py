@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 PROMPTS = 2  # lines of a terminal for the command itself and the next one
 ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".pdf": "pdf", ".txt": "table"}
 PAGES = ("html", "pdf", "markdown")  # of a whole report
-_busy: list[Console] = []  # those with a status on them
+_busy: list[Console] = []  # consoles that show a status
 
 
 def errors() -> Console:
-    """Return the console for progress and notes; a busy one, if there is one: another would write into its line."""
+    """Return the console for progress and notes. A console that shows a status has priority, to keep its line whole."""
     from rich.console import Console
 
     return _busy[-1] if _busy else Console(file=sys.stderr, highlight=False, emoji=False)
@@ -52,7 +52,7 @@ def notes(texts: Iterable[str]) -> None:
 
 @contextmanager
 def busy(what: str) -> Iterator[Callable[[str], None]]:
-    """Show on a terminal that something is under way; yield a function that shows the name of a step."""
+    """Show ``what`` on a terminal while something runs; yield a function that shows the name of a step."""
     console = errors()
     if not console.is_terminal:
         yield lambda _: None
@@ -85,7 +85,7 @@ def check(format: str, columns: str | None = None) -> type[View] | None:
     return VIEWS.get(format)
 
 
-def show(
+def show_records(
     records: Sequence[Record],
     format: str,
     reference: str | None,
@@ -95,9 +95,9 @@ def show(
     every_run: bool = False,
     **how: Any,
 ) -> None:
-    """Show records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`.
+    """Show records in a format of every table, or by a view of that name; ``how`` goes to :func:`document`.
 
-    ``where``, ``top`` and ``every_run`` are as of :func:`inferlens.views.records.records_document`.
+    ``where``, ``top`` and ``every_run`` go to :func:`inferlens.views.records.records_document`.
     """
     from inferlens.views.records import records_document
 
@@ -124,8 +124,8 @@ def document(
 ) -> None:
     """Print a document to standard output, made for this terminal; or write it to the file ``output``.
 
-    ``file`` is one to write it to as well, the others are as the commands have them. Raises InferlensError if a file's
-    ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
+    Also write it to ``file``, if there is one. Raises InferlensError if a file cannot be written, or if its ending is
+    none of :data:`ENDINGS` and no format is given.
     """
     from inferlens.views.renderers.terminal import with_bars
 
@@ -149,9 +149,8 @@ def format_of(format: str, output: Path | None, more: Mapping[str, str] | None =
     if output is None:
         return format
     if output.is_dir() or not output.parent.is_dir():
-        raise InferlensError(
-            f"-o {output} is not a file that can be written.", expected="a file in a folder that is there"
-        )
+        problem = f"-o {output} is not a file that can be written."
+        raise InferlensError(problem, expected="a file in a folder that is there")
     if format != "table":
         return format
     endings = ENDINGS | dict(more or {})
@@ -200,7 +199,7 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         raise unwritable(output, error, f"{option} with another file") from error
 
 
-def report(page: Report, output: Path, format: str) -> None:
+def save_report(page: Report, output: Path, format: str) -> None:
     """Write a page; of Markdown also its pictures, into a folder next to it."""
     from inferlens.views.renderers import html, render_markdown_report
 

@@ -92,7 +92,7 @@ def show(
     if light:
         raise InferlensError("--light is for a folder to join records in.", hint="--output DIR")
     if view != "records":
-        document = _notes(paths, all) if view == "notes" else _findings(paths, format, top, all)
+        document = _notes_document(paths, all) if view == "notes" else _findings_document(paths, format, top, all)
         return screen.document(document, format, **shown)
     return _records(paths, format, reference, shown, top, runs == "all", axis, log)
 
@@ -133,7 +133,7 @@ def _records(
     more += [file for path in paths for file in files_under(path, QUANTIZATIONS)]
     if more and len({record.case.model for record in loaded.records}) == 1:
         screen.note(f"More results of it: inferlens show {more[0]}{f' (and {len(more) - 1} more)' * (len(more) > 1)}")
-    screen.show(loaded.records, format, reference, where=where, top=top, every_run=every_run, **shown)
+    screen.show_records(loaded.records, format, reference, where=where, top=top, every_run=every_run, **shown)
 
 
 def _other_document(paths: list[Path], reference: str | None, top: int | None) -> Document | None:
@@ -204,25 +204,25 @@ def _join(paths: list[Path], folder: Path, *, light: bool) -> None:
     screen.text(f"Records in {folder}: {counts}.\nTo look at them: inferlens show {folder}")
 
 
-def _notes(paths: list[Path], every: bool) -> Document:
+def _notes_document(paths: list[Path], all_cases: bool) -> Document:
     """Return the notes on the latest run of each case: what changes the answer, weakens it, or is good to know."""
     from inferlens.record.store import load_records
     from inferlens.views.records import notes_document
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
-    return notes_document(loaded.records, all_cases=every, paths=shlex.join(map(str, paths)))
+    return notes_document(loaded.records, all_cases=all_cases, paths=shlex.join(map(str, paths)))
 
 
-def _findings(paths: list[Path], format: str, top: int | None, every: bool) -> Document:
+def _findings_document(paths: list[Path], format: str, top: int | None, all_cases: bool) -> Document:
     """Return the findings of profiles, those with the largest possible gain first."""
-    from inferlens.cli.profile import measured
+    from inferlens.cli.profile import measured_rows
     from inferlens.views.profiles.findings import findings_document, judge_cases
 
-    rows = measured(paths)
+    rows = measured_rows(paths)
     notes = f", or of records: inferlens show {shlex.join(map(str, paths))} --view notes" if rows else ""
     loaded = screen.profiles(paths, format, notes)
-    return findings_document(judge_cases(loaded, rows), top=top, whole=every, measured=rows)
+    return findings_document(judge_cases(loaded, rows), top=top, whole=all_cases, measured=rows)
 
 
 @options.takes()
@@ -266,9 +266,11 @@ def compare(
     screen.notes(compared.problems)
     how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output and written in screen.PAGES:
-        from inferlens.views.comparison import comparison_report as page_of
+        from inferlens.views.comparison import comparison_report
 
-        screen.report(page_of(compared, before.records, after.records, (str(base), str(candidate))), output, written)
+        sides = str(base), str(candidate)
+        page = comparison_report(compared, before.records, after.records, sides)
+        screen.save_report(page, output, written)
     elif output:
         from inferlens.views.comparison import comparison_chart
         from inferlens.views.picture import draw_chart
@@ -299,6 +301,6 @@ def report(
     with screen.busy("Drawing"):
         inputs = page.load_inputs(paths)
         screen.notes(inputs.problems)
-        screen.report(page.report(inputs), output, format)
+        screen.save_report(page.report(inputs), output, format)
     if open:
         typer.launch(str(output.resolve()))

@@ -27,12 +27,7 @@ MOST_LISTED = 16  # families of --dry-run, so that all of it fits on a screen
 
 @options.takes()
 def tune(
-    model: options.Models,
-    *,
-    format: str = "table",
-    file: Path | None = None,
-    dry_run: bool = False,
-    **words: Any,
+    model: options.Models, *, format: str = "table", file: Path | None = None, dry_run: bool = False, **words: Any
 ) -> None:
     """Find the fastest way with right outputs among all backends and their options.
 
@@ -46,10 +41,10 @@ def tune(
 
     check_choice("format", format, FORMATS)  # refused before hours of measuring
     screen.format_of("table", file)
-    own, others = own_options("tune", words)
-    request, selection = tune_request(read_plan(model, others), own)
+    tune_words, plan_words = own_options("tune", words)
+    request, selection = tune_request(read_plan(model, plan_words), tune_words)
     if dry_run:
-        screen.document(listed(request.plan, selection), format, file=file)
+        screen.document(listed_candidates(request.plan, selection), format, file=file)
         return
     with resumable(), Bar(screen.errors()) as bar:
         tunings = run_tune(request, selection, bar)
@@ -58,7 +53,7 @@ def tune(
         raise typer.Exit(1)
 
 
-def listed(plan: Plan, selection: SearchSelection) -> Document:
+def listed_candidates(plan: Plan, selection: SearchSelection) -> Document:
     """Return the candidates that a tuning would try."""
     from dataclasses import replace
 
@@ -66,38 +61,38 @@ def listed(plan: Plan, selection: SearchSelection) -> Document:
     from inferlens.execution.commands import spaces_by_kind
     from inferlens.execution.tuning.space import combinations, size
 
-    every = spaces_by_kind(plan, selection)
-    families = [(kind, space, family) for kind, space in every.items() for family in space.families]
-    left = [(kind, planned) for kind, space in every.items() for planned in space.refused]
-    seconds = estimator([planned.model.name for _, _, planned in families], plan)
-    why = Column("", "cannot run, because", numeric=False, max_width=50)
-    columns = [Column("", "candidates"), Column("", "each"), why]
-    several = len({planned.case.model for _, _, planned in families}) > 1
+    spaces = spaces_by_kind(plan, selection)
+    families = [(kind, space, family) for kind, space in spaces.items() for family in space.families]
+    refused = [(kind, planned) for kind, space in spaces.items() for planned in space.refused]
+    seconds = estimator([family.model.name for _, _, family in families], plan)
+    reason = Column("", "cannot run, because", numeric=False, max_width=50)
+    columns = [Column("", "candidates"), Column("", "each"), reason]
+    several = len({family.case.model for _, _, family in families}) > 1
 
-    def name(kind: str, each: PlannedCase) -> str:
-        return " ".join(filter(None, [kind, each.model.name * several, each.case.label]))
+    def name(kind: str, planned: PlannedCase) -> str:
+        return " ".join(filter(None, [kind, planned.model.name * several, planned.case.label]))
 
-    sizes = [size(replace(space, families=(planned,))) for _, space, planned in families]
-    lines = [
-        Line(name(kind, each), (f"{count:,}", units.about(seconds(each.case)), ""))
-        for count, (kind, _, each) in zip(sizes, families, strict=True)
-    ]
-    lines += [Line(name(kind, each), ("", "", each.refusal.what if each.refusal else "")) for kind, each in left]
-    measured = "; --budget decides how many of them are measured" if sum(sizes) > 1 else ""
-    counts = f"{units.plural(sum(sizes), 'candidate')} in all{measured}."
+    total, lines = 0, []
+    for kind, space, family in families:
+        count = size(replace(space, families=(family,)))
+        total += count
+        lines.append(Line(name(kind, family), (f"{count:,}", units.about(seconds(family.case)), "")))
+    for kind, planned in refused:
+        lines.append(Line(name(kind, planned), ("", "", planned.refusal.what if planned.refusal else "")))
+    measured = "; --budget decides how many of them are measured" if total > 1 else ""
+    counts = f"{units.plural(total, 'candidate')} in all{measured}."
     more = [f"{len(lines) - MOST_LISTED} more rows: --json."] if len(lines) > MOST_LISTED else []
     table = Table("What would be tried", "family", columns, lines[:MOST_LISTED], notes=more, sentences=[counts])
-    refused = [{"case": each.case, "refusal": str(each.refusal or "")} for _, each in left]
 
     def candidates() -> Iterator[Case]:
-        return (case for _, space, planned in families for case in combinations(planned.case, space))
+        return (case for _, space, family in families for case in combinations(family.case, space))
 
     return Document(
         lambda: [table],
         data=lambda: {
             "schema": "inferlens.space/1",
             "candidates": [{"case": case, "seconds": seconds(case)} for case in candidates()],
-            "refused": refused,
+            "refused": [{"case": planned.case, "refusal": str(planned.refusal or "")} for _, planned in refused],
         },
         rows=lambda: ({"candidate": case.label, "seconds": seconds(case)} for case in candidates()),
         fields=("candidate", "seconds"),
